@@ -184,7 +184,7 @@ def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, 
     rows = read_rows(checkout.results)
     assert [(row.state, row.runs_measured) for row in rows] == [("CANCELLED", 1), ("COMPLETED", 1)]
     said = " ".join(second.text.split())
-    assert re.search(r"asked 15000 MB per node, used \d+ at most \(1x1\): node.memory_mb: \d+", said), second.text
+    assert re.search(r"1x1 asked 15000 MB per node, used \d+: node.memory_mb: \d+", said), second.text
 
 
 def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: Cluster, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: 
         assert re.search(r"waits: (Resources: it is next|Priority: jobs)", "\n".join(screen.rows)), screen.rows
         cluster.run(["scancel", str(blocker)])
         screen.await_text(f"job {job} runs ")
-        screen.await_text(" at most 5 min on node1")
+        screen.await_text(" at most 5 min")
         screen.await_text("  step ")
         screen.await_text("  node1 ")
         asked_s = [float(line) for line in questions.read_text().splitlines()]

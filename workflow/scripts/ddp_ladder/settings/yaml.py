@@ -109,7 +109,10 @@ def read(file: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        what = "not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        if r"'\t'" in reason:
+            reason = "a tab where only spaces may stand"
+        what = f"not YAML: {reason}"
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: not UTF-8
         what = f"the file cannot be read: {getattr(error, 'strerror', None) or ' '.join(str(error).split())}"
     raise UserError(Problem(printable(f"{file}{place}"), what, None, allowed, advice))
