@@ -79,7 +79,7 @@ def main(how, accumulate, what):
             loss.backward()
             tally.seen(len(x))
             whole = tally.pending >= 4 * accumulate
-            if not whole and (index < BATCHES - 1 or what == "carried"):
+            if not whole and (index < BATCHES - 1 or what in ("dropped", "carried")):
                 continue
             optimizer.step()
             optimizer.zero_grad()
@@ -96,7 +96,9 @@ def main(how, accumulate, what):
             tally.step()
             if what == "cut_short" and index >= 7:
                 break
-        if what == "carried":
+        if what == "dropped":
+            tally.drop()
+        elif what == "carried":
             tally.stop()
         else:
             tally.leave_epoch()

@@ -1,7 +1,7 @@
-"""Eval mode in every step, as a part of the training: adversarial examples, rollouts; and validations.
+"""Eval mode in every step, as a part of the training: adversarial examples, pseudo-labels, rollouts; and validations.
 
-adversarial: made in eval mode once the batch was drawn. minibatches: a rollout on each batch of prompts, then several
-steps on it.
+adversarial: made in eval mode once the batch was drawn. pseudo: labels for a batch that is drawn in eval mode.
+minibatches: a rollout on each batch of prompts, then several steps on it. rollout: one before each step, no loader.
 """
 
 import sys
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 KIND = sys.argv[1]
 data = torch.randn(160, 4)
 loader, val = DataLoader(data, batch_size=8), DataLoader(data, batch_size=40)
+unlabelled = iter(DataLoader(torch.randn(400, 4), batch_size=8))
 layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
 model = together(layers)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -21,7 +22,7 @@ tally = Tally()
 
 
 def in_eval_mode(x):
-    """Return what is made of a batch; think() stands for an attack or a generation."""
+    """Return what is made of a batch; think() stands for an attack, a teacher or a generation."""
     model.eval()
     if KIND == "adversarial":
         x = x.clone().requires_grad_()
@@ -29,7 +30,7 @@ def in_eval_mode(x):
         think(0.012)
     else:
         with torch.no_grad():
-            layers(x)
+            layers(next(unlabelled) if KIND == "pseudo" else x)
             think(0.012)
     model.train()
     return x
@@ -54,6 +55,16 @@ def validate(batches):
 
 for _ in range(2):
     tally.start()
+    if KIND == "rollout":
+        for _ in range(20):
+            x = in_eval_mode(data[torch.randint(len(data), (8,))])
+            tally.seen(len(x))
+            step(x)
+            tally.step()
+        tally.stop()
+        validate(val)
+        tally.start()
+        continue
     for index, x in enumerate(loader):
         x = in_eval_mode(x)
         tally.seen(len(x))

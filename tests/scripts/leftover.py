@@ -1,4 +1,4 @@
-"""Batches at the end of an epoch that do not fill an accumulation: carried over, or stepped."""
+"""Batches at the end of an epoch that do not fill an accumulation: dropped in several ways, carried over, stepped."""
 
 import sys
 
@@ -26,24 +26,36 @@ def main(what):
         tally.step()
 
     for _ in range(4):
+        if what == "zero_grad":
+            optimizer.zero_grad()
+        elif what == "filled_with_zeros":
+            model.zero_grad(set_to_none=False)
+        elif what == "by_hand":
+            for parameter in model.parameters():
+                parameter.grad = None
         tally.start()
         for index, (x,) in enumerate(loader):
             tally.seen(len(x))
+            if what == "at_begin" and index % ACCUMULATE == 0:
+                optimizer.zero_grad()
             if what == "carried" and not tally.pending:
                 optimizer.zero_grad()
             backward(x)
             whole = tally.pending == 4 * ACCUMULATE
             if whole or (what == "stepped" and index == BATCHES - 1):
                 step()
-                optimizer.zero_grad()
+                if what != "at_begin":
+                    optimizer.zero_grad()
         if what == "stepped_after" and tally.pending:
             think(0.02)
             step()
             optimizer.zero_grad()
         if what == "carried":
             tally.stop()
-        else:
+        elif what in ("stepped", "stepped_after"):
             tally.leave_epoch()
+        else:
+            tally.drop()
         think(0.02)  # a checkpoint
     tally.write()
 

@@ -77,7 +77,7 @@ def new_loop(clock: StepClock) -> Loop:
 
 def finish(clock: StepClock, wait: bool = True) -> int:
     assert clock.timer.timeline is not None
-    return clock.timer.timeline.finish(clock.table.step_time_s, wait)
+    return clock.timer.timeline.finish(clock.table.times_s, wait)
 
 
 def test_times_are_those_of_the_device(clock: StepClock, device: Device) -> None:
@@ -114,6 +114,7 @@ def test_eval_mode_is_timed_by_the_device_too(clock: StepClock, device: Device, 
         clock.after_step(device, (), {})
         device.done_s = device.queued_s
     finish(clock)
+    clock.phases.count_eval_time(clock.table)
     assert list(clock.table.step_time_s)[1:] == pytest.approx([2.0 + 10.0 * (k % every == 0) for k in range(1, 40)])
 
 

@@ -7,6 +7,7 @@ import torch
 from ddp_ladder_instrument import parameters
 from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import EARLY_STEPS, MOST_STEPS, StepClock
+from ddp_ladder_instrument.table import recurring
 
 
 class Clock:
@@ -57,6 +58,7 @@ class Script:
 
     def rows(self) -> list[tuple[int, int, float, float]]:
         table = self.clock.table
+        self.clock.phases.count_eval_time(table)
         return list(zip(table.samples, table.padding_samples, table.step_time_s, table.data_wait_s, strict=True))
 
 
@@ -122,27 +124,53 @@ def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
     assert [row[0] for row in code.rows()] == [8, 8]
 
 
-@pytest.mark.usefixtures("unix_time")
-def test_eval_mode_is_training_once_the_batch_is_drawn(code: Script) -> None:
-    """Adversarial examples. What comes between two steps is a validation, and so is a pass that begins in eval mode."""
+@pytest.mark.parametrize("every", [1, 2])
+def test_eval_mode_in_most_steps_is_training(code: Script, every: int) -> None:
+    """Adversarial examples; another validation, between the steps, is none."""
     train = code.loop()
-    for index in range(4):
-        code.compute(1)
-        code.evaluate(100)
-        code.compute(2)
+    for index in range(12):
+        if index % 6 == 5:
+            code.evaluate(100)
         code.batch(train)
-        code.evaluate(10)
-        if index == 3:
-            code.clock.timer.eval_mode()
-            val = code.loop()
-            code.batch(val, wait_s=30)
-            code.leave(val)
-            code.clock.timer.train_mode()
+        if index % every == 0:
+            code.evaluate(10)
         code.step(4)
-    assert [row[2] for row in code.rows()] == [15, 15, 15, 15]
-    spans_s = code.clock.phases.summary()
-    assert [end_s - begin_s for begin_s, end_s in spans_s["without_a_pass_s"]] == [100] * 3
-    assert [end_s - begin_s for begin_s, end_s in spans_s["validations_s"]] == [100, 100, 100, 30, 30]
+    assert [row[2] for row in code.rows()] == [15 if index % every == 0 else 5 for index in range(12)]
+
+
+@pytest.mark.usefixtures("unix_time")
+def test_eval_mode_from_each_step_to_the_next_batch_is_training(code: Script) -> None:
+    """As is the time around it: since the step, and up to the batch."""
+    train = code.loop()
+    for _ in range(6):
+        code.batch(train)
+        code.step(4)
+        code.compute(1)
+        code.evaluate(10)
+        code.compute(2)
+    assert [row[2] for row in code.rows()] == [5] + [18] * 5
+    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 96, 1e9 + 106)]  # after the last step
+
+
+def test_a_batch_drawn_in_eval_mode_by_a_pass_that_goes_on(code: Script) -> None:
+    """Its pseudo-labels are made there."""
+    train, other = code.loop(), code.loop()
+    code.batch(other)
+    for _ in range(6):
+        code.batch(train)
+        code.clock.timer.eval_mode()
+        code.batch(other, wait_s=3)
+        code.compute(10)
+        code.clock.timer.train_mode()
+        code.step(4)
+    assert [row[2] for row in code.rows()][1:] == [18] * 5
+
+
+def test_recurring() -> None:
+    often = [0, 0, 0, 0, *[1, 2] * 10]
+    assert recurring(often, 28) == set(range(4, 24))
+    assert recurring([0, 0, 3] * 20, 60) == recurring([], 40) == recurring([5], 9) == set()
+    assert recurring([1, 0] * 20, 40) == set(range(0, 40, 2))
 
 
 class Loader:

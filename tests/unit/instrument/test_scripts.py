@@ -29,6 +29,7 @@ LINES = (
     "gan.py own",
     "gan.py twice",
     "eval_mode.py adversarial",
+    "eval_mode.py pseudo",
     "eval_mode.py minibatches",
     "samplers.py drop_last 0",
     "batches.py indices 0",
@@ -46,10 +47,13 @@ LINES = (
     "optimizers.py per_layer",
     "ddp_options.py static_graph",
     "ddp_options.py unused",
+    "leftover.py zero_grad",
+    "leftover.py at_begin",
     "leftover.py carried",
     "leftover.py stepped",
     "leftover.py stepped_after",
     "ahead.py one 1 all",
+    "ahead.py one 4 dropped",
     "ahead.py one 1 critic",
     "ahead.py one 2 cut_short",
     "ahead.py one 1 twice",
@@ -175,7 +179,7 @@ def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> N
 
 @pytest.mark.parametrize(
     ("line", "samples"),
-    [("no_loader.py", 32), ("no_loader.py groups", 32), ("tutorial_gpt.py", 8)],
+    [("no_loader.py", 32), ("no_loader.py groups", 32), ("tutorial_gpt.py", 8), ("eval_mode.py rollout", 8)],
 )
 def test_loops_without_a_loader(warm: Warm, tmp_path: Path, line: str, samples: int) -> None:
     measured = check(warm, tmp_path, *line.split(), ranks=2, samples_per_step=samples)

@@ -5,7 +5,7 @@ The training passes of a step are those that yielded batches for it, except
 - passes drawn with gradients off (torch.no_grad, torch.inference_mode): they are never training;
 - passes drawn in the model's eval mode, if others were drawn in training mode;
 - passes that are over or abandoned, if a living one also yielded. The remainder of the previous pass over the same
-  loader counts (an accumulation across the end of an epoch), also if the script drops its gradients.
+  loader counts (an accumulation across the end of an epoch), unless the script dropped its gradients.
 
 Its samples are those of the batches that these passes yielded since the last step, except batches whose step
 GradScaler skipped, and batches drawn ahead: the second step of a pass shows how many, as it draws fewer than the first
@@ -15,8 +15,9 @@ for as many backward passes.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from ddp_ladder_instrument.table import StepTable
@@ -42,6 +43,7 @@ class Loop:
     first: row of the pass's first step, its backward passes, and its batches as (samples, padding).
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
     and when it ended.
+    dropped: no step trains on the batches since the last step.
     """
 
     def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
@@ -74,6 +76,7 @@ class Loop:
             self.carried_segments = []
         self.without_grad = False
         self.in_eval_mode = False
+        self.dropped = False
 
     def add(self, size: int, left_out: int) -> None:
         """Add a batch of ``size`` indices, of padding too, and of the ``left_out`` that did not arrive."""
@@ -120,13 +123,14 @@ def training(pending: Sequence[Loop], loader_expected: bool) -> list[Loop]:
     if len(loops) < 2:
         return loops
     loops = [loop for loop in loops if not loop.in_eval_mode] or loops
+    loops = [loop for loop in loops if not loop.dropped]
     living = [loop for loop in loops if loop.living]
     if not living:
         return [loop for loop in loops if loop.stepped] or loops[-1:]
-    return [loop for loop in loops if loop.living or _is_remainder(loop, living)]
+    return [loop for loop in loops if loop.living or is_remainder(loop, living)]
 
 
-def _is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
+def is_remainder(loop: Loop, living: Sequence[Loop]) -> bool:
     """Return True if this finished pass trained and a living one over the same loader continues its step."""
     loader = loop.loader()
     return loop.stepped and loader is not None and any(other.loader() is loader for other in living)
@@ -140,7 +144,7 @@ class Phases:
 
     def __init__(self) -> None:
         self._validations_s: list[tuple[float, float, Loop]] = []
-        self._evals_s: list[tuple[float, float]] = []  # in which no pass began
+        self._evals_s: list[tuple[float, float, bool]] = []  # in which no pass began; True: a batch had been drawn
         self._saves_s: list[tuple[float, float]] = []
         self._epoch_steps: list[int] = []
         self._evaluating_since_s: float | None = None
@@ -150,18 +154,21 @@ class Phases:
         self._evaluating_since_s = time.time()
 
     def drop_evaluation(self) -> None:
-        """Note that this was no validation."""
+        """Note that the model trains in eval mode: this was no validation."""
         self._evaluating_since_s = None
 
-    def end_evaluation(self, loop: Optional[Loop]) -> None:
-        """Note that it was put in training mode. loop: the pass that began in between, if any."""
+    def end_evaluation(self, drawn: bool, loop: Optional[Loop]) -> None:
+        """Note that it was put in training mode.
+
+        drawn: the batch of the running step had been drawn. loop: the pass that began in between, if any.
+        """
         began_s, self._evaluating_since_s = self._evaluating_since_s, None
         if began_s is None:
             return
         if loop is not None:
             self._add(began_s, loop)
         elif len(self._evals_s) < MOST:
-            self._evals_s.append((began_s, time.time()))
+            self._evals_s.append((began_s, time.time(), drawn))
 
     def end_pass(self, loop: Loop) -> None:
         """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
@@ -181,14 +188,24 @@ class Phases:
         if len(self._epoch_steps) < MOST and self._epoch_steps[-1:] != [step]:
             self._epoch_steps.append(step)
 
+    def count_eval_time(self, table: StepTable) -> None:
+        """Count the time in eval mode that is training in the steps of the table; it is no validation."""
+        between, within = table.count_eval_time()
+        self._evals_s = [
+            (begin_s, end_s, drawn)
+            for begin_s, end_s, drawn in self._evals_s
+            if bisect_left(table.ended_at_s, end_s) not in (within if drawn else between)
+        ]
+
     def summary(self) -> dict[str, Any]:
         """Return the record's ``phases``; an evaluation that is not over ends now."""
-        self.end_evaluation(None)
+        self.end_evaluation(False, None)
         validations_s = [(begin_s, end_s) for begin_s, end_s, loop in self._validations_s if not loop.stepped]
+        unknown_s = [(begin_s, end_s) for begin_s, end_s, _ in self._evals_s]
         return {
             "epoch_steps": self._epoch_steps,
-            "validations_s": sorted(validations_s + self._evals_s),
-            "without_a_pass_s": self._evals_s,
+            "validations_s": sorted(validations_s + unknown_s),
+            "without_a_pass_s": unknown_s,
             "saves_s": self._saves_s,
         }
 
@@ -257,6 +274,21 @@ class StepBatches:
                 self._phases.end_pass(loop)
             loop.backwards_at_end = self._backwards.count
 
+    def drop_remainders(self, optimizers: Iterable[Any]) -> None:
+        """Drop the rest of a pass that is over if its gradients are gone, as the next one over its loader begins."""
+        if len(self.pending) < 2 or self._backwards.count == self._backwards.at_step:
+            return
+        living = [loop for loop in self.pending if loop.living]
+        rest = [loop for loop in self.pending if not loop.living and is_remainder(loop, living)]
+        if rest and all(
+            parameter.grad is None
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ):
+            for loop in rest:
+                loop.dropped = True
+
     def is_after_a_pass(self) -> bool:
         """Return True if a backward pass that begins now can only be for batches of a pass that is over."""
         return bool(self.pending) and not any(loop.living and not loop.without_grad for loop in self.pending)
@@ -299,6 +331,7 @@ class StepBatches:
         for loop in self.pending:
             if loop not in loops:
                 loop.take()
+                wait_s += loop.wait_s if loop.dropped else 0.0
         return (samples, padding, wait_s) if fixed is None else (fixed, 0, wait_s)
 
     def drop_pending(self) -> None:

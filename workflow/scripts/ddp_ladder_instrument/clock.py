@@ -7,7 +7,7 @@ A step ends with an optimizer's step. A further step of an optimizer belongs to 
 - if no batch was drawn since, from a pass that goes on: several steps on one batch are one step of the training.
 
 A step's time is that of its training passes (module ``batches``): validation is another pass. The time between two
-passes, or between the model's ``eval()`` and ``train()``, belongs to no step, unless the step's batch had been drawn.
+passes, or between the model's ``eval()`` and ``train()``, belongs to no step, unless eval mode recurs in most steps.
 A step between the end of a pass and the next pass (its last batch was drawn ahead, or ends an accumulation) gets the
 time since that end. A training loop without a DataLoader gets the time that belongs to no pass.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches
-from ddp_ladder_instrument.table import StepTable
+from ddp_ladder_instrument.table import Parts, StepTable
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
@@ -82,12 +82,12 @@ class OptimizerSteps:
 class PassTimer:
     """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
 
-    Time in the model's eval mode is dropped as a validation's, except once the batch of the running step was drawn
-    (adversarial examples), if no pass begins in it. Seconds: time.perf_counter().
+    Time in the model's eval mode is set aside: only the steps around it show whether it is training (module ``table``).
+    Seconds: time.perf_counter().
 
     loop: the pass that was entered last and is not over; the running segment belongs to it.
     after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
-    aside: owns the time in eval mode, which belongs to no step.
+    between, within: own the time in eval mode, before and after the batch of the running step was drawn.
     timeline: also times the segments on the GPU. without_loader: no step had a DataLoader so far.
     paused_at: the number of steps when the training mode last ended.
     """
@@ -99,14 +99,16 @@ class PassTimer:
         self.evaluating = False
         self.without_loader = True
         self.paused_at = -1
-        self.after, self.outside, self.aside = (Loop(lambda: None, NEVER) for _ in range(3))
+        self.after, self.outside, self.between, self.within = (Loop(lambda: None, NEVER) for _ in range(4))
         self.outside.begin_step(0)
         self.loop: Loop | None = self.outside
         self._begin_s = time.perf_counter()
         self._begin_mark: Mark | None = None
         self._evaluated: Loop | None = None  # the pass whose segment eval() ended
-        self._drawn = False  # the batch of the running step had been drawn at eval()
+        self._aside = self.between  # the owner of the time since eval()
+        self._aside_before: tuple[float, int] = (0.0, 0)  # its seconds and segments at eval()
         self._validation: Loop | None = None  # the pass that began since eval()
+        self._resumed: Loop | None = None  # where the time since train() goes if it leads to no step but to a batch
 
     def started(self) -> None:
         """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
@@ -116,18 +118,20 @@ class PassTimer:
 
     def enter(self, loop: Loop, now_s: float) -> None:
         """Make this pass the active one."""
-        if self.loop is self.after:  # that time was between two passes and belongs to no step
-            self.loop = None
+        if self.loop is self.after:  # that time was between two passes and belongs to no step, or follows eval mode
+            self.loop = self._resumed
         if loop.before is None:
             loop.before = self.loop
         if self.evaluating and loop.step < 0:  # it begins
             self._validation = self._validation or loop
+        self._resumed = None
         self._own(loop, now_s)
 
     def leave(self, loop: Loop) -> None:
         """Return to the pass before this one, which is over."""
         if self.loop is loop:
             self._own(self._return_to(loop.before) or self.after, time.perf_counter())
+            self._resumed = None
         loop.before = None
 
     def eval_mode(self) -> None:
@@ -140,35 +144,38 @@ class PassTimer:
             self._phases.begin_evaluation()
         self._evaluated = owner = self.loop
         self._validation = None
-        self._drawn = owner is not None and owner.is_drawn(count)
+        drawn = owner is not None and owner.is_drawn(count)
+        self._aside = aside = self.within if drawn else self.between
+        if aside.step != count:
+            aside.begin_step(count)
+        self._aside_before = (aside.carried_s, len(aside.carried_segments))
         # Between two steps, the time since the last one is as little training as what follows.
-        is_kept = self._drawn or owner is None or owner is self.outside
-        self._own(self.aside, time.perf_counter(), None if is_kept else self.aside)
+        self._own(aside, time.perf_counter(), None if drawn or owner is None or owner is self.outside else aside)
 
     def train_mode(self) -> None:
         """Resume the time of the training: its model was put in training mode."""
         if not self.evaluating:
             return
         self.evaluating = False
-        is_training = self._drawn and self._validation is None
-        if self.loop is self.aside:
-            ending = self._evaluated if is_training else self.aside
-            self._own(self._return_to(self._evaluated) or self.after, time.perf_counter(), ending)
-        if is_training:
-            self._phases.drop_evaluation()
+        if self.loop is self._aside:
+            self._own(self._return_to(self._evaluated) or self.after, time.perf_counter())
+        if self._validation is None:
+            self._resumed = self._aside
         else:
-            self._phases.end_evaluation(self._validation)
+            self._aside.carried_s, segments = self._aside_before
+            del self._aside.carried_segments[segments:]
+        self._phases.end_evaluation(self._aside is self.within, self._validation)
 
     def trained_in_eval_mode(self) -> None:
         """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
-        if self.loop is self.aside:
+        if self.loop is self._aside:
             self.loop = self._evaluated
         self.evaluating = False
         self._phases.drop_evaluation()
 
     def _return_to(self, loop: Loop | None) -> Loop | None:
         """Return the owner of the time after an interruption of ``loop``: that pass, if in the middle of a step."""
-        if loop is self.aside:
+        if loop is self._aside:
             return loop if self.evaluating else None
         if loop is self.after or (loop is self.outside and self.without_loader):
             return loop
@@ -196,15 +203,33 @@ class PassTimer:
         if self._begin_mark is not None and mark is not None:
             owner.carried_segments.append((self._begin_mark, mark))
 
-    def extend_row(self, trained: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
+    def extend_row(self, trained: Sequence[Loop], aside: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
         """Add the time up to now to the last row, which trained on these passes."""
-        seconds, segments = self.collect([*(trained or [self.outside]), self.after], now_s, mark)
+        seconds, segments = self.collect([*(trained or [self.outside]), self.after], aside, now_s, mark)
         self._table.extend(seconds)
         if self.timeline is not None:
             self.timeline.extend(self._table.count - 1, segments)
 
-    def collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
-        """Take and return the seconds and segments of these passes up to now, when the next segment begins."""
+    def collect(
+        self, owners: Sequence[Loop], aside: Sequence[Loop], now_s: float, mark: Mark | None
+    ) -> tuple[Parts[float], Parts[list[Segment]]]:
+        """Take and return the seconds and segments of a row up to now, when the next segment begins.
+
+        owners: whose time is training. aside: passes whose time is set aside, as that in eval mode is.
+        """
+        train_s, train = self._take(owners, now_s, mark)
+        between_s = within_s = 0.0
+        between: list[Segment] = []
+        within: list[Segment] = []
+        if aside or self._table.count in (self.between.step, self.within.step):
+            between_s, between = self._take((self.between, *aside), now_s, mark)
+            within_s, within = self._take((self.within,), now_s, mark)
+        self._begin_s = now_s
+        self._begin_mark = mark
+        self._resumed = None
+        return (train_s, between_s, within_s), (train, between, within)
+
+    def _take(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
         seconds = 0.0
         segments: list[Segment] = []
         for owner in owners:
@@ -218,8 +243,6 @@ class PassTimer:
                 seconds += now_s - self._begin_s
                 if mark is not None and self._begin_mark is not None:
                     segments.append((self._begin_mark, mark))
-        self._begin_s = now_s
-        self._begin_mark = mark
         return seconds, segments
 
 
@@ -268,6 +291,7 @@ class StepClock:
 
     def before_backward(self) -> Callable[[], None] | None:
         """Count a backward pass that begins; return a function to call after it, if any."""
+        self.batches.drop_remainders(self.optimizers.known)
         self.backwards.count += 1
         return self._after_backward if self.batches.is_after_a_pass() else None
 
@@ -331,10 +355,11 @@ class StepClock:
 
     def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
         samples, padding, wait_s = self.batches.count_samples(loops)
-        seconds, segments = self.timer.collect(self._owners(loops), now_s, mark)
+        owners = self._owners(loops)
+        seconds, segments = self.timer.collect(owners, self._aside(owners), now_s, mark)
         if self.timer.timeline is not None:
             self.timer.timeline.add(self.table.count, segments)
-            self.timer.timeline.harvest(self.table.step_time_s)
+            self.timer.timeline.harvest(self.table.times_s)
         self.table.add(samples, padding, seconds, wait_s)
         if loops:
             self.batches.trained = loops
@@ -348,9 +373,16 @@ class StepClock:
         if loops and loops == trained and timer.loop is not timer.after:
             return loops
         before = [loop for loop in trained if loop not in loops and (loop.living or not loops)]
-        return [*before, *(loops or [timer.outside]), timer.after]
+        dropped = [loop for loop in self.batches.pending if loop.dropped and loop not in before]  # they took time
+        return [*before, *dropped, *(loops or [timer.outside]), timer.after]
+
+    def _aside(self, owners: list[Loop]) -> list[Loop]:
+        """Return the passes that go on and were drawn in eval mode or without gradients: a rollout's, or validation."""
+        pending = self.batches.pending
+        return [] if pending == owners else [loop for loop in pending if loop.living and loop not in owners]
 
     def _extend_row(self, now_s: float, mark: Mark | None) -> None:
-        self.timer.extend_row(self.batches.trained, now_s, mark)
+        trained = self.batches.trained
+        self.timer.extend_row(trained, self._aside(trained), now_s, mark)
         self.batches.drop_pending()
         self.optimizers.extend_row()
