@@ -208,6 +208,19 @@ def test_second_optimizer_belongs_to_the_same_step(code: Script) -> None:
     assert code.rows() == [(8, 0, 8, 1), (8, 0, 8, 1)]
 
 
+def test_a_critic_s_steps_without_a_loader_are_one_row_with_its_generator_s(code: Script) -> None:
+    """From the second iteration on, when it is known that another optimizer steps: 64 samples each, and not 128."""
+    code.clock = StepClock(samples_per_step=64)
+    other = Loader()
+    for _ in range(10):
+        for _ in range(2):
+            backward(code)
+            code.step(4)
+        backward(code)
+        code.step(3, other)
+    assert code.rows()[2:] == [(64, 0, 17, 0)] * 9
+
+
 def test_several_steps_on_one_batch_are_one_row(code: Script) -> None:
     """A critic that steps twice before its generator; minibatches of a rollout. The last batch leaves its pass over."""
     train, other = code.loop(), Loader()

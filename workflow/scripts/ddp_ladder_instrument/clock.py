@@ -48,6 +48,7 @@ class OptimizerSteps:
         self._row_optimizer: Callable[[], Any] = lambda: None
         self.in_row = 0
         self.in_row_before = 0
+        self._has_another = self._had_another = False  # another optimizer stepped in this row, and in the one before
 
     def count(self, optimizer: Any) -> None:
         """Count a step of this optimizer."""
@@ -68,10 +69,17 @@ class OptimizerSteps:
         self._row_optimizer = self._last
         self.in_row_before = self.in_row
         self.in_row = 1
+        self._had_another, self._has_another = self._has_another, False
 
     def extend_row(self) -> None:
         """Note that the step that was counted last belongs to the last row."""
         self.in_row += 1
+        self._has_another = self._has_another or self._last() is not self._row_optimizer()
+
+    @property
+    def awaits_another(self) -> bool:
+        """True if another optimizer has still to step in this row, as it did in the row before."""
+        return self._had_another and not self._has_another
 
     @property
     def all_stepped(self) -> bool:
@@ -274,6 +282,7 @@ class StepClock:
         self.on_elsewhere: Callable[[], None] = lambda: None
         self._ended = False
         self._tick_at_s = 0.0
+        self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False  # a backward pass was made before the step that began the last row
 
     def yielded(self, loop: Loop, entered_s: float, size: int, left_out: int = 0) -> None:
@@ -347,6 +356,8 @@ class StepClock:
             return True
         if self._row_had_gradients and not self.backwards.is_seen:
             return steps < MOST_STEPS
+        if batches.samples_per_step is not None and not all(self._drew):
+            return self.optimizers.awaits_another and steps < MOST_STEPS
         if batches.drawn_ahead():
             return False
         if any(loop.living for loop in batches.trained):
@@ -364,6 +375,7 @@ class StepClock:
         if loops:
             self.batches.trained = loops
             self.timer.without_loader = False
+        self._drew = (self._drew[1] or self.table.count == 1, bool(loops))
         self._row_had_gradients = self.backwards.is_seen
         self.optimizers.end_row()
 
