@@ -189,3 +189,20 @@ def test_the_command_writes_the_section(tmp_path: Path, capsys: pytest.CaptureFi
     assert "run it on the centre&#39;s machine" in page
     for text in (page, *proposals):
         assert "Rules of the centre" in text
+
+
+def test_a_pass_that_only_the_start_up_makes_is_unknown() -> None:
+    """Weak scaling: all scales pay the same start-up per sample, which hides steps that scale badly."""
+    records = []
+    for record in records_of({"1x4": 4000.0, "2x4": 1280.0}):
+        step_s = 60.0 if record.spec.nodes == 1 else 60.0 / 0.16
+        ranks = tuple(rank.replace(samples=1000) for rank in record.ranks)
+        assert record.timing is not None
+        timing = record.timing.replace(startup_s=900.0, wall_s=900.0 + step_s)
+        records.append(record.replace(ranks=ranks, timing=timing))
+    found = check("efficiency by total time", case(records), min_efficiency=0.75)
+    assert found.verdict == "cannot be checked"
+    figure = found.figure.replace("\u00a0", " ")
+    assert figure.startswith("2x4 75.3 %")
+    assert figure.endswith("; but without the start-up, which all scales pay: 2x4 16.0 %")
+    assert found.next.startswith("train longer: raise measure.max_steps")

@@ -103,7 +103,7 @@ def test_it_ends_as_soon_as_its_figure_is_known(job: Job) -> None:
     plan = adaptive()
     assert job.due(plan) == {"1x1": [1, 2, 3], "1x2": [1, 2, 3]}
     assert job.run(plan, ONE) == repeats(1, 2, 3)
-    assert "3 of at most 8 repeats, each known to 3 %" in job.said
+    assert "3 of at most 8 repeats, each known to 3 %, or clear of the gate" in job.said
     assert job.run(plan, TWO, noisy_at_first) == repeats(1, 2, 3, 4)
     assert job.due(plan) == {}
     assert judge(plan, "stage2", job.results).is_open
@@ -136,6 +136,15 @@ def test_a_repeat_that_the_time_does_not_hold_is_made_by_the_next_start(job: Job
         as_made(plan, RunRecords(job.results)), ["stage2"], runs_to_do(plan, RunRecords(job.results))
     )
     assert job.run(plan, TWO, noisy) == [f"{name} r{k}" for k in (5, 6, 7, 8) for name in ("default", "b")]
+
+
+def test_an_efficiency_that_clears_its_threshold_is_known_well_enough(job: Job) -> None:
+    plan = adaptive()
+    plan = replace(plan, gates={**plan.gates, "stage2": plan.gates["stage2"].replace(min_efficiency=0.5)})
+    job.run(plan, ONE)
+    assert job.run(plan, TWO, noisy) == repeats(*range(1, 4))
+    near = replace(plan, gates={**plan.gates, "stage2": plan.gates["stage2"].replace(min_efficiency=0.95)})
+    assert job.due(near) == {"1x2": [4]}
 
 
 def test_other_bounds_measure_only_what_is_missing(job: Job) -> None:

@@ -30,7 +30,7 @@ class Unknown:
 def not_known(
     plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()
 ) -> tuple[Unknown, ...]:
-    """Return the variants whose efficiency at a scale is not known well enough.
+    """Return the variants whose efficiency at a scale is not known well enough, and clears no threshold.
 
     At the first scale, where the efficiency is 1 by definition, it is the throughput. The plain baseline, and what more
     repeats cannot help, are left out: failed runs, and scales that do not compare with the baseline.
@@ -40,7 +40,7 @@ def not_known(
     specs = {run.name: run for one in (first, job) for run in (*one.runs, *one.more)}
     groups = with_one_statistic(groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates))
     here = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
-    return tuple(found for group in here if (found := _unknown(job, group, groups)))
+    return tuple(found for group in here if (found := _unknown(plan, job, group, groups)))
 
 
 def next_repeat(
@@ -60,15 +60,32 @@ def in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out:
     if unknown:
         which = ", ".join(f"{one.variant} {one.mode}: {one.known}" for one in unknown)
         return f"{made} of at most {job.at_most} repeats; {which} (wanted: {job.until_percent:g} %)"
-    return f"{made} of at most {job.at_most} repeats, each known to {job.until_percent:g} %"
+    return f"{made} of at most {job.at_most} repeats, each known to {job.until_percent:g} %, or clear of the gate"
 
 
-def _unknown(job: ScaleJob, group: Group, groups: Groups) -> Unknown | None:
+def _unknown(plan: Plan, job: ScaleJob, group: Group, groups: Groups) -> Unknown | None:
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     if spec.is_plain or group.failed or not group.good or obstacle_to_ratio(group, baseline) or baseline is None:
         return None
-    percent = half_width_percent(group.log_rate, None if group is baseline else baseline.log_rate)
-    if percent is not None and percent <= job.until_percent:
-        return None
-    return Unknown(spec.variant, spec.mode, len(group.good), percent)
+    is_first = group is baseline
+    percent = half_width_percent(group.log_rate, None if is_first else baseline.log_rate)
+    known = percent is not None and (percent <= job.until_percent or (not is_first and _clears(plan, group, baseline)))
+    return None if known else Unknown(spec.variant, spec.mode, len(group.good), percent)
+
+
+def _clears(plan: Plan, group: Group, baseline: Group) -> bool:
+    """Return True if the gate of the scale has minima, and the intervals lie on one side of them."""
+    gate, rate = plan.gates[group.first.stage], group.samples_per_s
+    times = group.first.gpus / baseline.first.gpus
+    efficiency = rate / baseline.samples_per_s / times
+    judged = (
+        (gate.min_efficiency, efficiency, half_width_percent(group.log_rate, baseline.log_rate)),
+        (gate.min_samples_per_s, rate, half_width_percent(group.log_rate)),
+    )
+    clear = [
+        percent is not None and max(least / value, value / least) > 1 + percent / 100
+        for least, value, percent in judged
+        if least is not None
+    ]
+    return bool(clear) and all(clear)

@@ -250,6 +250,9 @@ def _by_total_time(case: Case, parameters: Parameters) -> Found:
     if low_at:
         instead = 'do what the section "Where the time goes" proposes'
         return Found("fail", figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
+    if hidden := [point for point in others if (point.efficiency or 0) < parameters["min_efficiency"]]:
+        steps = ", ".join(f"{point.scale} {text(point.efficiency)}" for point in hidden)
+        return Found(UNKNOWN, f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
     return Found("pass", figure)
 
 

@@ -269,7 +269,7 @@ class Repeats(Section):
     """The job of a scale goes on up to this many, if its time holds them; null makes no more than at_least."""
     until_percent: float = Field(default=3, gt=0, le=100)
     """It ends once the 95 % interval of each variant's efficiency (in stage1: its throughput) is at most this many per
-    cent to either side."""
+    cent to either side, or lies wholly above or below the gate's minimum."""
 
     @property
     def most(self) -> int:
