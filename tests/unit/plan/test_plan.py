@@ -146,9 +146,7 @@ def test_the_order_of_a_repeat_is_mirrored_by_the_next_and_then_rotated() -> Non
         "gloo/weak/1x2/r3", "default/strong/1x2/r3", "gloo/strong/1x2/r3", "default/weak/1x2/r3",
     ]  # fmt: skip
     first = [run.name.replace("/1x1", "") for run in plan.job(Scale(1, 1)).runs]
-    assert first[12:] == [
-        "plain/weak/r1", "plain/strong/r1", "plain/strong/r2", "plain/weak/r2", "plain/strong/r3", "plain/weak/r3",
-    ]  # fmt: skip
+    assert first[4:8] == ["plain/weak/r1", "plain/strong/r1", "plain/strong/r2", "plain/weak/r2"]
 
 
 @pytest.mark.parametrize(("items", "repeats"), [(2, 3), (3, 4), (5, 8)])
@@ -336,7 +334,7 @@ def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
     plan = make_plan(settings(repeats=2, variants=variants))
     plain = [run for run in plan.runs if run.is_plain]
     assert [run.name for run in plain] == ["plain/weak/1x1/r1", "plain/weak/1x1/r2"]
-    assert [run.variant for run in plan.jobs[0].runs] == ["default", "b", "b", "default", "plain", "plain"]
+    assert [run.variant for run in plan.jobs[0].runs] == ["default", "b", "plain", "plain", "b", "default"]
     default = plan.runs[0]
     assert plain[0].replace(variant="default", launcher=default.launcher, args=default.args) == default
     assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})

@@ -278,14 +278,15 @@ def _share(amount: int, gpus: int, node: Node) -> int:
 
 
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
-    """Return the runs of a scale, repeats outermost, each with all variants and modes; then the plain baseline."""
+    """Return the runs of a scale, repeats outermost, each with all variants and modes, and the plain baseline."""
     experiment = settings.experiment
     launched, plain = variants_of(experiment, stage.name), plain_variants(experiment, stage.name)
+    # The plain baseline comes last in the first repeat: what the default variant took says when it has hung.
+    measured = [(mode, name) for variants in (launched, plain) for mode in experiment.modes for name in variants]
     return tuple(
-        _resolve(settings, stage, scale, (name, variants[name]), mode, repeat)
-        for variants in (launched, plain)  # the plain baseline judges nothing: a script that hangs costs nothing else
+        _resolve(settings, stage, scale, (name, {**launched, **plain}[name]), mode, repeat)
         for repeat in range(1, experiment.repeats.most + 1)
-        for mode, name in balanced([(mode, name) for mode in experiment.modes for name in variants], repeat)
+        for mode, name in balanced(measured, repeat)
     )
 
 
@@ -295,7 +296,7 @@ def balanced(items: Sequence[Item], repeat: int) -> Sequence[Item]:
     In each pair of repeats every item has the same mean place, so that a steady drift favours none of them; the
     rotation gives the first place, on a cold machine, to each in turn.
     """
-    first = (repeat - 1) // 2 % max(1, len(items))
+    first = (repeat - 1) // 2 % len(items)
     order = (*items[first:], *items[:first])
     return order if repeat % 2 else order[::-1]
 

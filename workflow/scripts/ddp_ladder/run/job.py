@@ -43,10 +43,14 @@ from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps
+from ddp_ladder.settings.keys import Hang
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
 LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
+PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
+PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
 
 
@@ -169,7 +173,7 @@ def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Recor
     if why:
         return _leave_out(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
     try:
-        return _run_on_free_port(context, directory, spec, expected_steps(spec, records))
+        return _run_on_free_port(context, directory, spec, records)
     except NotWritten as error:
         error.lost = f"the run {spec.name}; those that finished are kept"
         raise
@@ -182,10 +186,22 @@ def needed_for(spec: RunSpec, records: Iterable[Record]) -> float:
     return LONGER * max((record.timing.wall_s for record in timed if record.timing), default=0.0)
 
 
-def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Record:
+def hang_bounds(hang: Hang | None, spec: RunSpec, records: Iterable[Record]) -> Hang | None:
+    """Return when a run has hung: a plain baseline, of a script that may wait for its peers, has less time to begin.
+
+    records: known so far; without a run under the launcher to compare with it has the time of any run.
+    """
+    like = [record for record in records if (record.spec.variant, record.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
+    took_s = [record.timing.wall_s for record in like if record.timing]
+    if hang is None or hang.first_step_s is None or not spec.is_plain or not took_s:
+        return hang
+    return hang.replace(first_step_s=min(hang.first_step_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))))
+
+
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
     """Run; run again on another port if another process took the free one meanwhile."""
     for last in (False, False, True):
-        record = _run(context, directory, spec, expected)
+        record = _run(context, directory, spec, records)
         if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
             break
         context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
@@ -211,20 +227,20 @@ def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str)
     return not_run(spec, why, next_step)
 
 
-def _run(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Record:
+def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
     attempt = _set_aside(directory)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
     try:
-        run = _write_run_file(context, directory, spec, job)
+        run = _write_run_file(context, directory, spec, job, hang_bounds(context.job.hang, spec, records))
     except NoRendezvous as error:
         return not_run(spec, str(error), error.next_step)
     context.console.started(spec)
     started_at_s = time.time()
     try:
-        outcome = _supervise(context, directory, spec, expected)
+        outcome = _supervise(context, directory, spec, expected_steps(spec, records))
     except NoRendezvous as error:
         record = not_run(spec, str(error), error.next_step)
         context.console.ended(record)
@@ -266,7 +282,7 @@ def _goes_on(directory: RunDirectory) -> bool:
     return False
 
 
-def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job) -> RunFile:
+def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job, hang: Hang | None) -> RunFile:
     key = f"{job.id}.{job.attempt}.{spec.name}"
     host, port = context.nodes.endpoint(spec, key)
     places = Places.here(directory.path)
@@ -282,7 +298,7 @@ def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, jo
         agents_per_node=context.nodes.agents_per_node(spec),
         repository=_repository(spec),
         max_log_mb_per_node=context.job.max_log_mb_per_node,
-        hang=context.job.hang,
+        hang=hang,
         monitor=context.job.monitor,
         goes_on=_goes_on(directory),
         is_preflight=False,
