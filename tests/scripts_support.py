@@ -13,6 +13,7 @@ from warm import RankRan, Warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TOLERANCE = 0.01
+OF_TWO = 0.03  # ranks, which wait for each other: what interrupts one between two readings of the clock costs both
 FIRST = 2  # steps that are not compared: the first has the start-up, the second writes progress.json
 MISSING = "ddp: DDP timed no"  # is allowed
 TRIES = 5  # for the times: another process may get the core between the script's reading of the clock and ours
@@ -68,10 +69,11 @@ def check(
     further_times: Callable[[Measured, int], list[str]] = lambda measured, rank: [],
     **measure: Any,
 ) -> Measured:
-    """Run the script, and compare samples and steps exactly, times and throughput within TOLERANCE.
+    """Run the script, and compare samples and steps exactly, times and throughput within the tolerance.
 
     further_times: what is wrong with other times of a rank. As all times, they have TRIES.
     """
+    tolerance = TOLERANCE if ranks == 1 else OF_TWO
     for attempt in range(TRIES):
         measured = run(warm, directory / str(attempt), script, *args, ranks=ranks, **measure)
         for rank in range(ranks):
@@ -81,9 +83,9 @@ def check(
             missing = measured.ran.rank(rank)["not_measured"]
             assert [reason for reason in missing if not reason.startswith(MISSING)] == []
         wrong = [text for rank in range(ranks) for text in further_times(measured, rank)]
-        if max(off_by(measured, rank) for rank in range(ranks)) < TOLERANCE and not wrong:
+        if max(off_by(measured, rank) for rank in range(ranks)) < tolerance and not wrong:
             break
     assert wrong == []
     for rank in range(ranks):
-        assert off_by(measured, rank) < TOLERANCE
+        assert off_by(measured, rank) < tolerance
     return measured
