@@ -120,7 +120,7 @@ def patch_webdataset(module: Any, clock: StepClock) -> None:
     patch(module.WebLoader, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
 
-class Inside:
+class _Inside:
     """Whether the main thread is inside a loader: it fetches a batch, or makes an iterator.
 
     outer: the batches that the loaders inside have given an outer loader, which counts; None if there is no such one.
@@ -130,9 +130,12 @@ class Inside:
     outer: Announced | None = None
 
 
+INSIDE = _Inside()  # an object: a change of a class, for each batch, would empty Python's caches
+
+
 def _is_inside() -> bool:
     """Return True if what this thread draws is not counted: a part of another loader, or of another thread."""
-    return Inside.loader or Inside.outer is not None or threading.get_ident() != MAIN_THREAD
+    return INSIDE.loader or INSIDE.outer is not None or threading.get_ident() != MAIN_THREAD
 
 
 def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
@@ -148,11 +151,11 @@ def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
         loop, entered_s = new_loop(loader), time.perf_counter()
         if is_main:
             enter(loop, entered_s)
-            Inside.loader = True
+            INSIDE.loader = True
         try:
             original(self, loader, *args, **kwargs)
         finally:
-            Inside.loader = Inside.loader and not is_main
+            INSIDE.loader = INSIDE.loader and not is_main
         begin_pass(self, loop, loader)
         leave(loop)  # its first batch may be drawn much later
         loop.wait_s += time.perf_counter() - entered_s
@@ -195,20 +198,20 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     timer = clock.timer
 
     def _next_data(self: Any) -> Any:
-        state, outer = self.__dict__, Inside.outer
+        state, outer = self.__dict__, INSIDE.outer
         loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
         if not is_main and outer is None:
             clock.drawn_elsewhere = loop
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
-        if not is_main or Inside.loader or (outer is None and (loop is None or not loop.living)):
+        if not is_main or INSIDE.loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)
             next_size(state)
             return batch
         entered_s = now()
         if loop is not None and timer.loop is not loop:
             enter(loop, entered_s)
-        Inside.loader = True
+        INSIDE.loader = True
         try:
             batch = original(self)
         except StopIteration:
@@ -219,7 +222,7 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
             next_size(state)
             raise
         finally:
-            Inside.loader = False
+            INSIDE.loader = False
         size = next_size(state)
         if loop is not None:
             count(clock, loop, batch, size, entered_s)
@@ -284,13 +287,13 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
             while True:
                 if clock.timer.loop is not loop:
                     enter(loop, entered_s)
-                Inside.outer = announced
+                INSIDE.outer = announced
                 try:
                     batch = next(inner)
                 except StopIteration:
                     return
                 finally:
-                    Inside.outer = None
+                    INSIDE.outer = None
                 if not same:
                     announced.clear()
                 count(clock, loop, batch, announced.popleft() if announced else None, entered_s)
