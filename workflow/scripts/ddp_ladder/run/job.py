@@ -42,7 +42,7 @@ from ddp_ladder.run.interruption import running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Nodes, NoRendezvous
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.run.progress import RunConsole, expected_steps
+from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -181,9 +181,8 @@ def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Recor
 
 def needed_for(spec: RunSpec, records: Iterable[Record]) -> float:
     """Return the seconds that a run will take, by its other repeats; 0 if none has ended well yet."""
-    like = (spec.variant, spec.mode, spec.scale)
-    timed = (record for record in records if (record.spec.variant, record.spec.mode, record.spec.scale) == like)
-    return LONGER * max((record.timing.wall_s for record in timed if record.timing), default=0.0)
+    took_s = (record.timing.wall_s for record in repeats_of(spec, records) if record.timing)
+    return LONGER * max(took_s, default=0.0)
 
 
 def hang_bounds(hang: Hang | None, spec: RunSpec, records: Iterable[Record]) -> Hang | None:

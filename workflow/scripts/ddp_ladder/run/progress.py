@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -45,13 +45,16 @@ def read_progress(path: Path) -> Progress | None:
         return None
 
 
+def repeats_of(spec: RunSpec, records: Iterable[Record]) -> Iterator[Record]:
+    """Return the records of the run's variant, mode and scale."""
+    like = (spec.variant, spec.mode, spec.scale)
+    return (record for record in records if (record.spec.variant, record.spec.mode, record.spec.scale) == like)
+
+
 def expected_steps(spec: RunSpec, records: Iterable[Record]) -> int | None:
     """Return how many steps a run will make: as many as another repeat, or at most max_steps; None if unknown."""
-    like = (spec.variant, spec.mode, spec.scale)
-    for record in records:
-        if record.status == "ok" and (record.spec.variant, record.spec.mode, record.spec.scale) == like:
-            return max(rank.steps for rank in record.ranks)
-    return spec.max_steps
+    good = (record for record in repeats_of(spec, records) if record.status == "ok")
+    return next((max(rank.steps for rank in record.ranks) for record in good), spec.max_steps)
 
 
 def state(progress: Progress | None, expected: int | None, left_at_most_s: float | None = None) -> str:
