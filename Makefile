@@ -3,7 +3,7 @@
 # make setup    set up .venv with the workflow alone, as a login node needs it: 0.4 GB, no torch (TRAINING=1 adds torch)
 # make test     set up, run every test
 # make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
-# make oldest   set up .venv-oldest with the oldest torch that the instrument supports; make test then tests with it too
+# make oldest   set up .venv-oldest with the oldest versions of everything, run the quick tests and a climb with them
 # make lint     formatting, linting, types, and that imports go one way
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
@@ -19,7 +19,7 @@ TRAINING ?=
 RESULTS ?=
 CLUSTER ?= --accounting
 VENV := .venv
-# The newest torch is in $(VENV); the tests look for the oldest beside it.
+# The newest versions are in $(VENV); the instrument's tests look for the oldest torch beside it.
 OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
@@ -46,6 +46,8 @@ quick: $(VENV)/.test-ready
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
 
 oldest: $(OLDEST)/.ready
+	$(OLDEST)/bin/pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" tests/unit --ignore tests/unit/instrument
+	$(OLDEST)/bin/pytest --quiet tests/workflow/test_climb.py
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .

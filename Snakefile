@@ -9,7 +9,7 @@ config/cluster.yaml (the site; another one: --config cluster=FILE).
 
 from snakemake.utils import min_version
 
-min_version("9.0")
+min_version("9.17")
 
 
 include: "workflow/rules/common.smk"

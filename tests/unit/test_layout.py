@@ -68,3 +68,13 @@ def test_conda_installs_what_the_programs_of_the_rules_need() -> None:
     wanted = {f"{other_names.get(name, name)} {versions}" for name, versions in pip if name not in of_the_start}
     assert len(wanted) > 5
     assert wanted <= {*conda}
+
+
+def test_the_oldest_environment_has_the_lowest_versions_that_are_allowed() -> None:
+    def versions(name: str, relation: str) -> dict[str, str]:
+        return dict(re.findall(rf"^([\w-]+){relation}([\d.]+)", (ROOT / name).read_text(), re.MULTILINE))
+
+    lowest = versions("requirements.txt", ">=") | versions("requirements-training.txt", ">=")
+    oldest = versions("requirements-oldest.txt", "==")
+    assert {name: oldest[name].removesuffix(".") for name in lowest} == lowest
+    assert f'min_version("{lowest["snakemake"]}")' in (ROOT / "Snakefile").read_text()
