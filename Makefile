@@ -23,7 +23,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP_INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: run watch setup test quick oldest lint docs schemas cluster help
 .DELETE_ON_ERROR:
@@ -83,26 +83,25 @@ $(BIN)/python:
 
 $(VENV)/.workflow-ready: requirements.txt | $(BIN)/python
 	@echo "Setting up the workflow in $(VENV), once: 0.4 GB, about a minute"
-	@$(PIP) install --quiet -r requirements.txt
+	@$(VENV)/$(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
 # torch comes first and from its own index, so that nothing else pulls in the CUDA wheels.
 $(VENV)/.run-ready: requirements-training.txt $(VENV)/.workflow-ready
 	@echo "Adding torch to $(VENV), once: 5 GB from PyPI, a few minutes;"
 	@echo "for the CPU-only wheels (0.8 GB): make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"
-	@test -z "$(TORCH_INDEX)" || $(PIP) install --quiet --index-url "$(TORCH_INDEX)" torch torchvision
-	@$(PIP) install --quiet -r requirements-training.txt
+	@test -z "$(TORCH_INDEX)" || $(VENV)/$(PIP_INSTALL) --index-url "$(TORCH_INDEX)" torch torchvision
+	@$(VENV)/$(PIP_INSTALL) -r requirements-training.txt
 	@touch $@
 
 $(VENV)/.test-ready: requirements-dev.txt $(VENV)/.run-ready
-	@$(PIP) install --quiet -r requirements-dev.txt
+	@$(VENV)/$(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
-# That index has all that torch needs, too.
 $(OLDEST)/.ready: requirements-oldest.txt | $(BIN)/python
 	@echo "Setting up $(OLDEST), once: 5 GB from PyPI, about a minute"
 	@rm -rf $(OLDEST)
 	@$(BIN)/python -m venv $(OLDEST)
-	@$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet \
-	  $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") -r requirements-oldest.txt
+	@test -z "$(TORCH_INDEX)" || $(OLDEST)/$(PIP_INSTALL) --index-url "$(TORCH_INDEX)" $$(grep '^torch' requirements-oldest.txt)
+	@$(OLDEST)/$(PIP_INSTALL) -r requirements-oldest.txt
 	@touch $@
