@@ -90,7 +90,6 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
         "error": None,
         "device": {"kind": spec.device, "name": None, "id": f"{spec.device}:{k}"},
         "versions": {"torch": "2.8.0", "cuda": None, "nccl": None},
-        "seen": {"count": spec.world_size, "foreign": [], "misplaced": []},
         "sizes": [{"bytes": size, "time_s": LATENCY_S + size / BYTES_PER_S, "wrong": []} for size in sizes],
         "pairs": [],
         **changes,
