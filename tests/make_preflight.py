@@ -9,11 +9,11 @@ from typing import Any
 
 import psutil
 from ddp_ladder.common.files import write_json
+from ddp_ladder.node.software import NodeGpu
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import PreflightDirectory, Progress, assemble_preflight
 from ddp_ladder.preflight.node_facts import (
     DirectoryFacts,
-    GpuFacts,
     GpusFacts,
     InterfaceFacts,
     NodeFacts,
@@ -23,7 +23,14 @@ from ddp_ladder.preflight.result import PreflightResult, result_file
 GIB = 2**30
 STARTED_AT_S = 1_800_000_000.0
 LATENCY_S, BYTES_PER_S = 20e-6, 5e9  # of an all-reduce
-GPU = GpuFacts(index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", memory_used_mib=4.0)
+GPU = NodeGpu(
+    index=0,
+    uuid="GPU-0",
+    name="NVIDIA A100-SXM4-64GB",
+    driver="570.86.15",
+    power_limit_w=400.0,
+    memory_used_mib=4.0,
+)
 INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True)
 
 
@@ -40,8 +47,8 @@ def has_ended(pid: int, within_s: float = 30) -> bool:
     return False
 
 
-def gpus_facts(*gpus: GpuFacts, **changes: Any) -> GpusFacts:
-    return GpusFacts(driver="570.86.15", gpus=gpus, visible_devices="0,1").replace(**changes)
+def gpus_facts(*gpus: NodeGpu, **changes: Any) -> GpusFacts:
+    return GpusFacts(gpus=gpus, visible_devices="0,1").replace(**changes)
 
 
 def directory(path: str) -> DirectoryFacts:

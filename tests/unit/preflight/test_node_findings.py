@@ -40,7 +40,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "error", "nvidia-smi: Unable to determine", "slurm.exclude",
     ),
     "another driver": (
-        {"gpus": gpus_facts(GPU, GPU.replace(**TWO), driver="565.57.01")}, "warning", "NVIDIA driver 565", "exclude",
+        {"gpus": gpus_facts(GPU.replace(driver="565.57.01"), GPU.replace(**TWO, driver="565.57.01"))},
+        "warning", "NVIDIA driver 565", "exclude",
     ),
     "another model": (
         {"gpus": gpus_facts(GPU.replace(name="NVIDIA H100"), GPU.replace(**TWO, name="NVIDIA H100"))},

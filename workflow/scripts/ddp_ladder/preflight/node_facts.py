@@ -17,7 +17,7 @@ from ddp_ladder.common.files import check_room, file_text, nearest
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import gpus
+from ddp_ladder.node.software import NodeGpu, gpus, visible_gpus
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.settings.terms import Interface, interface_on
@@ -27,22 +27,19 @@ MARKER_S = 3.0  # a network file system may show a new file to other nodes this 
 RETRY_S = 0.1
 
 
-class GpuFacts(Model):
-    """A GPU that the job step may use."""
-
-    index: int
-    uuid: str
-    name: str
-    memory_used_mib: float | None
-
-
 class GpusFacts(Model):
-    """The GPUs that the job step may use. error: why nvidia-smi gave no answer; no GPUs without it: no nvidia-smi."""
+    """The node's GPUs. error: why nvidia-smi gave no answer; no GPUs without it: no nvidia-smi."""
 
-    driver: str | None = None
-    gpus: Several[GpuFacts] = ()
+    gpus: Several[NodeGpu] = ()
     visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES of the job step.")
     error: str | None = None
+
+    @property
+    def visible(self) -> list[NodeGpu]:
+        """Return the GPUs that the job step may use; with MIG, whose devices are parts of GPUs, all."""
+        if "MIG-" in (self.visible_devices or ""):
+            return [*self.gpus]
+        return [self.gpus[k] for k in visible_gpus(self.visible_devices, [gpu.uuid for gpu in self.gpus])]
 
 
 class InterfaceFacts(Model):
@@ -176,33 +173,10 @@ def resolved(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-# GPUs
-
-
 def gpus_facts() -> GpusFacts:
-    """Return the facts of the GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    """Return the facts of the GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        found = gpus()
+        return GpusFacts(gpus=gpus(), visible_devices=visible)
     except OSError as error:
         return GpusFacts(visible_devices=visible, error=str(error))
-    return GpusFacts(
-        driver=found[0]["driver"] if found else None,
-        gpus=tuple(
-            GpuFacts(index=index, uuid=gpu["uuid"], name=gpu["name"], memory_used_mib=gpu["memory_used_mib"])
-            for index, gpu in enumerate(found)
-            if is_visible(index, gpu["uuid"], visible)
-        ),
-        visible_devices=visible,
-    )
-
-
-def is_visible(index: int, uuid: str, visible_devices: str | None) -> bool:
-    """Return True if CUDA_VISIBLE_DEVICES, indices or UUIDs, leaves a GPU.
-
-    With MIG devices, which are parts of GPUs, all: torch's own count has to tell.
-    """
-    if visible_devices is None or "MIG-" in visible_devices:
-        return True
-    words = [word.strip() for word in visible_devices.split(",")]
-    return str(index) in words or any(word.startswith("GPU-") and uuid.startswith(word) for word in words)

@@ -114,16 +114,16 @@ def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     if found is None or found.error is not None:
         yield error(f"nvidia-smi: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
         return
-    if found.driver and len(found.gpus) < spec.gpus_per_node:
+    if found.gpus and len(found.visible) < spec.gpus_per_node:
         limit = found.visible_devices
         yield error(
-            f"{len(found.gpus)} of {count(spec.gpus_per_node, 'GPU')} visible"
+            f"{len(found.visible)} of {count(spec.gpus_per_node, 'GPU')} visible"
             + ("" if limit is None else f" (CUDA_VISIBLE_DEVICES={limit})"),
             f"{spec.gpus_per_node}: every process of a node sees all its GPUs",
             "remove --gpus-per-task and --gpu-bind from slurm.extra in cluster.yaml, and CUDA_VISIBLE_DEVICES from "
             "software.setup; then compare node.gpus and node.gres with `scontrol show node`",
         )
-    for gpu in found.gpus:
+    for gpu in found.visible:
         if gpu.memory_used_mib is not None and gpu.memory_used_mib > USED_MIB:
             yield warning(
                 f"GPU {gpu.index}: {gpu.memory_used_mib:.0f} MiB are in use",
@@ -153,10 +153,10 @@ def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding
     """Compare GPUs and their driver between the nodes."""
     if spec.device != "cuda":
         return
-    gpus = {name: fact.gpus for name, fact in facts.items() if fact.gpus and fact.gpus.gpus}
+    gpus = {name: fact.gpus.visible for name, fact in facts.items() if fact.gpus and fact.gpus.visible}
     advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
-    models = {name: ", ".join(sorted({gpu.name for gpu in found.gpus})) for name, found in gpus.items()}
-    drivers = {name: f"NVIDIA driver {found.driver}" for name, found in gpus.items()}
+    models = {name: ", ".join(sorted({gpu.name for gpu in found})) for name, found in gpus.items()}
+    drivers = {name: f"NVIDIA driver {found[0].driver}" for name, found in gpus.items()}
     for values, wanted, next_step in ((models, "one GPU model on all nodes", advice), (drivers, "one driver", TELL)):
         usual = Counter(values.values()).most_common(1)
         for name, own in values.items():

@@ -341,7 +341,7 @@ def _write_end(
 def _gpus() -> tuple[Gpu, ...]:
     """Return the GPUs of this node; none if nvidia-smi fails: the training needs no answer of it."""
     try:
-        return tuple(Gpu(name=gpu["name"], driver=gpu["driver"], power_limit_w=gpu["power_limit_w"]) for gpu in gpus())
+        return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus())
     except OSError:
         return ()
 
