@@ -27,20 +27,20 @@ from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
-from ddp_ladder.node.launch import Places, Rendezvous, is_module
+from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.raw_models import Job, Outcome, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Job, Outcome, Repository, RunEnd
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import running
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import Nodes, NoRendezvous
+from ddp_ladder.run.nodes import Nodes, NoRendezvous, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
 from ddp_ladder.settings.keys import Hang
@@ -233,7 +233,18 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
     try:
-        run = _write_run_file(context, directory, spec, job, hang_bounds(context.job.hang, spec, records))
+        run = write_run_file(
+            context.nodes,
+            context.job,
+            spec,
+            directory,
+            job,
+            f"{job.id}.{job.attempt}.{spec.name}",
+            repository=_repository(spec),
+            hang=hang_bounds(context.job.hang, spec, records),
+            monitor=context.job.monitor,
+            goes_on=_goes_on(directory),
+        )
     except NoRendezvous as error:
         return not_run(spec, str(error), error.next_step)
     context.console.started(spec)
@@ -279,31 +290,6 @@ def _goes_on(directory: RunDirectory) -> bool:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return False
-
-
-def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job, hang: Hang | None) -> RunFile:
-    key = f"{job.id}.{job.attempt}.{spec.name}"
-    host, port = context.nodes.endpoint(spec, key)
-    places = Places.here(directory.path)
-    run = RunFile(
-        schema_version=1,
-        spec=spec,
-        spec_hash=spec.hash,
-        job=job,
-        rendezvous=Rendezvous(id=key.replace("/", "."), host=host, port=port),
-        start_directory=str(places.start),
-        run_directory=str(places.run),
-        nodes=tuple(context.nodes.names(spec)),
-        agents_per_node=context.nodes.agents_per_node(spec),
-        repository=_repository(spec),
-        max_log_mb_per_node=context.job.max_log_mb_per_node,
-        hang=hang,
-        monitor=context.job.monitor,
-        goes_on=_goes_on(directory),
-        is_preflight=False,
-    )
-    write_json(directory.run, run.model_dump())
-    return run
 
 
 def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Outcome:

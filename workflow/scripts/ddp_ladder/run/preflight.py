@@ -16,7 +16,7 @@ from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
-from ddp_ladder.node.launch import Places, Rendezvous
+from ddp_ladder.node.launch import Places
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
@@ -29,10 +29,10 @@ from ddp_ladder.preflight.directory import (
 from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
-from ddp_ladder.records.raw_models import Job, RunFile, read_run_file
+from ddp_ladder.records.raw_models import Job, read_run_file
 from ddp_ladder.run.interruption import Starter, running
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
+from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous, write_run_file
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 NODE = SCRIPTS / "preflight_node.py"
@@ -117,27 +117,8 @@ class PreflightOf:
 
     def write_run_file(self, identity: Job, part: str | None) -> None:
         """Write run.json with a rendezvous endpoint of this part; part None: without one."""
-        spec, places = self.spec, Places.here(self.directory.path)
-        key = f"{identity.id}.{identity.run_id}.preflight.{part}"
-        host, port = ("", 0) if part is None else self.nodes.endpoint(spec, key)
-        run = RunFile(
-            schema_version=1,
-            spec=spec,
-            spec_hash=spec.hash,
-            job=identity,
-            rendezvous=Rendezvous(id=key, host=host, port=port),
-            start_directory=str(places.start),
-            run_directory=str(places.run),
-            nodes=tuple(f"node {k}" for k in range(spec.nodes)) if part is None else tuple(self.nodes.names(spec)),
-            agents_per_node=self.nodes.agents_per_node(spec),
-            repository=None,
-            hang=None,  # each of its parts has a bound
-            monitor=None,
-            goes_on=False,
-            is_preflight=True,
-            max_log_mb_per_node=self.job.max_log_mb_per_node,
-        )
-        write_json(self.directory.run, run.model_dump())
+        key = None if part is None else f"{identity.id}.{identity.run_id}.preflight.{part}"
+        write_run_file(self.nodes, self.job, self.spec, self.directory, identity, key, is_preflight=True)
 
     def _run_part(self, starters: Sequence[Starter]) -> None:
         """Run the processes of a part to their end; end the rest when one fails, or when its time is up."""
