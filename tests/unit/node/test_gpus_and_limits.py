@@ -11,6 +11,7 @@ import pytest
 from ddp_ladder.common.files import SCRIPTS, Agent
 from ddp_ladder.node.software import QUERY, gpus, visible_gpus
 from ddp_ladder.preflight.node_facts import gpus_facts
+from make_files import write_programs
 from make_preflight import GPU, has_ended
 from make_preflight import gpus_facts as gpus_facts_of
 from make_records import make_spec
@@ -35,10 +36,8 @@ FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA 
 
 def fake_nvidia_smi(directory: Path, script: str) -> str:
     """Make one that answers only what it is asked here; return a PATH with it."""
-    path = directory / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\n[ "$*" = "{" ".join(QUERY)}" ] || exit 9\n{script}\n')
-    path.chmod(0o755)
-    return f"{directory}:{os.defpath}"
+    programs = write_programs(directory, nvidia_smi=f'[ "$*" = "{" ".join(QUERY)}" ] || exit 9\n{script}')
+    return f"{programs}:{os.defpath}"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from ddp_ladder.nodes import describe as describing
 from ddp_ladder.nodes.describe import Machine, describe, machine_directory, read_machines
+from make_files import write_programs
 from make_machine import make_machine
 from make_preflight import has_ended
 
@@ -25,6 +26,11 @@ def files(results: Path) -> list[str]:
     return sorted(path.name for path in (machine_directory(results, "1x1") / "node1").iterdir())
 
 
+def alone(directory: Path, **scripts: str) -> dict[str, str]:
+    """Return an environment with these commands alone."""
+    return {"PATH": str(write_programs(directory, **scripts))}
+
+
 def test_this_machine(tmp_path: Path) -> None:
     machine = described(tmp_path)
     assert files(tmp_path) == ["lscpu.txt", "machine.json"]
@@ -32,15 +38,6 @@ def test_this_machine(tmp_path: Path) -> None:
     memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
     words = rf"\d+ x .+; {psutil.cpu_count()} CPUs?; {memory}; lo; .+, kernel {re.escape(os.uname().release)}"
     assert re.fullmatch(words, machine.in_words)
-
-
-def commands(directory: Path, **scripts: str) -> dict[str, str]:
-    """Return an environment with these commands alone; nvidia_smi stands for nvidia-smi."""
-    for name, script in scripts.items():
-        path = directory / name.replace("_", "-")
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-    return {"PATH": str(directory)}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +53,7 @@ def test_fake_commands_that_print_what_was_captured(
 ) -> None:
     topology = OUTPUT / "h100_545_topo.txt"
     smi = f'case "$*" in -q) exec /bin/cat {OUTPUT}/{query}_q.txt;; *) exec /bin/cat {topology};; esac'
-    environment = commands(tmp_path, nvidia_smi=smi, lscpu=f"exec /bin/cat {OUTPUT}/{lscpu}_lscpu.txt")
+    environment = alone(tmp_path, nvidia_smi=smi, lscpu=f"exec /bin/cat {OUTPUT}/{lscpu}_lscpu.txt")
     machine = described(tmp_path, has_gpus=True, environment=environment)
     assert machine.in_words.startswith(f"1 x {gpu} (driver {driver}); {processors}; ")
     assert files(tmp_path) == ["lscpu.txt", "machine.json", "nvidia-smi-q.txt", "topo.txt"]
@@ -64,13 +61,13 @@ def test_fake_commands_that_print_what_was_captured(
 
 
 def test_fake_commands_that_are_missing_fail_or_hang_are_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = commands(tmp_path, nvidia_smi="echo No devices were found; exit 6")
+    environment = alone(tmp_path, nvidia_smi="echo No devices were found; exit 6")
     machine = described(tmp_path, True, environment)
     missing = "; lscpu: [Errno 2] No such file or directory: 'lscpu'; nvidia-smi -q: exit code 6: No devices were found"
     assert missing in machine.in_words
     assert files(tmp_path) == ["machine.json"]
     monkeypatch.setattr(describing, "COMMAND_S", 0.5)
-    environment = commands(tmp_path, nvidia_smi=f"echo $$ > {tmp_path}/pid; exec /bin/sleep 600")
+    environment = alone(tmp_path, nvidia_smi=f"echo $$ > {tmp_path}/pid; exec /bin/sleep 600")
     assert "timed out after 0.5 seconds" in described(tmp_path, True, environment).in_words
     assert has_ended(int((tmp_path / "pid").read_text()))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ddp_ladder.node.launch import Places
-from ddp_ladder.node.network import node_name
+from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.preflight.node_facts import (
@@ -30,15 +30,14 @@ HOST = "127.0.0.1"
 def facts(spec: RunSpec, directory: Path, timeout_s: float = 60, port: int = 0) -> NodeFacts:
     (directory / "marker").touch()
     return collect(
-        spec, Places(Path.cwd(), directory), 0, (HOST, port or free_port()), HOST, timeout_s, directory / "marker"
+        spec,
+        Places(Path.cwd(), directory),
+        0,
+        (HOST, port or free_port("facts")),
+        HOST,
+        timeout_s,
+        directory / "marker",
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_this_machine(tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_the_port_is_held_by_another_program(tmp_path: Path) -> None:
 
 
 def test_nodes_reach_the_head() -> None:
-    port, answered = free_port(), []
+    port, answered = free_port("head"), []
     until_s = time.monotonic() + 20
 
     def visit() -> None:
@@ -99,7 +98,7 @@ def test_a_payload_that_does_not_arrive() -> None:
 
 def test_a_head_that_does_not_come() -> None:
     with pytest.raises(OSError, match="Connection refused"):
-        reach_head(HOST, (HOST, free_port()), "token", time.monotonic() + 0.3)
+        reach_head(HOST, (HOST, free_port("none")), "token", time.monotonic() + 0.3)
 
 
 def test_an_interface_that_is_missing_and_one_that_is_down() -> None:
