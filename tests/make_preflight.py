@@ -119,7 +119,7 @@ def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | N
         "run_directory": str(directory.path),
         "nodes": [f"node{k + 1}" for k in range(spec.nodes)],
         "agents_per_node": 1,
-        "is_preflight": True,
+        "preflight": {"timeout_s": 60.0, "largest_bytes": 256 * 1024**2},
     }
     write_json(directory.run, {**common, **run})
     for k in range(spec.nodes):

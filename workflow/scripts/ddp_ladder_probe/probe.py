@@ -28,7 +28,7 @@ def main(environment: Mapping[str, str]) -> None:
     die_with_parent()
     run_file = Path(environment["DDP_LADDER_RUN"])
     run = json.loads(run_file.read_text(encoding="utf-8"))
-    limit = json.loads((run_file.parent / "settings.json").read_text(encoding="utf-8"))
+    limit = run["preflight"]
     file = RankFile(run_file.parent, run, environment)
     file.now("importing torch")
     watch = threading.Timer(limit["timeout_s"], _end_late, (file, limit["timeout_s"]))

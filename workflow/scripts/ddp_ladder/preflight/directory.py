@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import Field
-
 from ddp_ladder.common.files import RunDirectory, agents_of, read_json
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Model
@@ -20,7 +18,7 @@ from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightResult
 from ddp_ladder.preflight.unfinished import unfinished
-from ddp_ladder.records.raw_models import AgentEnd, Positive, RawFile, RunFile, read_run_file
+from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
 from ddp_ladder.records.signatures import Words, of_agent, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
@@ -29,10 +27,6 @@ File = TypeVar("File", bound=Model)
 
 class PreflightDirectory(RunDirectory):
     """The directory of a preflight: a run's, with facts of the nodes and NCCL's logs."""
-
-    @property
-    def settings(self) -> Path:
-        return self.path / "settings.json"
 
     @property
     def facts(self) -> Path:
@@ -45,13 +39,6 @@ class PreflightDirectory(RunDirectory):
 
     def node_facts(self, node_rank: int) -> Path:
         return self.facts / f"node{node_rank}.json"
-
-
-class PreflightSettings(RawFile):
-    """What the job asks of the nodes and the ranks (settings.json)."""
-
-    timeout_s: float = Field(gt=0, description="Of each part.")
-    largest_bytes: Positive = Field(description="Largest all-reduce.")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class NodeTask:
         rendezvous = self.run.rendezvous
         binds = container_binds(self.spec, self.places)
         simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
-        probe = (str(PROBE),) if self.run.is_preflight else None
+        probe = (str(PROBE),) if self.run.preflight else None
         of_the_node = processes(self.spec, self.places, self.agent.node_rank, rendezvous, binds, simulated, probe)
         return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
 

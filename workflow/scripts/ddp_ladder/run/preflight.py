@@ -15,13 +15,12 @@ from pathlib import Path
 from queue import Empty
 from uuid import uuid4
 
-from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
+from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
 from ddp_ladder.node.launch import Places
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
     PreflightDirectory,
-    PreflightSettings,
     Progress,
     assemble_preflight,
     facts_by_node,
@@ -29,7 +28,7 @@ from ddp_ladder.preflight.directory import (
 from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
-from ddp_ladder.records.raw_models import Job, read_run_file
+from ddp_ladder.records.raw_models import Job, PreflightLimits, read_run_file
 from ddp_ladder.run.interruption import Starter, running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous, write_run_file
@@ -95,7 +94,7 @@ class PreflightOf:
         return min(self.job.preflight.timeout_s, max(SHORTEST_S, self.left_s))
 
     def prepare(self, identity: Job) -> None:
-        """Remove an earlier preflight of this scale, and write what the nodes read."""
+        """Remove an earlier preflight of this scale, and make the directories of this one."""
         result, directory = result_file(self.results, self.job.scale), self.directory
         with writing(result):
             result.unlink(missing_ok=True)
@@ -104,21 +103,14 @@ class PreflightOf:
         for path in (directory.facts, directory.ranks, directory.nodes, directory.nccl):
             make_directory(path)
         write_atomically(_marker(directory, identity), "")
-        memory_mb = self.job.memory_mb
-        per_rank = math.inf if memory_mb is None else memory_mb * 1_000_000 / self.spec.gpus_per_node / MEMORY_SHARE
-        settings = PreflightSettings(
-            schema_version=1,
-            spec_hash=self.spec.hash,
-            job=identity,
-            timeout_s=self._timeout_s,
-            largest_bytes=int(min(LARGEST_BYTES, per_rank)),
-        )
-        write_json(directory.settings, settings.model_dump())
 
     def write_run_file(self, identity: Job, part: str | None) -> None:
         """Write run.json with a rendezvous endpoint of this part; part None: without one."""
         key = None if part is None else f"{identity.id}.{identity.run_id}.preflight.{part}"
-        write_run_file(self.nodes, self.job, self.spec, self.directory, identity, key, is_preflight=True)
+        memory_mb = self.job.memory_mb
+        per_rank = math.inf if memory_mb is None else memory_mb * 1_000_000 / self.spec.gpus_per_node / MEMORY_SHARE
+        limits = PreflightLimits(timeout_s=self._timeout_s, largest_bytes=int(min(LARGEST_BYTES, per_rank)))
+        write_run_file(self.nodes, self.job, self.spec, self.directory, identity, key, preflight=limits)
 
     def _run_part(self, starters: Sequence[Starter]) -> None:
         """Run the processes of a part to their end; end the rest when one fails, or when its time is up."""
@@ -142,10 +134,12 @@ def examine_node(path: Path, node_rank: int) -> None:
     """Collect the facts of this node and write them. Raises NotWritten."""
     directory = PreflightDirectory(path.resolve())
     run = read_run_file(directory)
-    settings = PreflightSettings.from_json(read_json(directory.settings))
+    assert run.preflight is not None
     places = Places(Path(run.start_directory), Path(run.run_directory))
     head = (run.rendezvous.host, run.rendezvous.port)
-    facts = collect(run.spec, places, node_rank, head, run.nodes[0], settings.timeout_s, _marker(directory, run.job))
+    facts = collect(
+        run.spec, places, node_rank, head, run.nodes[0], run.preflight.timeout_s, _marker(directory, run.job)
+    )
     write_json(directory.node_facts(node_rank), facts.model_dump())
     node = run.nodes[node_rank]
     if facts.interface.name and run.nodes.index(node) == node_rank:  # the first of those simulated on one machine
