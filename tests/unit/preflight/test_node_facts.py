@@ -10,9 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import free_port, node_name
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.preflight.node_facts import (
     NodeFacts,
@@ -22,26 +20,19 @@ from ddp_ladder.preflight.node_facts import (
     is_seen,
     resolved,
 )
+from make_preflight import run_file
 from make_records import make_spec
 
 HOST = "127.0.0.1"
 
 
-def facts(spec: RunSpec, directory: Path, timeout_s: float = 60, port: int = 0) -> NodeFacts:
+def facts(directory: Path, port: int | None = None) -> NodeFacts:
     (directory / "marker").touch()
-    return collect(
-        spec,
-        Places(Path.cwd(), directory),
-        0,
-        (HOST, port or free_port("facts")),
-        HOST,
-        timeout_s,
-        directory / "marker",
-    )
+    return collect(run_file(make_spec("1x2"), directory, HOST, port or free_port("facts")), 0, directory / "marker")
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    found = facts(make_spec("1x2"), tmp_path)
+    found = facts(tmp_path)
     assert (found.node, found.host, found.node_rank) == (node_name(), socket.gethostname(), 0)
     assert found.cpus == len(os.sched_getaffinity(0))
     assert found.marker_seen is True
@@ -55,7 +46,7 @@ def test_this_machine(tmp_path: Path) -> None:
 def test_the_port_is_held_by_another_program(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
-        found = facts(make_spec("1x2"), tmp_path, port=port)
+        found = facts(tmp_path, port)
         threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
         with pytest.raises(OSError, match="another program listens there"):
             reach_head(HOST, (HOST, port), "token", time.monotonic() + 5)

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from ddp_ladder.common.files import RunDirectory, agents_of, read_json
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight import collectives
 from ddp_ladder.preflight.collectives import ProbeRank
@@ -22,7 +21,7 @@ from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_f
 from ddp_ladder.records.signatures import Words, of_agent, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
-File = TypeVar("File", bound=Model)
+File = TypeVar("File", bound=RawFile)
 
 
 class PreflightDirectory(RunDirectory):
@@ -53,7 +52,7 @@ class Progress:
 
 def facts_by_node(directory: PreflightDirectory, run: RunFile) -> dict[str, NodeFacts | None]:
     """Return the facts by the nodes' names in findings, in the order of the node ranks; None for a missing file."""
-    return {name: _read(NodeFacts, directory.node_facts(k)) for k, name in enumerate(node_names(run))}
+    return {name: _of_this_job(NodeFacts, directory.node_facts(k), run) for k, name in enumerate(node_names(run))}
 
 
 def node_names(run: RunFile) -> tuple[str, ...]:
@@ -120,19 +119,12 @@ def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, rank
     )
 
 
-def _read(model: type[File], path: Path) -> File | None:
+def _of_this_job(model: type[File], path: Path, run: RunFile) -> File | None:
     try:
-        return model.from_json(read_json(path))
+        file = model.from_json(read_json(path))
     except (OSError, ValueError):
         return None
-
-
-Own = TypeVar("Own", bound=RawFile)
-
-
-def _of_this_job(model: type[Own], path: Path, run: RunFile) -> Own | None:
-    file = _read(model, path)
-    return file if file is not None and (file.spec_hash, file.job) == (run.spec_hash, run.job) else None
+    return file if (file.spec_hash, file.job) == (run.spec_hash, run.job) else None
 
 
 def _head(log: Path) -> str:

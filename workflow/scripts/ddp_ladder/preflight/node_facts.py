@@ -14,12 +14,11 @@ import psutil
 from pydantic import Field
 
 from ddp_ladder.common.files import check_room, file_text, nearest
-from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.node.launch import Places
+from ddp_ladder.common.model import Model, Several
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import NodeGpu, gpus, visible_gpus
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.link import HeadServer, reach_head
+from ddp_ladder.records.raw_models import RawFile, RunFile
 from ddp_ladder.settings.terms import Interface, interface_on
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -59,10 +58,9 @@ class DirectoryFacts(Model):
     error: str | None = None
 
 
-class NodeFacts(Model):
-    """What one node has."""
+class NodeFacts(RawFile):
+    """What one node has (facts/node<k>.json)."""
 
-    schema_version: Version1
     node: str
     host: str
     node_rank: int
@@ -79,21 +77,15 @@ class NodeFacts(Model):
     head_addresses: Several[str] | None = Field(description="What the head's name resolves to here; null on the head.")
 
 
-def collect(
-    spec: RunSpec,
-    places: Places,
-    node_rank: int,
-    head: tuple[str, int],
-    head_name: str,
-    timeout_s: float,
-    marker: Path,
-) -> NodeFacts:
+def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
     """Return the facts of this node, after the other nodes have reached it if it is the head.
 
-    head: address and port of the run's rendezvous endpoint. head_name: the name of its node. marker: a file in the
-    shared directory that the job has written before it started the nodes; its name, new in each job, is their token.
+    marker: a file in the shared directory that the job has written before it started the nodes; its name, new in each
+    job, is their token.
     """
-    until_s = time.monotonic() + timeout_s
+    assert run.preflight is not None
+    spec, head = run.spec, (run.rendezvous.host, run.rendezvous.port)
+    until_s = time.monotonic() + run.preflight.timeout_s
     interface = interface_facts(spec.interface, head[0])
     server: HeadServer | None = None
     link_error = None
@@ -107,6 +99,8 @@ def collect(
     try:
         return NodeFacts(
             schema_version=1,
+            spec_hash=run.spec_hash,
+            job=run.job,
             node=node_name(),
             host=socket.gethostname(),
             node_rank=node_rank,
@@ -117,10 +111,10 @@ def collect(
             link_error=link_error,
             gpus=gpus_facts() if spec.device == "cuda" else None,
             shared_memory=directory_facts(SHARED_MEMORY),
-            run_directory=directory_facts(places.run),
+            run_directory=directory_facts(Path(run.run_directory)),
             marker_seen=is_seen(marker),
             host_addresses=resolved(socket.gethostname()),
-            head_addresses=resolved(head_name) if node_rank > 0 else None,
+            head_addresses=resolved(run.nodes[0]) if node_rank > 0 else None,
         )
     finally:
         if server is not None:

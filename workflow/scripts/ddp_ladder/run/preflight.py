@@ -16,7 +16,6 @@ from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
-from ddp_ladder.node.launch import Places
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
@@ -134,12 +133,7 @@ def examine_node(path: Path, node_rank: int) -> None:
     """Collect the facts of this node and write them. Raises NotWritten."""
     directory = PreflightDirectory(path.resolve())
     run = read_run_file(directory)
-    assert run.preflight is not None
-    places = Places(Path(run.start_directory), Path(run.run_directory))
-    head = (run.rendezvous.host, run.rendezvous.port)
-    facts = collect(
-        run.spec, places, node_rank, head, run.nodes[0], run.preflight.timeout_s, _marker(directory, run.job)
-    )
+    facts = collect(run, node_rank, _marker(directory, run.job))
     write_json(directory.node_facts(node_rank), facts.model_dump())
     node = run.nodes[node_rank]
     if facts.interface.name and run.nodes.index(node) == node_rank:  # the first of those simulated on one machine
