@@ -12,7 +12,7 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.node.software import NodeGpu
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.directory import PreflightDirectory, Progress, assemble_preflight
+from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight
 from ddp_ladder.preflight.node_facts import (
     DirectoryFacts,
     GpusFacts,
@@ -145,7 +145,7 @@ def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | N
 def write_result(results: Path, job: ScaleJob) -> PreflightResult:
     """Assemble the result from the raw files, as the job does at its end."""
     file = result_file(results, job.scale)
-    progress = Progress(STARTED_AT_S, STARTED_AT_S + 9, has_collectives=True)
-    result = assemble_preflight(PreflightDirectory(file.with_suffix("")), job, progress)
+    times_s = STARTED_AT_S, STARTED_AT_S + 9
+    result = assemble_preflight(PreflightDirectory(file.with_suffix("")), job, times_s, has_collectives=True)
     write_json(file, result.model_dump())
     return result

@@ -68,11 +68,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "node2",
         "rank 2 failed while joining the process group: ValueError: odd",
     ),
-    "no torch": (
-        {"rank2": {"doing": "importing torch", "error": "ImportError: libtorch.so: no such file", "step": 1}},
-        "node2",
-        "rank 2 failed while importing torch: ImportError",
-    ),
     "rank that was stopped": (
         {
             f"rank{k}": {"doing": "all-reducing", "step": 5, "error": None if k == 3 else "not over after 60 s"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,16 +39,6 @@ class PreflightDirectory(RunDirectory):
         return self.facts / f"node{node_rank}.json"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far the job came with the preflight. problem: why a part could not be started."""
-
-    started_at_s: float
-    ended_at_s: float
-    has_collectives: bool
-    problem: Finding | None = None
-
-
 def facts_by_node(directory: PreflightDirectory, run: RunFile) -> dict[str, NodeFacts | None]:
     """Return the facts by the nodes' names in findings, in the order of the node ranks; None for a missing file."""
     return {name: _of_this_job(NodeFacts, directory.node_facts(k), run) for k, name in enumerate(node_names(run))}
@@ -61,8 +50,17 @@ def node_names(run: RunFile) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else tuple(f"{name} (node {k})" for k, name in enumerate(names))
 
 
-def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: Progress) -> PreflightResult:
-    """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding."""
+def assemble_preflight(
+    directory: PreflightDirectory,
+    job: ScaleJob,
+    times_s: tuple[float, float],
+    has_collectives: bool,
+    problem: Finding | None = None,
+) -> PreflightResult:
+    """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding.
+
+    times_s: begin and end, unix times. has_collectives: they were started. problem: why a part could not be started.
+    """
     run = read_run_file(directory)
     spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
     files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}
@@ -73,11 +71,11 @@ def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: P
     used = collectives.transports(_head(log) for log in sorted(directory.nccl.glob("*.log")))
 
     def findings() -> Iterator[Finding]:
-        if progress.problem:
-            yield progress.problem
+        if problem:
+            yield problem
             return
         yield from node_findings(spec, job, facts)
-        if progress.has_collectives:
+        if has_collectives:
             agents = agents_of(spec.nodes, run.agents_per_node)
             left = (_of_this_job(AgentEnd, directory.agent_end(agent), run) for agent in agents)
             ends = [end for end in left if end]
@@ -94,8 +92,8 @@ def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: P
         status="failed" if "error" in severities else "warned" if severities else "ok",
         scale=str(spec.scale),
         job=run.job,
-        started_at_s=progress.started_at_s,
-        took_s=max(0.0, progress.ended_at_s - progress.started_at_s),
+        started_at_s=times_s[0],
+        took_s=max(0.0, times_s[1] - times_s[0]),
         launcher=spec.launcher,
         backend=spec.backend,
         transport=used,

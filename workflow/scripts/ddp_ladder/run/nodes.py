@@ -27,7 +27,6 @@ from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loo
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import Starter
-from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
     SlurmError,
@@ -147,17 +146,14 @@ class Allocation:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
-        host, ports = self._head(spec.interface)
-        return host, ports[zlib.crc32(key.encode()) % len(ports)]
-
-    def _head(self, interface: Interface) -> tuple[str, list[int]]:
-        """Ask on the first node, the only one that knows; once for each interface that a variant uses."""
-        wanted = json.dumps(interface)
+        wanted = json.dumps(spec.interface)
         if wanted not in self._heads:
             self._heads[wanted] = self._ask_head(wanted)
-        return self._heads[wanted]
+        host, ports = self._heads[wanted]
+        return host, ports[zlib.crc32(key.encode()) % len(ports)]
 
     def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
+        """Ask on the first node, the only one that knows; once for each interface that a variant uses."""
         hostnames = self.names()
         asked = self._question(hostnames, wanted)
         if undecided(asked.stderr):

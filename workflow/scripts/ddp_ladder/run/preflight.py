@@ -20,7 +20,6 @@ from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
     PreflightDirectory,
-    Progress,
     assemble_preflight,
     facts_by_node,
 )
@@ -82,8 +81,8 @@ class PreflightOf:
             if not self.directory.run.exists():
                 self.write_run_file(identity, None)
         join_logs(self.directory, read_run_file(self.directory))
-        progress = Progress(started_at_s, time.time(), has_collectives, problem)
-        result = assemble_preflight(self.directory, self.job, progress)
+        times_s = started_at_s, time.time()
+        result = assemble_preflight(self.directory, self.job, times_s, has_collectives, problem)
         write_json(result_file(self.results, self.job.scale), result.model_dump())
         return result
 
