@@ -34,7 +34,7 @@ GPU = NodeGpu(
     power_limit_w=400.0,
     memory_used_mib=4.0,
 )
-INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True)
+INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1")
 
 
 def has_ended(pid: int, within_s: float = 30) -> bool:

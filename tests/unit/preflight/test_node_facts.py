@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -38,7 +39,7 @@ def test_this_machine(tmp_path: Path) -> None:
     assert found.marker_seen is True
     assert found.gpus is None  # a CPU site
     assert found.link_error is None
-    assert (found.interface.name, found.interface.address, found.interface.up) == ("lo", HOST, True)
+    assert (found.interface.name, found.interface.address, found.interface.error) == ("lo", HOST, None)
     assert found.run_directory.error is None
     assert found.run_directory.free_bytes
 
@@ -92,14 +93,14 @@ def test_a_head_that_does_not_come() -> None:
         reach_head(HOST, (HOST, free_port("none")), "token", time.monotonic() + 0.3)
 
 
-def test_an_interface_that_is_missing_and_one_that_is_down() -> None:
-    missing = interface_facts("ib9", HOST)
+def test_an_interface_that_is_missing_down_or_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = interface_facts("ib9", HOST, several=False)
     assert (missing.name, missing.address) == ("ib9", None)
     assert "no interface ib9 with an IPv4 address" in str(missing.error)
-    down = [name for name, stats in psutil.net_if_stats().items() if not stats.isup]
-    for name in down[:1]:
-        assert not interface_facts(name, HOST).up
-    assert interface_facts({"another": "ib0"}, HOST).name == "lo"
+    assert interface_facts({"another": "ib0"}, HOST, several=False).name == "lo"
+    assert interface_facts("lo", HOST, several=True).error == f"interface lo is loopback ({HOST})"
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"lo": SimpleNamespace(isup=False)})
+    assert interface_facts("lo", HOST, several=False).error == f"interface lo ({HOST}) is down"
 
 
 def test_directories_and_names(tmp_path: Path) -> None:

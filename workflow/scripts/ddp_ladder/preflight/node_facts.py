@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ddp_ladder.common.files import check_room, file_text, nearest
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.node.network import address, interface_towards, node_name
+from ddp_ladder.node.network import address, interface_towards, is_loopback, node_name
 from ddp_ladder.node.software import NodeGpu, gpus, visible_gpus
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.records.raw_models import RawFile, RunFile
@@ -42,11 +42,10 @@ class GpusFacts(Model):
 
 
 class InterfaceFacts(Model):
-    """The network interface that this node uses. error: why it has none with an address."""
+    """The network interface that this node uses. error: why it cannot be used."""
 
     name: str | None
     address: str | None = None
-    up: bool | None = None
     error: str | None = None
 
 
@@ -86,7 +85,7 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
     assert run.preflight is not None
     spec, head = run.spec, (run.rendezvous.host, run.rendezvous.port)
     until_s = time.monotonic() + run.preflight.timeout_s
-    interface = interface_facts(spec.interface, head[0])
+    interface = interface_facts(spec.interface, head[0], several=len({*run.nodes}) > 1)
     server: HeadServer | None = None
     link_error = None
     try:
@@ -125,16 +124,20 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def interface_facts(wanted: Interface, head: str) -> InterfaceFacts:
-    """Return the facts of the interface that a run would use on this node. head: an address."""
+def interface_facts(wanted: Interface, head: str, several: bool) -> InterfaceFacts:
+    """Return the facts of the interface that a run would use on this node. head: an address. several: of nodes."""
     name = interface_on(wanted, node_name())
     try:
         name = interface_towards(wanted, head)
         own = address(name)
+        stats = psutil.net_if_stats().get(name)
+        if stats and not stats.isup:
+            raise OSError(f"interface {name} ({own}) is down")
+        if several and is_loopback(own):
+            raise OSError(f"interface {name} is loopback ({own})")
     except OSError as error:
         return InterfaceFacts(name=None if name == "auto" else name, error=str(error))
-    stats = psutil.net_if_stats().get(name)
-    return InterfaceFacts(name=name, address=own, up=stats.isup if stats else None)
+    return InterfaceFacts(name=name, address=own)
 
 
 def directory_facts(path: Path) -> DirectoryFacts:

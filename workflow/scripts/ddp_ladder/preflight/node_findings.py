@@ -26,7 +26,7 @@ def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | 
     known = {name: fact for name, fact in facts.items() if fact}
     several = len({fact.node for fact in known.values()}) > 1
     found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]
-    found += _network(known, several)
+    found += _network(known)
     for name, fact in known.items():
         found += [each.replace(place=name) for each in _of_node(spec, job, fact, several, next(iter(facts)))]
     found += _compared(spec, known)
@@ -48,13 +48,15 @@ def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(same[0].replace(place=in_short([each.place for each in same])) for same in nodes.values())
 
 
-def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]:
+def _network(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield interfaces that cannot be used, and nodes that do not reach the head; each cause once."""
     head = next((fact for fact in facts.values() if fact.node_rank == 0), None)
     explained = head is None
     for name, fact in facts.items():
-        if found := _interface(fact, several):
-            yield found.replace(place=name)
+        if fact.interface.error is not None:
+            wanted = "an interface that is up, with an IPv4 address on the network of the other nodes"
+            advice = "correct network.interface in cluster.yaml, which may name one for each node"
+            yield error(fact.interface.error, wanted, f"{advice}; if it is down, tell the site's support", name)
             explained |= fact is head
         elif fact is head and fact.link_error:
             port = fact.head.rpartition(":")[2]
@@ -69,19 +71,6 @@ def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]
                 "between compute nodes, and for lost packets the MTU of its switches",
                 name,
             )
-
-
-def _interface(fact: NodeFacts, several: bool) -> Finding | None:
-    found = fact.interface
-    advice = "correct network.interface in cluster.yaml, which may name one for each node"
-    if found.error is not None:
-        return error(found.error, "an interface with an IPv4 address, on the network of the other nodes", advice)
-    if found.up is False:
-        what = f"interface {found.name} ({found.address}) is down"
-        return error(what, "an interface that is up, with its cable connected", f"{advice}; or tell the site's support")
-    if several and found.address and is_loopback(found.address):
-        return error(f"interface {found.name} is loopback ({found.address})", "one that other nodes reach", advice)
-    return None
 
 
 def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[Finding]:
