@@ -40,7 +40,7 @@ import numpy as np
 SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from ddp_ladder.nodes.files import MonitorEnd, MonitorFile  # noqa: E402
+from ddp_ladder.nodes.files import MonitorEnd  # noqa: E402
 from ddp_ladder.nodes.gpus import Gpus, open_nvidia  # noqa: E402
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler  # noqa: E402
 from ddp_ladder.plan.plan import Job  # noqa: E402
@@ -121,15 +121,6 @@ def training(directory: Path, device: str, steps: int, workers: int) -> Iterator
 
 def monitor(directory: Path, gpus: Gpus, every_s: float) -> NodeMonitor:
     """Return a monitor of this machine that has taken its first sample."""
-
-    def described(sampler: NodeSampler) -> MonitorFile:
-        about = tuple(gpu.about for gpu in gpus.each)
-        return MonitorFile(
-            schema_version=1, spec_hash="0", job=Job(id="overhead", attempt=1, run_id="0"), node_rank=0, node="here",
-            host="here", every_s=every_s, interface="lo", interface_bits_per_s=None, cpus=tuple(sampler.cpus),
-            memory_bytes=0, fabrics=(), gpus=about, notes=gpus.notes,
-        )  # fmt: skip
-
     samples = directory / "node0.csv"
     samples.unlink(missing_ok=True)
     made = NodeMonitor(
@@ -137,7 +128,7 @@ def monitor(directory: Path, gpus: Gpus, every_s: float) -> NodeMonitor:
         samples,
         every_s,
         lambda: NodeSampler("lo", gpus, siblings=False),
-        described,
+        {"spec_hash": "0", "job": Job(id="overhead", attempt=1, run_id="0"), "node_rank": 0, "node": "here"},
     )
     until_s = time.monotonic() + 60
     while not samples.exists() or samples.read_text().count("\n") < 2:

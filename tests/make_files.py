@@ -1,4 +1,4 @@
-"""Small files with given contents, such as a part of /sys."""
+"""Small files with given contents, such as a part of /sys, and programs."""
 
 from __future__ import annotations
 
@@ -13,3 +13,12 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     return root
+
+
+def write_programs(directory: Path, **scripts: str) -> Path:
+    """Write shell scripts as programs, by their names with _ for -, into a directory, and return it."""
+    for name, script in scripts.items():
+        path = directory / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return directory

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ddp_ladder.nodes.describe import Machine
 
-from ddp_ladder.nodes.describe import GIB, Machine
+WORDS = (
+    "1 x NVIDIA H100 80GB HBM3 (driver 545.23.08); 2 x Intel(R) Xeon(R) Platinum 8468; 96 CPUs; 1007 GiB; "
+    "ib0, 400 Gbit/s; adapters mlx5_0, mlx5_1; Rocky Linux 9.4 (Blue Onyx), kernel 5.14.0-427.el9.x86_64"
+)
 
 
-def make_machine(scale: str = "1x1", node: str = "node1", **changes: Any) -> Machine:
+def make_machine(scale: str = "1x1", node: str = "node1") -> Machine:
     """Return a node with one of a node's eight H100."""
-    machine = Machine(
-        schema_version=1,
-        scale=scale,
-        node=node,
-        system="Rocky Linux 9.4 (Blue Onyx), kernel 5.14.0-427.el9.x86_64",
-        processors="2 x Intel(R) Xeon(R) Platinum 8468",
-        cpus=96,
-        memory_bytes=1007 * GIB,
-        gpus=("NVIDIA H100 80GB HBM3",),
-        driver="545.23.08",
-        interface="ib0, 400 Gbit/s",
-        adapters=("mlx5_0", "mlx5_1"),
-    )
-    return machine.replace(**changes)
+    return Machine(schema_version=1, scale=scale, node=node, in_words=WORDS)

@@ -9,22 +9,32 @@ from typing import Any
 
 import psutil
 from ddp_ladder.common.files import write_json
+from ddp_ladder.node.launch import Rendezvous
+from ddp_ladder.node.software import NodeGpu
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
-from ddp_ladder.preflight.directory import PreflightDirectory, Progress, assemble_preflight
+from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight
 from ddp_ladder.preflight.node_facts import (
     DirectoryFacts,
-    GpuFacts,
     GpusFacts,
     InterfaceFacts,
     NodeFacts,
 )
 from ddp_ladder.preflight.result import PreflightResult, result_file
+from ddp_ladder.records.raw_models import Job, PreflightLimits, RunFile
 
 GIB = 2**30
+JOB = Job(id="17", attempt=1, run_id="a" * 32)
 STARTED_AT_S = 1_800_000_000.0
 LATENCY_S, BYTES_PER_S = 20e-6, 5e9  # of an all-reduce
-GPU = GpuFacts(index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", memory_used_mib=4.0)
-INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1", up=True)
+GPU = NodeGpu(
+    index=0,
+    uuid="GPU-0",
+    name="NVIDIA A100-SXM4-64GB",
+    driver="570.86.15",
+    power_limit_w=400.0,
+    memory_used_mib=4.0,
+)
+INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1")
 
 
 def has_ended(pid: int, within_s: float = 30) -> bool:
@@ -40,8 +50,8 @@ def has_ended(pid: int, within_s: float = 30) -> bool:
     return False
 
 
-def gpus_facts(*gpus: GpuFacts, **changes: Any) -> GpusFacts:
-    return GpusFacts(driver="570.86.15", gpus=gpus, visible_devices="0,1").replace(**changes)
+def gpus_facts(*gpus: NodeGpu, **changes: Any) -> GpusFacts:
+    return GpusFacts(gpus=gpus, visible_devices="0,1").replace(**changes)
 
 
 def directory(path: str) -> DirectoryFacts:
@@ -52,6 +62,8 @@ def node_facts(rank: int = 0, **changes: Any) -> NodeFacts:
     """Return the facts of a healthy node in Slurm, with two GPUs; ``changes`` are fields of NodeFacts."""
     return NodeFacts(
         schema_version=1,
+        spec_hash="5" * 64,
+        job=JOB,
         node=f"node{rank + 1}",
         host=f"node{rank + 1}",
         node_rank=rank,
@@ -90,11 +102,26 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
         "error": None,
         "device": {"kind": spec.device, "name": None, "id": f"{spec.device}:{k}"},
         "versions": {"torch": "2.8.0", "cuda": None, "nccl": None},
-        "seen": {"count": spec.world_size, "foreign": [], "misplaced": []},
         "sizes": [{"bytes": size, "time_s": LATENCY_S + size / BYTES_PER_S, "wrong": []} for size in sizes],
         "pairs": [],
         **changes,
     }
+
+
+def run_file(spec: RunSpec, path: Path, host: str = "10.0.0.1", port: int = 23456) -> RunFile:
+    """Return the run.json of a preflight in this directory. host, port: of the head."""
+    return RunFile(
+        schema_version=1,
+        spec=spec,
+        spec_hash=spec.hash,
+        job=JOB,
+        rendezvous=Rendezvous(id="17", host=host, port=port),
+        start_directory=str(path.parent),
+        run_directory=str(path),
+        nodes=tuple(f"node{k + 1}" for k in range(spec.nodes)),
+        agents_per_node=1,
+        preflight=PreflightLimits(timeout_s=60.0, largest_bytes=256 * 1024**2),
+    )
 
 
 def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | None) -> Path:
@@ -104,24 +131,13 @@ def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | N
     """
     spec = job.runs[0]
     directory = PreflightDirectory(results / "preflight" / str(spec.scale))
-    identity = {"id": "17", "attempt": 1, "run_id": "a" * 32}
-    common = {"schema_version": 1, "spec_hash": spec.hash, "job": identity}
-    run = {
-        "spec": spec.model_dump(),
-        "rendezvous": {"id": "17", "host": "10.0.0.1", "port": 23456},
-        "start_directory": str(results.parent),
-        "run_directory": str(directory.path),
-        "nodes": [f"node{k + 1}" for k in range(spec.nodes)],
-        "agents_per_node": 1,
-        "is_preflight": True,
-    }
-    write_json(directory.run, {**common, **run})
+    write_json(directory.run, run_file(spec, directory.path).model_dump())
     for k in range(spec.nodes):
-        write_json(directory.node_facts(k), node_facts(k).model_dump())
+        write_json(directory.node_facts(k), node_facts(k, spec_hash=spec.hash).model_dump())
     for k in range(spec.world_size):
         changes = ranks.get(f"rank{k}", {})
         if changes is not None:
-            write_json(directory.ranks / f"rank{k}.json", probe_rank(spec, k, identity, **changes))
+            write_json(directory.ranks / f"rank{k}.json", probe_rank(spec, k, JOB.model_dump(), **changes))
     write_result(results, job)
     return result_file(results, spec.scale)
 
@@ -129,7 +145,7 @@ def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | N
 def write_result(results: Path, job: ScaleJob) -> PreflightResult:
     """Assemble the result from the raw files, as the job does at its end."""
     file = result_file(results, job.scale)
-    progress = Progress(STARTED_AT_S, STARTED_AT_S + 9, has_collectives=True)
-    result = assemble_preflight(PreflightDirectory(file.with_suffix("")), job, progress)
+    times_s = STARTED_AT_S, STARTED_AT_S + 9
+    result = assemble_preflight(PreflightDirectory(file.with_suffix("")), job, times_s, has_collectives=True)
     write_json(file, result.model_dump())
     return result

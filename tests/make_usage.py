@@ -84,7 +84,6 @@ def make_timeline(
     *,
     startup_s: float = 6.0,
     warmup_steps: int = 10,
-    epoch_steps: Sequence[int] = (1,),
     validations_s: Sequence[tuple[float, float]] = (),
 ) -> Timeline:
     """Return the timeline of a run of ``seconds``: steps from the end of the start-up to 2 s before the end.
@@ -96,7 +95,6 @@ def make_timeline(
         ended_at_s,
         np.full(len(ended_at_s), step_s),
         warmup_steps,
-        epoch_steps,
-        [(BEGIN_S + begin, BEGIN_S + end) for begin, end in validations_s],
+        validations_s=[(BEGIN_S + begin, BEGIN_S + end) for begin, end in validations_s],
     )
     return timeline(BEGIN_S, BEGIN_S + seconds, steps)

@@ -46,7 +46,6 @@ def run_agent(directory: Path, gpus: list[GpuValues] | None, **changes: object) 
         hang=None,
         monitor=Monitor(every_s=0.2),
         goes_on=False,
-        is_preflight=False,
     )
     write_json(RunDirectory(directory).run, run.model_dump())
     env = {**environment(), "LD_LIBRARY_PATH": str(directory), "FAKE_NVML": str(directory / "gpus")}

@@ -3,7 +3,7 @@
 Run one rank of the preflight: join the process group as the training will, and test the device and all-reduces.
 
 The scale's job starts it in place of the training, with the same launcher, software and environment; DDP_LADDER_RUN
-names its run.json, and settings.json is beside that. What it finds is in ranks/rank<k>.json there.
+names its run.json. What it finds is in ranks/rank<k>.json beside that.
 Needs only torch and the standard library (Python 3.9 or newer, torch 2.4 or newer).
 
 example (the agent does this for you):

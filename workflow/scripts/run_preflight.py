@@ -18,9 +18,8 @@ from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.preflight.result import result_file
 from ddp_ladder.run.interruption import Interrupted
-from ddp_ladder.run.job import run_preflight
+from ddp_ladder.run.job import context_of, holding_scale, run_preflight
 from ddp_ladder.run.progress import LAST_WORDS_OF_PREFLIGHT
-from ddp_ladder.run.scale_job import context_of, holding_scale
 from ddp_ladder.settings.terms import Scale
 
 

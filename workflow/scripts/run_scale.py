@@ -20,9 +20,8 @@ from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run.interruption import Interrupted
-from ddp_ladder.run.job import run_scale
+from ddp_ladder.run.job import context_of, holding_scale, run_scale
 from ddp_ladder.run.progress import LAST_WORDS
-from ddp_ladder.run.scale_job import context_of, holding_scale
 from ddp_ladder.settings.terms import Scale
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import SCRIPTS, Agent
-from ddp_ladder.node.software import QUERY, gpus
-from ddp_ladder.preflight.node_facts import gpus_facts, is_visible
-from make_preflight import has_ended
+from ddp_ladder.node.software import QUERY, gpus, visible_gpus
+from ddp_ladder.preflight.node_facts import gpus_facts
+from make_files import write_programs
+from make_preflight import GPU, has_ended
+from make_preflight import gpus_facts as gpus_facts_of
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
 
@@ -34,10 +36,8 @@ FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA 
 
 def fake_nvidia_smi(directory: Path, script: str) -> str:
     """Make one that answers only what it is asked here; return a PATH with it."""
-    path = directory / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\n[ "$*" = "{" ".join(QUERY)}" ] || exit 9\n{script}\n')
-    path.chmod(0o755)
-    return f"{directory}:{os.defpath}"
+    programs = write_programs(directory, nvidia_smi=f'[ "$*" = "{" ".join(QUERY)}" ] || exit 9\n{script}')
+    return f"{programs}:{os.defpath}"
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_captured_answer_of_nvidia_smi(
 ) -> None:
     monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, f"cat <<'END'\n{text}\nEND"))
     found = gpus()
-    assert [(gpu["power_limit_w"], gpu["memory_used_mib"]) for gpu in found] == figures
-    assert {(gpu["name"], gpu["driver"]) for gpu in found} == {tuple(text.splitlines()[0].split(", ")[1:3])}
+    assert [(gpu.power_limit_w, gpu.memory_used_mib) for gpu in found] == figures
+    assert {(gpu.name, gpu.driver) for gpu in found} == {tuple(text.splitlines()[0].split(", ")[1:3])}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     facts = gpus_facts()
-    assert [(gpu.index, gpu.uuid) for gpu in facts.gpus] == [(1, "GPU-bb22")]
-    assert (facts.driver, facts.visible_devices, facts.error) == (found[0]["driver"], "1", None)
+    assert [(gpu.index, gpu.uuid) for gpu in facts.visible] == [(1, "GPU-bb22")]
+    assert (facts.visible_devices, facts.error) == ("1", None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_an_nvidia_smi_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if (tmp_path / "child").exists():
         assert has_ended(int((tmp_path / "child").read_text()))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert gpus() == []
+    assert gpus() == ()
 
 
 def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: Path) -> None:
@@ -84,10 +84,11 @@ def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: P
 def test_visible_devices() -> None:
     uuids = ["GPU-aa11", "GPU-bb22", "GPU-cc33"]
     for text, wanted in (
-        (None, {0, 1, 2}), ("", set()), ("-1", set()), ("2,0", {0, 2}), ("GPU-bb22", {1}), ("NoDevFiles", set()),
-        ("MIG-1234", {0, 1, 2}),
+        (None, [0, 1, 2]), ("", []), ("-1", []), ("2,0", [2, 0]), ("GPU-bb22", [1]), ("NoDevFiles", []),
+        ("1,7,0", [1]),  # as CUDA: what is behind a wrong entry is not visible
     ):  # fmt: skip
-        assert {index for index, uuid in enumerate(uuids) if is_visible(index, uuid, text)} == wanted, text
+        assert visible_gpus(text, uuids) == wanted, text
+    assert len(gpus_facts_of(GPU, GPU.replace(index=1), visible_devices="MIG-1234").visible) == 2
 
 
 @pytest.mark.parametrize(

@@ -87,14 +87,10 @@ def test_an_unknown_value_is_nan() -> None:
     assert np.isnan(read.column("fabric_sent_bytes_per_s")).all()  # the column is absent
 
 
-@pytest.mark.parametrize("cut", [1, 7, 40])
-def test_a_cut_last_line_is_left_out(cut: int) -> None:
-    about = make_monitor_file()
-    assert len(parse_samples(samples_text(about, 3)[:-cut], about)) == 2
-
-
-def test_only_a_header_is_no_sample() -> None:
+def test_a_cut_last_line_is_left_out_and_a_header_is_no_sample() -> None:
     about = make_monitor_file(gpu_count=1)
+    text = samples_text(about, 3)
+    assert [len(parse_samples(text[:-cut], about)) for cut in (1, 7, 40)] == [2, 2, 2]
     assert len(parse_samples(samples_text(about, 0), about)) == 0
 
 

@@ -11,18 +11,15 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.preflight.admission import Admission, check_jobs, parse_partitions, read_partitions
 from ddp_ladder.settings.load import load_settings
+from make_files import write_programs
 from slurm_captured import CAPTURED
 
 PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
 STARTS = "sbatch: Job 25 to start at 2026-11-23T22:35:30 using 2 processors on nodes node2 in partition gpu"
-NO_NODES = "allocation failure: Requested node configuration is not available"
 
 
 def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> None:
-    for name, script in commands.items():
-        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
-        (directory / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(directory), prepend=":")
+    monkeypatch.setenv("PATH", str(write_programs(directory, **commands)), prepend=":")
 
 
 def asked(directory: Path, runtime: int = 20, stage: dict[str, Any] | None = None, **slurm: Any) -> Admission:
@@ -37,46 +34,38 @@ def asked(directory: Path, runtime: int = 20, stage: dict[str, Any] | None = Non
     return check_jobs(make_plan(settings).jobs, settings, PARTITIONS)
 
 
+SITE, STAGE, FAILURE = "cluster.yaml", "config.yaml: stages.stage1", "allocation failure:"
 # Slurm's words, what is set in `slurm` of the site, and the key that is named.
 REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     (
-        "sbatch: error: invalid partition specified: gpus\nallocation failure: Invalid partition name specified",
-        {"partition": "gpus"},
-        "cluster.yaml: slurm.partition",
+        f"sbatch: error: invalid partition specified: gpus\n{FAILURE} Invalid partition name specified",
+        {"partition": "gpus"}, f"{SITE}: slurm.partition",
     ),
     (
-        "allocation failure: Invalid account or account/partition combination specified",
-        {"account": "projekt"},
-        "cluster.yaml: slurm.account",
+        f"{FAILURE} Invalid account or account/partition combination specified",
+        {"account": "projekt"}, f"{SITE}: slurm.account",
     ),
-    ("allocation failure: Invalid qos specification", {"qos": "smal"}, "cluster.yaml: slurm.qos"),
+    (f"{FAILURE} Invalid qos specification", {"qos": "smal"}, f"{SITE}: slurm.qos"),
     (
-        "allocation failure: Invalid qos specification",
-        {"qos": "normal", "stage": {"qos": "smal"}},
-        "config.yaml: stages.stage1.slurm.qos",
+        f"{FAILURE} Invalid qos specification",
+        {"qos": "normal", "stage": {"qos": "smal"}}, f"{STAGE}.slurm.qos",
     ),
-    ("allocation failure: Invalid feature specification", {"constraint": "x"}, "cluster.yaml: slurm.constraint"),
-    ("allocation failure: Requested reservation is invalid", {"reservation": "x"}, "cluster.yaml: slurm.reservation"),
-    ("allocation failure: Invalid node name specified", {"exclude": "nodex"}, "cluster.yaml: slurm.nodelist"),
-    ("sbatch: error: invalid number of nodes (-N 2-1)", {"nodelist": "node[1-2]"}, "cluster.yaml: slurm.nodelist"),
+    (f"{FAILURE} Invalid feature specification", {"constraint": "x"}, f"{SITE}: slurm.constraint"),
+    (f"{FAILURE} Requested reservation is invalid", {"reservation": "x"}, f"{SITE}: slurm.reservation"),
+    (f"{FAILURE} Invalid node name specified", {"exclude": "nodex"}, f"{SITE}: slurm.nodelist"),
+    ("sbatch: error: invalid number of nodes (-N 2-1)", {"nodelist": "node[1-2]"}, f"{SITE}: slurm.nodelist"),
     (
-        "allocation failure: Required partition not available (inactive or drain)",
-        {"partition": "idle"},
-        "cluster.yaml: slurm.partition",
+        f"{FAILURE} Required partition not available (inactive or drain)",
+        {"partition": "idle"}, f"{SITE}: slurm.partition",
     ),
-    (
-        "allocation failure: Invalid Trackable RESource (TRES) specification",
-        {},
-        "cluster.yaml: node.gres",
-    ),
-    (NO_NODES, {}, "config.yaml: stages.stage1.scales"),
+    (f"{FAILURE} Invalid Trackable RESource (TRES) specification", {}, f"{SITE}: node.gres"),
+    (f"{FAILURE} Requested node configuration is not available", {}, f"{STAGE}.scales"),
     (
         "sbatch: unrecognized option '--foo'\nTry \"sbatch --help\" for more information",
-        {"extra": ["--foo"]},
-        "cluster.yaml: slurm.extra",
+        {"extra": ["--foo"]}, f"{SITE}: slurm.extra",
     ),
-    ("sbatch: error: a submit plugin's own words", {}, "cluster.yaml: slurm"),
-]
+    ("sbatch: error: a submit plugin's own words", {}, f"{SITE}: slurm"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "slurm", "key"), REFUSALS)
@@ -107,8 +96,8 @@ def test_a_job_that_slurm_takes_has_its_expected_start(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "slurm", "what"),
     [
-        (NO_NODES, {}, "the jobs wait for nodes to come back"),
-        ("allocation failure: Invalid time specified", {"reservation": "later"}, "the reservation has not begun"),
+        (f"{FAILURE} Requested node configuration is not available", {}, "the jobs wait for nodes to come back"),
+        (f"{FAILURE} Invalid time specified", {"reservation": "later"}, "the reservation has not begun"),
     ],
 )
 def test_a_job_that_only_waits_is_no_mistake(

@@ -7,12 +7,11 @@ import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from ddp_ladder.node.launch import Places
-from ddp_ladder.node.network import node_name
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.preflight.node_facts import (
     NodeFacts,
@@ -22,33 +21,25 @@ from ddp_ladder.preflight.node_facts import (
     is_seen,
     resolved,
 )
+from make_preflight import run_file
 from make_records import make_spec
 
 HOST = "127.0.0.1"
 
 
-def facts(spec: RunSpec, directory: Path, timeout_s: float = 60, port: int = 0) -> NodeFacts:
+def facts(directory: Path, port: int | None = None) -> NodeFacts:
     (directory / "marker").touch()
-    return collect(
-        spec, Places(Path.cwd(), directory), 0, (HOST, port or free_port()), HOST, timeout_s, directory / "marker"
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return collect(run_file(make_spec("1x2"), directory, HOST, port or free_port("facts")), 0, directory / "marker")
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    found = facts(make_spec("1x2"), tmp_path)
+    found = facts(tmp_path)
     assert (found.node, found.host, found.node_rank) == (node_name(), socket.gethostname(), 0)
     assert found.cpus == len(os.sched_getaffinity(0))
     assert found.marker_seen is True
     assert found.gpus is None  # a CPU site
     assert found.link_error is None
-    assert (found.interface.name, found.interface.address, found.interface.up) == ("lo", HOST, True)
+    assert (found.interface.name, found.interface.address, found.interface.error) == ("lo", HOST, None)
     assert found.run_directory.error is None
     assert found.run_directory.free_bytes
 
@@ -56,7 +47,7 @@ def test_this_machine(tmp_path: Path) -> None:
 def test_the_port_is_held_by_another_program(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
-        found = facts(make_spec("1x2"), tmp_path, port=port)
+        found = facts(tmp_path, port)
         threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
         with pytest.raises(OSError, match="another program listens there"):
             reach_head(HOST, (HOST, port), "token", time.monotonic() + 5)
@@ -64,7 +55,7 @@ def test_the_port_is_held_by_another_program(tmp_path: Path) -> None:
 
 
 def test_nodes_reach_the_head() -> None:
-    port, answered = free_port(), []
+    port, answered = free_port("head"), []
     until_s = time.monotonic() + 20
 
     def visit() -> None:
@@ -99,17 +90,17 @@ def test_a_payload_that_does_not_arrive() -> None:
 
 def test_a_head_that_does_not_come() -> None:
     with pytest.raises(OSError, match="Connection refused"):
-        reach_head(HOST, (HOST, free_port()), "token", time.monotonic() + 0.3)
+        reach_head(HOST, (HOST, free_port("none")), "token", time.monotonic() + 0.3)
 
 
-def test_an_interface_that_is_missing_and_one_that_is_down() -> None:
-    missing = interface_facts("ib9", HOST)
+def test_an_interface_that_is_missing_down_or_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = interface_facts("ib9", HOST, several=False)
     assert (missing.name, missing.address) == ("ib9", None)
     assert "no interface ib9 with an IPv4 address" in str(missing.error)
-    down = [name for name, stats in psutil.net_if_stats().items() if not stats.isup]
-    for name in down[:1]:
-        assert not interface_facts(name, HOST).up
-    assert interface_facts({"another": "ib0"}, HOST).name == "lo"
+    assert interface_facts({"another": "ib0"}, HOST, several=False).name == "lo"
+    assert interface_facts("lo", HOST, several=True).error == f"interface lo is loopback ({HOST})"
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"lo": SimpleNamespace(isup=False)})
+    assert interface_facts("lo", HOST, several=False).error == f"interface lo ({HOST}) is down"
 
 
 def test_directories_and_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ddp_ladder.preflight.node_facts import InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from make_preflight import GPU, INTERFACE, directory, gpus_facts, node_facts
+from make_preflight import GPU, directory, gpus_facts, node_facts
 from make_records import make_spec
 
 NODES = 4
@@ -40,7 +40,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "error", "nvidia-smi: Unable to determine", "slurm.exclude",
     ),
     "another driver": (
-        {"gpus": gpus_facts(GPU, GPU.replace(**TWO), driver="565.57.01")}, "warning", "NVIDIA driver 565", "exclude",
+        {"gpus": gpus_facts(GPU.replace(driver="565.57.01"), GPU.replace(**TWO, driver="565.57.01"))},
+        "warning", "NVIDIA driver 565", "exclude",
     ),
     "another model": (
         {"gpus": gpus_facts(GPU.replace(name="NVIDIA H100"), GPU.replace(**TWO, name="NVIDIA H100"))},
@@ -57,10 +58,6 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "head not reached": (
         {"link_error": "No route to host"},
         "error", "it does not reach the head at 10.0.0.1:23456: No route to host", "network.interface",
-    ),
-    "interface down": ({"interface": INTERFACE.replace(up=False)}, "error", "ib0 (10.0.0.1) is down", "network"),
-    "loopback": (
-        {"interface": INTERFACE.replace(name="lo", address="127.0.0.1")}, "error", "lo is loopback", "network",
     ),
     "few CPUs": ({"cpus": 1}, "error", "the job step has 1 CPU", "node.cpus"),
     "few CPUs without Slurm": ({"cpus": 1, "in_slurm": False}, "warning", "1 CPU", "lower node.cpus"),
@@ -109,8 +106,9 @@ def test_a_cause_at_the_head_is_named_once() -> None:
     (found,) = judge({**others, "node1": held})
     assert (found.place, found.measured) == ("node1", "rendezvous port 23456: Address already in use")
     assert "sport = 23456" in found.next
-    (found,) = judge({**others, "node1": node_facts(0, interface=INTERFACE.replace(up=False))})
-    assert found.place == "node1"
+    down = InterfaceFacts(name="ib0", error="interface ib0 (10.0.0.1) is down")
+    (found,) = judge({**others, "node1": node_facts(0, interface=down)})
+    assert (found.place, found.measured) == ("node1", "interface ib0 (10.0.0.1) is down")
     (found,) = judge({**others, "node1": None})
     assert (found.place, found.measured) == ("node1", "it left no answer")
 

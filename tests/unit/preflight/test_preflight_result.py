@@ -40,13 +40,7 @@ def test_healthy_nodes(tmp_path: Path) -> None:
     assert re.search(r"268435456 +0.0537 +7.50", long_text(found))
 
 
-FOREIGN = {"count": 4, "foreign": ["rank 1 on node9 (pid 7) of job 16"], "misplaced": []}
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
-    "foreign world": (
-        {"rank2": {"seen": FOREIGN}},
-        "node2",
-        "rank 2 met ranks of another job: rank 1 on node9",
-    ),
     "another world size": (
         {"rank0": {"world_size": 3}},
         "node1",
@@ -73,11 +67,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},
         "node2",
         "rank 2 failed while joining the process group: ValueError: odd",
-    ),
-    "no torch": (
-        {"rank2": {"doing": "importing torch", "error": "ImportError: libtorch.so: no such file", "step": 1}},
-        "node2",
-        "rank 2 failed while importing torch: ImportError",
     ),
     "rank that was stopped": (
         {

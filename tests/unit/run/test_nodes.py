@@ -18,6 +18,7 @@ from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine,
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm import query
+from make_files import write_programs
 from make_records import make_spec
 
 LO = interface_here(LOOPBACK)
@@ -50,13 +51,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
         programs = tmp_path / "programs"
         programs.mkdir()
         called = tmp_path / "called"
-        answers = {
-            "squeue": "echo 'ddp-ladder|NODELIST'; echo 'ddp-ladder|node[1-3]'",
-            "srun": f'printf "%s\\n" "$@" >>{called}; {srun}',
-        }
-        for name, does in answers.items():
-            (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-            (programs / name).chmod(0o755)
+        squeue = "echo 'ddp-ladder|NODELIST'; echo 'ddp-ladder|node[1-3]'"
+        write_programs(programs, squeue=squeue, srun=f'printf "%s\\n" "$@" >>{called}; {srun}')
         monkeypatch.setenv("PATH", str(programs), prepend=":")
         return called
 
@@ -91,22 +87,10 @@ def test_a_job_with_too_few_nodes_is_reported_with_one_that_has_enough(slurm: Ca
 @pytest.mark.parametrize(
     ("srun", "message", "next_step"),
     [
-        (
-            answer("127.0.1.1", [20_001]),
-            "127.0.1.1 of node1 is an address that no other node reaches",
-            "network.interface",
-        ),
+        (answer("127.0.1.1", [20_001]), "127.0.1.1 of node1 is an address that no other node reaches", "interface"),
         (answer("10.0.0.1", []), "no free port on node1", "ss --listening"),
-        (
-            "echo no interface ib7 >&2; echo 'srun: error: node1: task 0: Exited' >&2; exit 1",
-            "no interface ib7",
-            "network.interface",
-        ),
-        (
-            "echo 'srun: error: Invalid job id specified' >&2; exit 1",
-            "srun: error: Invalid job id specified",
-            "scontrol",
-        ),
+        ("echo no ib7 >&2; echo 'srun: error: node1: task 0: Exited' >&2; exit 1", "no ib7", "network.interface"),
+        ("echo 'srun: error: Invalid job id' >&2; exit 1", "srun: error: Invalid job id", "scontrol"),
         ("exit 3", "srun ended with 3 and printed ''", "scontrol"),
         ("echo 'A nice day'", "srun ended with 0 and printed 'A nice day\\n'", "scontrol"),
         ("echo 'srun: busy' >&2; exec sleep 60", "waited 0.5 s for a job step on node1: srun: busy", "scontrol"),

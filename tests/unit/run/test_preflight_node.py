@@ -17,6 +17,7 @@ from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
+from make_files import write_programs
 from make_preflight import has_ended
 from make_records import make_spec
 
@@ -26,9 +27,7 @@ def start(
 ) -> tuple[PreflightOf, subprocess.Popen[bytes]]:
     """Start it on a node whose nvidia-smi is this shell script."""
     monkeypatch.chdir(directory)
-    program = directory / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{nvidia_smi}\n")
-    program.chmod(0o755)
+    write_programs(directory, nvidia_smi=nvidia_smi)
     spec = make_spec("1x2", device="cuda")
     job = ScaleJob("stage2", Scale(1, 2), 20, (spec,), cpus=1, slurm=Slurm())
     preflight = PreflightOf(job, directory / "results", ThisMachine("local-7"), end_s=5.0)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder
@@ -83,54 +82,29 @@ def test_prepare_runs_in_the_container_with_the_binds_of_the_training(checkout: 
     assert {str(checkout), "/scratch", "/data/mine"} <= binds
 
 
-def prepare(body: str, **software: str) -> tuple[Ladder, list[str]]:
+def prepared(body: str, **changes: Any) -> int:
+    """Run workload.prepare with this script; changes: of the training's spec."""
     Path("prepare.py").write_text(body)
-    ladder = Ladder.of(settings("data/mine", '[prepare.py, "{data_dir}"]', **software))
+    ladder = Ladder.of(settings("data/mine", '[prepare.py, "{data_dir}"]'))
     Path("data/mine").mkdir(parents=True, exist_ok=True)
-    return ladder, [
-        sys.executable,
-        "-c",
-        """
-import os, sys
-from pathlib import Path
-from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.run.training_data import prepare_data
-ladder = Ladder.of(load_settings(Path("config.yaml"), Path("cluster.yaml")))
-sys.exit(prepare_data(ladder.plan.runs[0], ladder.settings.site, ladder.prepare_command, Path(ladder.data_marker)))
-""",
-    ]
+    spec = ladder.plan.runs[0].replace(**changes)
+    return prepare_data(spec, ladder.settings.site, ladder.prepare_command, Path(ladder.data_marker))
 
 
-def test_of_two_starts_the_second_waits_and_has_nothing_to_do() -> None:
-    """The first one is held up until the second has told that it waits."""
-    _, argv = prepare("import os; os.mkfifo('go'); open('go').read(); print('prepared here', flush=True)")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    starts = []
-    for _ in range(2):
-        starts.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        while not Path("go").exists():
-            assert starts[0].poll() is None, starts[0].communicate()
-    second = starts[1]
-    assert second.stderr is not None
-    waits = second.stderr.readline()
-    assert waits.startswith("workload.data_dir data/mine: job local-")
-    assert f"process {starts[0].pid} on " in waits
-    assert waits.endswith("holds these data; waiting for its end\n")
-    Path("go").write_text("")
-    said = [start.communicate(timeout=60)[0] for start in starts]
-    assert [start.returncode for start in starts] == [0, 0]
-    assert said == ["prepared here\n", "data/mine has been prepared by another start\n"]
+def test_data_are_prepared_once_and_by_one_start_at_a_time(capfd: pytest.CaptureFixture[str]) -> None:
+    """How a second start waits for the lock: tests/unit/slurm/test_lock.py."""
+    script = "from pathlib import Path; print('prepared', [*Path('data/mine').glob('.prepare*')])"
+    assert (prepared(script), prepared(script)) == (0, 0)
+    first, second = capfd.readouterr().out.splitlines()
+    assert (first[:8], ".prepare" in first) == ("prepared", True)
+    assert second == "data/mine has been prepared by another start"
     assert json.loads(Path("data/mine/.prepared").read_text()) == {"command": ["prepare.py", "data/mine"]}
 
 
 def test_a_prepare_that_fails_or_cannot_be_started_leaves_no_marker() -> None:
-    ladder, _ = prepare("raise SystemExit(3)")
-    spec, site, marker = ladder.plan.runs[0], ladder.settings.site, Path(ladder.data_marker)
-    assert prepare_data(spec, site, ladder.prepare_command, marker) == 3
-    broken = spec.replace(setup="echo no licence; false")
+    assert prepared("raise SystemExit(3)") == 3
     with pytest.raises(UserError) as caught:
-        prepare_data(broken, site, ladder.prepare_command, marker)
+        prepared("", setup="echo no licence; false")
     assert str(caught.value).startswith(
         "cluster.yaml: software.setup: the snippet failed with exit code 1\nno licence\n"
     )
@@ -138,7 +112,7 @@ def test_a_prepare_that_fails_or_cannot_be_started_leaves_no_marker() -> None:
     other.write_bytes(b"\x7fELF")
     other.chmod(0o755)
     with pytest.raises(UserError) as caught:
-        prepare_data(spec.replace(python=f"./{other}"), site, ladder.prepare_command, marker)
+        prepared("", python=f"./{other}")
     assert "software.python: ./of_another_architecture cannot be started: Exec format error" in str(caught.value)
     assert "set workload.prepare: null" in str(caught.value)
-    assert not marker.exists()
+    assert not Path("data/mine/.prepared").exists()

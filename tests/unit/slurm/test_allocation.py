@@ -6,8 +6,7 @@ import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.agent import GRACE_S
-from ddp_ladder.run.job import END_S
-from ddp_ladder.run.scale_job import MARGIN_S, limits_s
+from ddp_ladder.run.job import END_S, MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import (

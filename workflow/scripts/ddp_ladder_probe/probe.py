@@ -28,7 +28,7 @@ def main(environment: Mapping[str, str]) -> None:
     die_with_parent()
     run_file = Path(environment["DDP_LADDER_RUN"])
     run = json.loads(run_file.read_text(encoding="utf-8"))
-    limit = json.loads((run_file.parent / "settings.json").read_text(encoding="utf-8"))
+    limit = run["preflight"]
     file = RankFile(run_file.parent, run, environment)
     file.now("importing torch")
     watch = threading.Timer(limit["timeout_s"], _end_late, (file, limit["timeout_s"]))
@@ -72,7 +72,7 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
     # Longer than this rank's limit: a rank that reports the time-out of a collective may only have waited for another.
     timeout = timedelta(seconds=2 * limit["timeout_s"])
     dist.init_process_group(spec["backend"], timeout=timeout)
-    file.now("comparing the ranks' jobs")
+    file.now("all-reducing")
     _measure(spec, limit, file, device, timeout)
     file.now("leaving the process group")
     dist.destroy_process_group()
@@ -81,20 +81,11 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
 def _measure(
     spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, device: Any, timeout: timedelta
 ) -> None:
-    import torch.distributed as dist
+    from ddp_ladder_probe import collectives
 
-    from ddp_ladder_probe import collectives, identity
-
-    own = identity.card(file.content)
-    cards: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(cards, own)
-    seen = identity.compare(own, cards)
-    file.note(seen=seen)
-    if seen["foreign"]:
-        raise RuntimeError(f"ranks of another job are in this process group: {'; '.join(seen['foreign'])}")
     share_s = SHARE_TO_MEASURE * limit["timeout_s"]
     group = collectives.Group(device, time.monotonic() + min(MEASURE_S, share_s))
-    largest = group.told(min(collectives.LARGEST, limit["largest_bytes"], _free_bytes() // (8 * spec["gpus_per_node"])))
+    largest = group.told(min(limit["largest_bytes"], _free_bytes() // (8 * spec["gpus_per_node"])))
     for entry in collectives.sizes(group, largest):
         file.add("sizes", entry)
         file.now(f"all-reducing more than {entry['bytes']} bytes")

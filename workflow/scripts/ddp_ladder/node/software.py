@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import TEMPLATES
+from ddp_ladder.common.model import Model
 from ddp_ladder.common.process import run_bounded
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT, without_values
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
@@ -144,32 +145,57 @@ def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
 QUERY = ("--query-gpu=uuid,name,driver_version,power.limit,memory.used", "--format=csv,noheader,nounits")
 
 
-def gpus(within_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
-    """Return uuid, name, driver, power_limit_w and memory_used_mib of each GPU of this node; none without nvidia-smi.
+class NodeGpu(Model):
+    """A GPU as nvidia-smi shows it. Null: not known."""
 
-    Raises OSError with the words of an nvidia-smi that fails.
-    """
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    power_limit_w: float | None
+    memory_used_mib: float | None
+
+
+def gpus(within_s: float = TIMEOUT_S) -> tuple[NodeGpu, ...]:
+    """Return the GPUs of this node; none without nvidia-smi. Raises OSError with the words of one that fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
-        return []
+        return ()
     try:
         code, printed = run_bounded((command, *QUERY), within_s)
     except subprocess.TimeoutExpired:
         raise OSError(f"no answer within {within_s:g} s") from None
     if code != 0:
         raise OSError(printed.strip()[:LONGEST_ERROR] or f"nvidia-smi ended with {code}")
-    return [
-        {
-            "uuid": uuid,
-            "name": name,
-            "driver": driver,
-            "power_limit_w": _number(limit),
-            "memory_used_mib": _number(used),
-        }
-        for uuid, name, driver, limit, used in (
-            line.split(", ") for line in printed.splitlines() if line.count(", ") == 4
+    rows = [line.split(", ") for line in printed.splitlines() if line.count(", ") == 4]
+    return tuple(
+        NodeGpu(
+            index=index,
+            uuid=uuid,
+            name=name,
+            driver=driver,
+            power_limit_w=_number(limit),
+            memory_used_mib=_number(used),
         )
-    ]
+        for index, (uuid, name, driver, limit, used) in enumerate(rows)
+    )
+
+
+def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
+    """Return the places of the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, in its order.
+
+    uuids: of all GPUs. None is all of them. As in CUDA the first word that names none ends the list.
+    """
+    if value is None:
+        return list(range(len(uuids)))
+    places: list[int] = []
+    for word in map(str.strip, value.split(",")):
+        by_index = word.isdigit()
+        named = [k for k, uuid in enumerate(uuids) if (word == str(k) if by_index else word and uuid.startswith(word))]
+        if len(named) != 1 or named[0] in places:
+            break
+        places += named
+    return places
 
 
 def _number(text: str) -> float | None:

@@ -42,7 +42,7 @@ class StepParts(Model):
     step_s: Figure
     compute_s: Figure | None = Field(description="Of the typical rank.")
     exposed_comm_s: Figure | None = Field(description="What a step takes longer than its critical rank's own work.")
-    data_wait_s: Figure | None = Field(
+    data_wait_s: Figure = Field(
         description="Of the typical rank, and what loaders that are too slow on all ranks cost the critical one."
     )
     imbalance_s: Figure = Field(description="Own work of the critical rank - own work of the typical rank.")
@@ -63,8 +63,8 @@ class StepParts(Model):
 class RankSteps:
     """The steps of a run that DDP timed, in seconds: arrays of ranks x steps.
 
-    data_wait_s: nan if it is not known. compute_s, comm_s, overlap_s: None if DDP reported no times. on_gpus: the
-    wait for data is the host's, while the GPU may still compute.
+    compute_s, comm_s, overlap_s: None if DDP reported no times. on_gpus: the wait for data is the host's, while the
+    GPU may still compute.
     """
 
     step_s: Array
@@ -81,6 +81,12 @@ class Loaders:
 
     prefetch: bool
     batch_s: Sequence[float | None]
+
+    @property
+    def usual_batch_s(self) -> float | None:
+        """Return the lower median over the ranks; None unless all are known."""
+        known = sorted(batch_s for batch_s in self.batch_s if batch_s is not None)
+        return known[(len(known) - 1) // 2] if 0 < len(known) == len(self.batch_s) else None
 
 
 @dataclass(frozen=True)
@@ -126,8 +132,7 @@ def step_parts(
     if slow_ranks or _has_usual(work.own_s):
         typical = work.of(_lower_median(work.own_s))
     own, data, compute = typical.mean_over(weights)
-    waits_known = not np.isnan(timed.data_wait_s).any()
-    slow = max(0.0, data_max - data) if waits_known else 0.0  # what the critical rank waits longer for its data
+    slow = max(0.0, data_max - data)  # what the critical rank waits longer for its data
     of_loaders = _of_loaders(data, data_max, own - data, loaders) if slow else 0.0
 
     def judged(part: float) -> HeldUp:
@@ -145,16 +150,16 @@ def step_parts(
         step_s=mean_s,
         compute_s=scale * compute,
         exposed_comm_s=max(0.0, mean_s - own_max),
-        data_wait_s=scale * (data + of_loaders) if waits_known else None,
+        data_wait_s=scale * (data + of_loaders),
         imbalance_s=scale * max(0.0, own_max - own - of_loaders),
-        imbalance_data_s=scale * (data_max - data - of_loaders) if waits_known else None,
+        imbalance_data_s=scale * (data_max - data - of_loaders),
         imbalance_compute_s=scale * (compute_max - compute),
         comm_s=_along(timed.comm_s, critical, weights),
         overlap_s=_along(timed.overlap_s, critical, weights),
         own_max_s=scale * own_max,
         imbalance_kind=kind,
         slow_ranks=slow_ranks,
-        loaders_slow=_slow_loaders(own - data, loaders),
+        loaders_slow=loaders.prefetch and (loaders.usual_batch_s or 0.0) > own - data,
     )
 
 
@@ -166,10 +171,8 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
     step_s, waits_s = steps.step_s.mean(axis=1), steps.data_wait_s.mean(axis=1)
     alone = len(step_s) == 1
     typical = _lower_median(step_s[:, None])[0]
-    known = not np.isnan(waits_s).any()
     data_s = float(np.sort(waits_s)[(len(waits_s) - 1) // 2])
-    if known and loaders.prefetch:
-        data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
+    data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
     longest_s = float(step_s.max())
     kind, slow_ranks = _held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
     return StepParts(
@@ -177,7 +180,7 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
         step_s=longest_s,
         compute_s=None,
         exposed_comm_s=0.0 if alone else None,
-        data_wait_s=min(data_s, float(step_s[typical])) if known else None,
+        data_wait_s=min(data_s, float(step_s[typical])),
         imbalance_s=longest_s - float(step_s[typical]),
         imbalance_data_s=None,
         imbalance_compute_s=None,
@@ -211,11 +214,10 @@ def _weights(all_s: Array, is_timed: NDArray[np.bool_]) -> Array:
 def _own_work(timed: RankSteps, compute_s: Array, own_s: Array) -> _Work:
     """Return the ranks' own work in each step; data wait and compute fit into it."""
     compute_s = np.minimum(compute_s, own_s)
-    data_wait_s = np.nan_to_num(timed.data_wait_s)
     if timed.on_gpus:  # only what the GPU does not work through
-        data_wait_s = np.minimum(data_wait_s, own_s - compute_s)
+        data_wait_s = np.minimum(timed.data_wait_s, own_s - compute_s)
     else:
-        data_wait_s = np.minimum(data_wait_s, own_s)
+        data_wait_s = np.minimum(timed.data_wait_s, own_s)
         compute_s = np.minimum(compute_s, own_s - data_wait_s)
     return _Work(own_s, data_wait_s, compute_s)
 
@@ -246,16 +248,9 @@ def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: Loaders) -
     """
     if not loaders.prefetch:
         return 0.0
-    known = sorted(batch_s for batch_s in loaders.batch_s if batch_s is not None)
-    if len(known) < len(loaders.batch_s):
+    if loaders.usual_batch_s is None:
         return most_s - data_s
-    lacking_s = known[(len(known) - 1) // 2] - work_s
-    return min(max(lacking_s - data_s, 0.0), most_s - data_s)
-
-
-def _slow_loaders(work_s: float, loaders: Loaders) -> bool:
-    known = sorted(batch_s for batch_s in loaders.batch_s if batch_s is not None)
-    return loaders.prefetch and len(known) == len(loaders.batch_s) and known[(len(known) - 1) // 2] > work_s
+    return min(max(loaders.usual_batch_s - work_s - data_s, 0.0), most_s - data_s)
 
 
 def _held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> HeldUp:

@@ -1,4 +1,4 @@
-"""What each node of a scale's job is made of: the answers of lscpu and nvidia-smi as they are, and the facts of a line.
+"""What each node of a scale's job is made of: the answers of lscpu and nvidia-smi as they are, and one line.
 
 The files are in results/machine/<scale>/<node>, written by the preflight of each job of the scale, as an ordinary user:
 each command has a time limit, and what fails becomes a note.
@@ -11,17 +11,16 @@ import platform
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
 import psutil
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically, write_json
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.common.process import run_bounded
 from ddp_ladder.nodes.sampler import SYS
 from ddp_ladder.settings.terms import Scale
@@ -32,40 +31,14 @@ GIB = 1024**3
 COMMANDS = {"lscpu.txt": ("lscpu",)}
 COMMANDS_OF_GPUS = {"nvidia-smi-q.txt": ("nvidia-smi", "-q"), "topo.txt": ("nvidia-smi", "topo", "-m")}
 
-Count = Annotated[int, Field(ge=0)]
-
 
 class Machine(Model):
-    """One node of a scale's job (results/machine/<scale>/<node>/machine.json). Null: not known; notes say why."""
+    """One node of a scale's job (results/machine/<scale>/<node>/machine.json)."""
 
     schema_version: Version1
     scale: str
     node: str
-    system: str = Field(description="Operating system and kernel.")
-    processors: str | None = Field(description="From lscpu: 2 x Intel(R) Xeon(R) Platinum 8468.")
-    cpus: Count | None = Field(description="Logical ones, of the whole node.")
-    memory_bytes: Count
-    gpus: Several[str] = Field(description="The name of each, from nvidia-smi.")
-    driver: str | None
-    interface: str = Field(description="The one that the runs use, with its rate.")
-    adapters: Several[str] = Field(description="Network adapters of InfiniBand, RoCE and Slingshot.")
-    notes: Several[str] = ()
-
-    @property
-    def in_words(self) -> str:
-        """Return the line of the report."""
-        kinds = ", ".join(f"{number} x {name}" for name, number in Counter(self.gpus).items())
-        parts = (
-            f"{kinds} (driver {self.driver})" if kinds else "",
-            self.processors or "",
-            count(self.cpus, "CPU") if self.cpus else "",
-            f"{self.memory_bytes / GIB:.0f} GiB",
-            self.interface,
-            f"adapters {', '.join(self.adapters)}" if self.adapters else "",
-            self.system,
-            *self.notes,
-        )
-        return "; ".join(filter(None, parts))
+    in_words: str = Field(description="The line of the report; at its end why something is not known.")
 
 
 def machine_directory(results: Path, scale: object) -> Path:
@@ -109,29 +82,31 @@ def describe(
             texts[file] = printed
         except (OSError, subprocess.TimeoutExpired) as error:
             notes.append(f"{' '.join(command)}: {error}")
-    lscpu, query = _fields(texts.get("lscpu.txt", "")), texts.get("nvidia-smi-q.txt", "")
-    model = lscpu.get("Model name") or lscpu.get("BIOS Model name") or lscpu.get("Architecture")
-    link = psutil.net_if_stats().get(interface)
-    kinds = (SYS / "class/infiniband", SYS / "class/cxi")
-    machine = Machine(
-        schema_version=1,
-        scale=scale,
-        node=node,
-        system=f"{_system_name()}, kernel {platform.release()}",
-        processors=f"{lscpu.get('Socket(s)', '1')} x {model}" if model else None,
-        cpus=os.cpu_count(),
-        memory_bytes=psutil.virtual_memory().total,
-        gpus=tuple(re.findall(r"^\s+Product Name\s+: (.+?)\s*$", query, re.MULTILINE)),
-        driver=_fields(query).get("Driver Version"),
-        interface=f"{interface}, {link.speed / 1000:g} Gbit/s" if link and link.speed else interface,
-        adapters=tuple(sorted(path.name for kind in kinds for path in kind.glob("*"))),
-        notes=tuple(notes),
-    )
     directory = machine_directory(results, scale) / node
     for name, text in texts.items():
         write_atomically(directory / name, text)
+    words = [*_words(texts.get("lscpu.txt", ""), texts.get("nvidia-smi-q.txt", ""), interface), *notes]
+    machine = Machine(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
     write_json(directory / "machine.json", machine.model_dump())
     return machine
+
+
+def _words(lscpu: str, query: str, interface: str) -> Iterator[str]:
+    """Yield what the node has, as far as it is known: from lscpu, from nvidia-smi -q, and of the system."""
+    gpus = Counter(re.findall(r"^\s+Product Name\s+: (.+?)\s*$", query, re.MULTILINE))
+    if gpus:
+        kinds = ", ".join(f"{number} x {name}" for name, number in gpus.items())
+        yield f"{kinds} (driver {_fields(query).get('Driver Version')})"
+    fields = _fields(lscpu)
+    if model := fields.get("Model name") or fields.get("BIOS Model name") or fields.get("Architecture"):
+        yield f"{fields.get('Socket(s)', '1')} x {model}"
+    yield count(os.cpu_count() or 1, "CPU")
+    yield f"{psutil.virtual_memory().total / GIB:.0f} GiB"
+    link = psutil.net_if_stats().get(interface)
+    yield f"{interface}, {link.speed / 1000:g} Gbit/s" if link and link.speed else interface
+    if adapters := sorted(path.name for kind in ("infiniband", "cxi") for path in (SYS / "class" / kind).glob("*")):
+        yield f"adapters {', '.join(adapters)}"
+    yield f"{_system_name()}, kernel {platform.release()}"
 
 
 def _fields(text: str) -> dict[str, str]:

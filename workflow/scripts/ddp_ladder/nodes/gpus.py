@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddp_ladder.node.software import visible_gpus
 from ddp_ladder.nodes.files import NO_REASON, MonitoredGpu
 
 REASONS = {
@@ -66,7 +67,7 @@ def _gpus(nvml: Any, chosen: str | None) -> Gpus:
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError_NoPermission):  # a cgroup keeps it for other jobs, also from CUDA
             found.append(nvml.nvmlDeviceGetHandleByIndex(index))
-    places = _visible(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in found])
+    places = visible_gpus(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in found])
     gpus = [NvidiaGpu(nvml, found[place], index) for index, place in enumerate(places)]
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
@@ -76,23 +77,6 @@ def _gpus(nvml: Any, chosen: str | None) -> Gpus:
         for what, why in gpu.lacks.items():
             lacks.setdefault(f"{what} ({why})", []).append(str(gpu.about.index))
     return Gpus(gpus, tuple(f"GPU {', '.join(indices)} does not report {what}" for what, indices in lacks.items()))
-
-
-def _visible(value: str | None, uuids: Sequence[str]) -> list[int]:
-    """Return the places of the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, in its order.
-
-    uuids: of all GPUs. None is all of them. As in CUDA the first word that names none ends the list.
-    """
-    if value is None:
-        return list(range(len(uuids)))
-    places: list[int] = []
-    for word in map(str.strip, value.split(",")):
-        by_index = word.isdigit()
-        named = [k for k, uuid in enumerate(uuids) if (word == str(k) if by_index else word and uuid.startswith(word))]
-        if len(named) != 1 or named[0] in places:
-            break
-        places += named
-    return places
 
 
 class NvidiaGpu:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import psutil
 
@@ -41,11 +42,11 @@ class NodeMonitor:
         samples: Path,
         every_s: float,
         open_sampler: Callable[[], NodeSampler],
-        describe: Callable[[NodeSampler], MonitorFile],
+        run: Mapping[str, Any],
     ) -> None:
-        """Start to sample. about, samples: the files. describe: returns the content of about."""
-        self._about, self._samples, self._every_s = about, samples, every_s
-        self._open, self._describe = open_sampler, describe
+        """Start to sample. about, samples: the files. run: fields of about that name the run, and the node in it."""
+        self._about, self._samples, self._every_s, self._run = about, samples, every_s, run
+        self._open = open_sampler
         self._sampler: NodeSampler | None = None
         self._count, self._cpu_s = 0, 0.0
         self._error: str | None = None
@@ -69,14 +70,30 @@ class NodeMonitor:
             if sys.platform != "linux":
                 raise OSError("a node is sampled on Linux only")  # /proc
             sampler = self._sampler = self._open()
-            write_json(self._about, self._describe(sampler).model_dump())
+            self._describe(sampler)
             with self._samples.open("w", encoding="utf-8") as file:
                 print(",".join(sampler.header), file=file, flush=True)
                 self._sample_to(file, sampler)
-            write_json(self._about, self._describe(sampler).model_dump())  # its CPUs: more agents may have come
+            self._describe(sampler)  # again for its CPUs: more agents may have come
         except Exception as error:  # of any kind: it is reported in the agent's end record
             self._error = f"{type(error).__name__}: {error}"
         self._cpu_s = time.thread_time()
+
+    def _describe(self, sampler: NodeSampler) -> None:
+        about = MonitorFile(
+            **self._run,
+            schema_version=1,
+            host=socket.gethostname(),
+            every_s=self._every_s,
+            interface=sampler.interface,
+            interface_bits_per_s=sampler.interface_bits_per_s,
+            cpus=tuple(sorted(sampler.cpus)),
+            memory_bytes=psutil.virtual_memory().total,
+            fabrics=tuple(port.about for port in sampler.ports),
+            gpus=tuple(gpu.about for gpu in sampler.gpus.each),
+            notes=sampler.gpus.notes,
+        )
+        write_json(self._about, about.model_dump())
 
     def _sample_to(self, file: TextIO, sampler: NodeSampler) -> None:
         begin_s = time.monotonic()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from ddp_ladder.common.formats import significant
@@ -31,14 +31,6 @@ class ProbeDevice(Model):
     kind: Name
     name: str | None
     id: Name
-
-
-class ProbeSeen(Model):
-    """The ranks that one rank met: how many, and those of another job or in another place."""
-
-    count: Positive
-    foreign: Several[str]
-    misplaced: Several[str]
 
 
 class ProbeSize(Model):
@@ -74,7 +66,6 @@ class ProbeRank(RawFile):
     frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
     device: ProbeDevice | None = None
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
-    seen: ProbeSeen | None = None
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()
 
@@ -121,16 +112,12 @@ def fit(rows: Sequence[SizeRow]) -> tuple[float, float] | None:
     """
     if len(rows) < 2:
         return None
-    times_s = [max(row.time_s, 1e-9) for row in rows]
-    a, b = [1 / t for t in times_s], [row.bytes / t for row, t in zip(rows, times_s, strict=True)]
-    aa, ab, bb = (math.fsum(x * y for x, y in zip(*two, strict=True)) for two in ((a, a), (a, b), (b, b)))
-    determinant = aa * bb - ab * ab
-    alpha = (math.fsum(a) * bb - math.fsum(b) * ab) / determinant if determinant else 0.0
-    beta = (math.fsum(b) * aa - math.fsum(a) * ab) / determinant if determinant else 0.0
-    if min(alpha, beta) <= 0 or abs((alpha + beta * rows[-1].bytes) / times_s[-1] - 1) > MOST_OFF:
-        alpha = min(times_s)
-        beta = (times_s[-1] - alpha) / rows[-1].bytes
-    return alpha, beta
+    sizes, times_s = np.array([(row.bytes, max(row.time_s, 1e-9)) for row in rows]).T
+    beta, alpha = np.polyfit(sizes, times_s, 1, w=1 / times_s)
+    if min(alpha, beta) <= 0 or abs((alpha + beta * sizes[-1]) / times_s[-1] - 1) > MOST_OFF:
+        alpha = times_s.min()
+        beta = (times_s[-1] - alpha) / sizes[-1]
+    return float(alpha), float(beta)
 
 
 def slow_pairs(pairs: Sequence[PairRow]) -> tuple[PairRow, ...]:
@@ -193,7 +180,7 @@ def networks_used(found: Iterable[str]) -> dict[str, Transport | None]:
 
 
 def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
-    """Yield ranks of another job or in other places than planned, shared devices and differing versions.
+    """Yield ranks in other places than planned, shared devices and differing versions.
 
     nodes: their names in findings, by node rank.
     """
@@ -201,12 +188,8 @@ def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iter
     for k, rank in sorted(ranks.items()):
         node_rank, local_rank = divmod(k, spec.gpus_per_node)
         node = nodes[node_rank]
-        if rank.seen and rank.seen.foreign:
-            what = f"rank {k} met ranks of another job: {'; '.join(rank.seen.foreign)}"
-            yield error(what, "only this job's ranks", "start snakemake again, which takes another port", node)
-            return
         place = (rank.node_rank, rank.local_rank, rank.world_size)
-        if place != (node_rank, local_rank, spec.world_size) or rank.node not in node or _is_misplaced(rank):
+        if place != (node_rank, local_rank, spec.world_size) or rank.node not in node:
             what = f"rank {k} is process {rank.local_rank} of {rank.node}, in a world of {rank.world_size} ranks"
             wanted = f"process {local_rank} of {node}, of {spec.world_size} ranks in the order of the nodes"
             yield error(what, wanted, order, rank.node)
@@ -215,16 +198,11 @@ def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iter
     yield from _versions(spec, ranks, nodes)
 
 
-def _is_misplaced(rank: ProbeRank) -> bool:
-    return rank.seen is not None and bool(rank.seen.misplaced)
-
-
 def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
     users: dict[tuple[str, str], list[int]] = {}
     for k, rank in sorted(ranks.items()):
-        if rank.device is None:
-            continue
-        users.setdefault((rank.host, rank.device.id), []).append(k)
+        if rank.device:
+            users.setdefault((rank.host, rank.device.id), []).append(k)
     for (host, device), several in users.items():
         if len(several) > 1:
             what = f"ranks {', '.join(map(str, several))} share one device of {host}: {device}"

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import Field
-
 from ddp_ladder.common.files import RunDirectory, agents_of, read_json
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight import collectives
 from ddp_ladder.preflight.collectives import ProbeRank
@@ -20,19 +16,15 @@ from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightResult
 from ddp_ladder.preflight.unfinished import unfinished
-from ddp_ladder.records.raw_models import AgentEnd, Positive, RawFile, RunFile, read_run_file
+from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
 from ddp_ladder.records.signatures import Words, of_agent, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
-File = TypeVar("File", bound=Model)
+File = TypeVar("File", bound=RawFile)
 
 
 class PreflightDirectory(RunDirectory):
     """The directory of a preflight: a run's, with facts of the nodes and NCCL's logs."""
-
-    @property
-    def settings(self) -> Path:
-        return self.path / "settings.json"
 
     @property
     def facts(self) -> Path:
@@ -47,26 +39,9 @@ class PreflightDirectory(RunDirectory):
         return self.facts / f"node{node_rank}.json"
 
 
-class PreflightSettings(RawFile):
-    """What the job asks of the nodes and the ranks (settings.json)."""
-
-    timeout_s: float = Field(gt=0, description="Of each part.")
-    largest_bytes: Positive = Field(description="Largest all-reduce.")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the job came with the preflight. problem: why a part could not be started."""
-
-    started_at_s: float
-    ended_at_s: float
-    has_collectives: bool
-    problem: Finding | None = None
-
-
 def facts_by_node(directory: PreflightDirectory, run: RunFile) -> dict[str, NodeFacts | None]:
     """Return the facts by the nodes' names in findings, in the order of the node ranks; None for a missing file."""
-    return {name: _read(NodeFacts, directory.node_facts(k)) for k, name in enumerate(node_names(run))}
+    return {name: _of_this_job(NodeFacts, directory.node_facts(k), run) for k, name in enumerate(node_names(run))}
 
 
 def node_names(run: RunFile) -> tuple[str, ...]:
@@ -75,8 +50,17 @@ def node_names(run: RunFile) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else tuple(f"{name} (node {k})" for k, name in enumerate(names))
 
 
-def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: Progress) -> PreflightResult:
-    """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding."""
+def assemble_preflight(
+    directory: PreflightDirectory,
+    job: ScaleJob,
+    times_s: tuple[float, float],
+    has_collectives: bool,
+    problem: Finding | None = None,
+) -> PreflightResult:
+    """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding.
+
+    times_s: begin and end, unix times. has_collectives: they were started. problem: why a part could not be started.
+    """
     run = read_run_file(directory)
     spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
     files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}
@@ -87,11 +71,11 @@ def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: P
     used = collectives.transports(_head(log) for log in sorted(directory.nccl.glob("*.log")))
 
     def findings() -> Iterator[Finding]:
-        if progress.problem:
-            yield progress.problem
+        if problem:
+            yield problem
             return
         yield from node_findings(spec, job, facts)
-        if progress.has_collectives:
+        if has_collectives:
             agents = agents_of(spec.nodes, run.agents_per_node)
             left = (_of_this_job(AgentEnd, directory.agent_end(agent), run) for agent in agents)
             ends = [end for end in left if end]
@@ -108,8 +92,8 @@ def assemble_preflight(directory: PreflightDirectory, job: ScaleJob, progress: P
         status="failed" if "error" in severities else "warned" if severities else "ok",
         scale=str(spec.scale),
         job=run.job,
-        started_at_s=progress.started_at_s,
-        took_s=max(0.0, progress.ended_at_s - progress.started_at_s),
+        started_at_s=times_s[0],
+        took_s=max(0.0, times_s[1] - times_s[0]),
         launcher=spec.launcher,
         backend=spec.backend,
         transport=used,
@@ -133,19 +117,12 @@ def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, rank
     )
 
 
-def _read(model: type[File], path: Path) -> File | None:
+def _of_this_job(model: type[File], path: Path, run: RunFile) -> File | None:
     try:
-        return model.from_json(read_json(path))
+        file = model.from_json(read_json(path))
     except (OSError, ValueError):
         return None
-
-
-Own = TypeVar("Own", bound=RawFile)
-
-
-def _of_this_job(model: type[Own], path: Path, run: RunFile) -> Own | None:
-    file = _read(model, path)
-    return file if file is not None and (file.spec_hash, file.job) == (run.spec_hash, run.job) else None
+    return file if (file.spec_hash, file.job) == (run.spec_hash, run.job) else None
 
 
 def _head(log: Path) -> str:

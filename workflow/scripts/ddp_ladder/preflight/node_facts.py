@@ -14,12 +14,11 @@ import psutil
 from pydantic import Field
 
 from ddp_ladder.common.files import check_room, file_text, nearest
-from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.node.launch import Places
-from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import gpus
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.node.network import address, interface_towards, is_loopback, node_name
+from ddp_ladder.node.software import NodeGpu, gpus, visible_gpus
 from ddp_ladder.preflight.link import HeadServer, reach_head
+from ddp_ladder.records.raw_models import RawFile, RunFile
 from ddp_ladder.settings.terms import Interface, interface_on
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -27,30 +26,26 @@ MARKER_S = 3.0  # a network file system may show a new file to other nodes this 
 RETRY_S = 0.1
 
 
-class GpuFacts(Model):
-    """A GPU that the job step may use."""
-
-    index: int
-    uuid: str
-    name: str
-    memory_used_mib: float | None
-
-
 class GpusFacts(Model):
-    """The GPUs that the job step may use. error: why nvidia-smi gave no answer; no GPUs without it: no nvidia-smi."""
+    """The node's GPUs. error: why nvidia-smi gave no answer; no GPUs without it: no nvidia-smi."""
 
-    driver: str | None = None
-    gpus: Several[GpuFacts] = ()
+    gpus: Several[NodeGpu] = ()
     visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES of the job step.")
     error: str | None = None
 
+    @property
+    def visible(self) -> list[NodeGpu]:
+        """Return the GPUs that the job step may use; with MIG, whose devices are parts of GPUs, all."""
+        if "MIG-" in (self.visible_devices or ""):
+            return [*self.gpus]
+        return [self.gpus[k] for k in visible_gpus(self.visible_devices, [gpu.uuid for gpu in self.gpus])]
+
 
 class InterfaceFacts(Model):
-    """The network interface that this node uses. error: why it has none with an address."""
+    """The network interface that this node uses. error: why it cannot be used."""
 
     name: str | None
     address: str | None = None
-    up: bool | None = None
     error: str | None = None
 
 
@@ -62,10 +57,9 @@ class DirectoryFacts(Model):
     error: str | None = None
 
 
-class NodeFacts(Model):
-    """What one node has."""
+class NodeFacts(RawFile):
+    """What one node has (facts/node<k>.json)."""
 
-    schema_version: Version1
     node: str
     host: str
     node_rank: int
@@ -82,22 +76,16 @@ class NodeFacts(Model):
     head_addresses: Several[str] | None = Field(description="What the head's name resolves to here; null on the head.")
 
 
-def collect(
-    spec: RunSpec,
-    places: Places,
-    node_rank: int,
-    head: tuple[str, int],
-    head_name: str,
-    timeout_s: float,
-    marker: Path,
-) -> NodeFacts:
+def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
     """Return the facts of this node, after the other nodes have reached it if it is the head.
 
-    head: address and port of the run's rendezvous endpoint. head_name: the name of its node. marker: a file in the
-    shared directory that the job has written before it started the nodes; its name, new in each job, is their token.
+    marker: a file in the shared directory that the job has written before it started the nodes; its name, new in each
+    job, is their token.
     """
-    until_s = time.monotonic() + timeout_s
-    interface = interface_facts(spec.interface, head[0])
+    assert run.preflight is not None
+    spec, head = run.spec, (run.rendezvous.host, run.rendezvous.port)
+    until_s = time.monotonic() + run.preflight.timeout_s
+    interface = interface_facts(spec.interface, head[0], several=len({*run.nodes}) > 1)
     server: HeadServer | None = None
     link_error = None
     try:
@@ -110,6 +98,8 @@ def collect(
     try:
         return NodeFacts(
             schema_version=1,
+            spec_hash=run.spec_hash,
+            job=run.job,
             node=node_name(),
             host=socket.gethostname(),
             node_rank=node_rank,
@@ -120,10 +110,10 @@ def collect(
             link_error=link_error,
             gpus=gpus_facts() if spec.device == "cuda" else None,
             shared_memory=directory_facts(SHARED_MEMORY),
-            run_directory=directory_facts(places.run),
+            run_directory=directory_facts(Path(run.run_directory)),
             marker_seen=is_seen(marker),
             host_addresses=resolved(socket.gethostname()),
-            head_addresses=resolved(head_name) if node_rank > 0 else None,
+            head_addresses=resolved(run.nodes[0]) if node_rank > 0 else None,
         )
     finally:
         if server is not None:
@@ -134,16 +124,20 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def interface_facts(wanted: Interface, head: str) -> InterfaceFacts:
-    """Return the facts of the interface that a run would use on this node. head: an address."""
+def interface_facts(wanted: Interface, head: str, several: bool) -> InterfaceFacts:
+    """Return the facts of the interface that a run would use on this node. head: an address. several: of nodes."""
     name = interface_on(wanted, node_name())
     try:
         name = interface_towards(wanted, head)
         own = address(name)
+        stats = psutil.net_if_stats().get(name)
+        if stats and not stats.isup:
+            raise OSError(f"interface {name} ({own}) is down")
+        if several and is_loopback(own):
+            raise OSError(f"interface {name} is loopback ({own})")
     except OSError as error:
         return InterfaceFacts(name=None if name == "auto" else name, error=str(error))
-    stats = psutil.net_if_stats().get(name)
-    return InterfaceFacts(name=name, address=own, up=stats.isup if stats else None)
+    return InterfaceFacts(name=name, address=own)
 
 
 def directory_facts(path: Path) -> DirectoryFacts:
@@ -176,33 +170,10 @@ def resolved(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-# GPUs
-
-
 def gpus_facts() -> GpusFacts:
-    """Return the facts of the GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    """Return the facts of the GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        found = gpus()
+        return GpusFacts(gpus=gpus(), visible_devices=visible)
     except OSError as error:
         return GpusFacts(visible_devices=visible, error=str(error))
-    return GpusFacts(
-        driver=found[0]["driver"] if found else None,
-        gpus=tuple(
-            GpuFacts(index=index, uuid=gpu["uuid"], name=gpu["name"], memory_used_mib=gpu["memory_used_mib"])
-            for index, gpu in enumerate(found)
-            if is_visible(index, gpu["uuid"], visible)
-        ),
-        visible_devices=visible,
-    )
-
-
-def is_visible(index: int, uuid: str, visible_devices: str | None) -> bool:
-    """Return True if CUDA_VISIBLE_DEVICES, indices or UUIDs, leaves a GPU.
-
-    With MIG devices, which are parts of GPUs, all: torch's own count has to tell.
-    """
-    if visible_devices is None or "MIG-" in visible_devices:
-        return True
-    words = [word.strip() for word in visible_devices.split(",")]
-    return str(index) in words or any(word.startswith("GPU-") and uuid.startswith(word) for word in words)

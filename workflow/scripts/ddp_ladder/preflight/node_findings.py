@@ -26,7 +26,7 @@ def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | 
     known = {name: fact for name, fact in facts.items() if fact}
     several = len({fact.node for fact in known.values()}) > 1
     found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]
-    found += _network(known, several)
+    found += _network(known)
     for name, fact in known.items():
         found += [each.replace(place=name) for each in _of_node(spec, job, fact, several, next(iter(facts)))]
     found += _compared(spec, known)
@@ -48,13 +48,15 @@ def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(same[0].replace(place=in_short([each.place for each in same])) for same in nodes.values())
 
 
-def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]:
+def _network(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield interfaces that cannot be used, and nodes that do not reach the head; each cause once."""
     head = next((fact for fact in facts.values() if fact.node_rank == 0), None)
     explained = head is None
     for name, fact in facts.items():
-        if found := _interface(fact, several):
-            yield found.replace(place=name)
+        if fact.interface.error is not None:
+            wanted = "an interface that is up, with an IPv4 address on the network of the other nodes"
+            advice = "correct network.interface in cluster.yaml, which may name one for each node"
+            yield error(fact.interface.error, wanted, f"{advice}; if it is down, tell the site's support", name)
             explained |= fact is head
         elif fact is head and fact.link_error:
             port = fact.head.rpartition(":")[2]
@@ -69,19 +71,6 @@ def _network(facts: Mapping[str, NodeFacts], several: bool) -> Iterator[Finding]
                 "between compute nodes, and for lost packets the MTU of its switches",
                 name,
             )
-
-
-def _interface(fact: NodeFacts, several: bool) -> Finding | None:
-    found = fact.interface
-    advice = "correct network.interface in cluster.yaml, which may name one for each node"
-    if found.error is not None:
-        return error(found.error, "an interface with an IPv4 address, on the network of the other nodes", advice)
-    if found.up is False:
-        what = f"interface {found.name} ({found.address}) is down"
-        return error(what, "an interface that is up, with its cable connected", f"{advice}; or tell the site's support")
-    if several and found.address and is_loopback(found.address):
-        return error(f"interface {found.name} is loopback ({found.address})", "one that other nodes reach", advice)
-    return None
 
 
 def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[Finding]:
@@ -114,16 +103,16 @@ def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     if found is None or found.error is not None:
         yield error(f"nvidia-smi: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
         return
-    if found.driver and len(found.gpus) < spec.gpus_per_node:
+    if found.gpus and len(found.visible) < spec.gpus_per_node:
         limit = found.visible_devices
         yield error(
-            f"{len(found.gpus)} of {count(spec.gpus_per_node, 'GPU')} visible"
+            f"{len(found.visible)} of {count(spec.gpus_per_node, 'GPU')} visible"
             + ("" if limit is None else f" (CUDA_VISIBLE_DEVICES={limit})"),
             f"{spec.gpus_per_node}: every process of a node sees all its GPUs",
             "remove --gpus-per-task and --gpu-bind from slurm.extra in cluster.yaml, and CUDA_VISIBLE_DEVICES from "
             "software.setup; then compare node.gpus and node.gres with `scontrol show node`",
         )
-    for gpu in found.gpus:
+    for gpu in found.visible:
         if gpu.memory_used_mib is not None and gpu.memory_used_mib > USED_MIB:
             yield warning(
                 f"GPU {gpu.index}: {gpu.memory_used_mib:.0f} MiB are in use",
@@ -153,10 +142,10 @@ def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding
     """Compare GPUs and their driver between the nodes."""
     if spec.device != "cuda":
         return
-    gpus = {name: fact.gpus for name, fact in facts.items() if fact.gpus and fact.gpus.gpus}
+    gpus = {name: fact.gpus.visible for name, fact in facts.items() if fact.gpus and fact.gpus.visible}
     advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
-    models = {name: ", ".join(sorted({gpu.name for gpu in found.gpus})) for name, found in gpus.items()}
-    drivers = {name: f"NVIDIA driver {found.driver}" for name, found in gpus.items()}
+    models = {name: ", ".join(sorted({gpu.name for gpu in found})) for name, found in gpus.items()}
+    drivers = {name: f"NVIDIA driver {found[0].driver}" for name, found in gpus.items()}
     for values, wanted, next_step in ((models, "one GPU model on all nodes", advice), (drivers, "one driver", TELL)):
         usual = Counter(values.values()).most_common(1)
         for name, own in values.items():

@@ -41,6 +41,13 @@ class Repository(Model):
     dirty: bool | None = Field(description="True if tracked files differed; null if it has another commit now.")
 
 
+class PreflightLimits(Model):
+    """What the nodes and the ranks of a preflight keep to."""
+
+    timeout_s: float = Field(gt=0, description="Of each part.")
+    largest_bytes: Positive = Field(description="Largest all-reduce.")
+
+
 class RunFile(RawFile):
     """Input of a run (run.json), written by its job before it starts."""
 
@@ -60,7 +67,7 @@ class RunFile(RawFile):
         False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
     )
 
-    is_preflight: bool = Field(False, description="True: the ranks run the preflight's probe and not the script.")
+    preflight: PreflightLimits | None = Field(None, description="Null: the ranks run the script, not the probe.")
 
     @property
     def agents(self) -> int:

@@ -31,12 +31,12 @@ from ddp_ladder.node.software import (
     raise_open_files,
 )
 from ddp_ladder.nodes.files import MonitorEnd
-from ddp_ladder.nodes.sampler import NodeMonitor
+from ddp_ladder.nodes.gpus import Gpus, open_nvidia
+from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import LogPipe, log_of_agent
-from ddp_ladder.run.monitoring import started_monitor
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -75,7 +75,7 @@ class NodeTask:
         rendezvous = self.run.rendezvous
         binds = container_binds(self.spec, self.places)
         simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
-        probe = (str(PROBE),) if self.run.is_preflight else None
+        probe = (str(PROBE),) if self.run.preflight else None
         of_the_node = processes(self.spec, self.places, self.agent.node_rank, rendezvous, binds, simulated, probe)
         return of_the_node if self.agent.local_rank is None else (of_the_node[self.agent.local_rank],)
 
@@ -108,7 +108,7 @@ def run_node(task: NodeTask) -> int:
     try:
         working = _working_directory(task)
         interface = _interface(task)
-        monitor = started_monitor(task.directory, task.run, task.agent, interface)
+        monitor = _started_monitor(task, interface)
         starts = task.processes()
         made = environment(task.spec, os.environ, _shell(events), log.write)
         check_secrets(task.spec, made)
@@ -154,6 +154,23 @@ def _interface(task: NodeTask) -> str:
         return interface
     except OSError as error:
         raise SetUpError("network.interface", str(error)) from error
+
+
+def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
+    """Return the monitor of the agent's node, started; None if the run has none, or if it is another agent's."""
+    run, node_rank = task.run, task.agent.node_rank
+    if run.monitor is None or task.agent.local_rank not in (None, 0):
+        return None
+
+    def opened() -> NodeSampler:
+        gpus = Gpus(notes=("GPUs: not sampled, the run trains on CPUs",))
+        if run.spec.device == "cuda":
+            gpus = open_nvidia({**os.environ, **run.spec.env})
+        return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
+
+    place = {"spec_hash": run.spec_hash, "job": run.job, "node_rank": node_rank, "node": node_name()}
+    files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
+    return NodeMonitor(*files, run.monitor.every_s, opened, place)
 
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
@@ -324,7 +341,7 @@ def _write_end(
 def _gpus() -> tuple[Gpu, ...]:
     """Return the GPUs of this node; none if nvidia-smi fails: the training needs no answer of it."""
     try:
-        return tuple(Gpu(name=gpu["name"], driver=gpu["driver"], power_limit_w=gpu["power_limit_w"]) for gpu in gpus())
+        return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus())
     except OSError:
         return ()
 

@@ -6,10 +6,12 @@ The job measures, the gate judges: the job ends well if every run left a record,
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
 from uuid import uuid4
@@ -27,24 +29,26 @@ from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
-from ddp_ladder.node.launch import Places, Rendezvous, is_module
+from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.raw_models import Job, Outcome, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Job, Outcome, Repository, RunEnd
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
-from ddp_ladder.run.interruption import running
+from ddp_ladder.run.interruption import raise_on_signals, running
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import Nodes, NoRendezvous
+from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.slurm.allocation import time_left_s
+from ddp_ladder.slurm.lock import Lock, held
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
@@ -52,6 +56,10 @@ LONGER = 1.1  # than the longest repeat so far: what a run that is started must 
 PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
 PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
+# Before Slurm ends the job, it has to end its agents, which may take all of END_S, join the logs and write the records,
+# which takes long on a slow file system.
+WRITING_S = 20
+MARGIN_S = END_S + WRITING_S
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,46 @@ class Context:
     @property
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
+
+
+def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
+    """Return the time for the scale's runs, and the time for agents to end after SIGTERM.
+
+    slurm_s: until Slurm ends the job; None if it does not. If that is short, half of it is for the runs.
+    """
+    if slurm_s is None:
+        return runtime_s, END_S
+    margin_s = min(MARGIN_S, slurm_s / 2)
+    return min(runtime_s, slurm_s - margin_s), END_S * margin_s / MARGIN_S
+
+
+def context_of(job: ScaleJob, results: Path) -> Context:
+    """Return the nodes and the limits of the job that this process is."""
+    nodes = nodes_of(os.environ, job)
+    runtime_s, slurm_s = 60.0 * job.runtime_min, None
+    if isinstance(nodes, Allocation):
+        # Asked now: in an allocation some of its time is over.
+        slurm_s = time_left_s(nodes.job_id, time.monotonic() + runtime_s / 2)
+    runs_s, end_s = limits_s(runtime_s, slurm_s)
+    deadline_s = time.monotonic() + runs_s
+    if isinstance(nodes, Allocation):
+        nodes = replace(nodes, until_s=deadline_s)
+    return Context(job, results, nodes, deadline_s, RunConsole(len(job.runs)), end_s)
+
+
+@contextmanager
+def holding_scale(context: Context) -> Iterator[None]:
+    """Hold the lock of the scale; signals raise Interrupted."""
+    raise_on_signals()
+    lock = Lock.of_scale(context.results, str(context.job.scale), context.label)
+    with held(lock, context.nodes.job_id, context.console.say, lost=lambda: _lose(context)):
+        yield
+
+
+def _lose(context: Context) -> None:
+    """End this job: another one has taken over its runs, because this one showed no sign of life for long."""
+    context.console.say(f"{context.label}: another job has taken these runs over")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None:
@@ -233,7 +281,18 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
     try:
-        run = _write_run_file(context, directory, spec, job, hang_bounds(context.job.hang, spec, records))
+        run = write_run_file(
+            context.nodes,
+            context.job,
+            spec,
+            directory,
+            job,
+            f"{job.id}.{job.attempt}.{spec.name}",
+            repository=_repository(spec),
+            hang=hang_bounds(context.job.hang, spec, records),
+            monitor=context.job.monitor,
+            goes_on=_goes_on(directory),
+        )
     except NoRendezvous as error:
         return not_run(spec, str(error), error.next_step)
     context.console.started(spec)
@@ -279,31 +338,6 @@ def _goes_on(directory: RunDirectory) -> bool:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return False
-
-
-def _write_run_file(context: Context, directory: RunDirectory, spec: RunSpec, job: Job, hang: Hang | None) -> RunFile:
-    key = f"{job.id}.{job.attempt}.{spec.name}"
-    host, port = context.nodes.endpoint(spec, key)
-    places = Places.here(directory.path)
-    run = RunFile(
-        schema_version=1,
-        spec=spec,
-        spec_hash=spec.hash,
-        job=job,
-        rendezvous=Rendezvous(id=key.replace("/", "."), host=host, port=port),
-        start_directory=str(places.start),
-        run_directory=str(places.run),
-        nodes=tuple(context.nodes.names(spec)),
-        agents_per_node=context.nodes.agents_per_node(spec),
-        repository=_repository(spec),
-        max_log_mb_per_node=context.job.max_log_mb_per_node,
-        hang=hang,
-        monitor=context.job.monitor,
-        goes_on=_goes_on(directory),
-        is_preflight=False,
-    )
-    write_json(directory.run, run.model_dump())
-    return run
 
 
 def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Outcome:

@@ -16,15 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ddp_ladder.common.files import SCRIPTS, RunDirectory, writing
+from ddp_ladder.common.files import SCRIPTS, RunDirectory, write_json, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.process import die_with_parent
+from ddp_ladder.node.launch import Places, Rendezvous
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import Starter
-from ddp_ladder.settings.terms import Interface
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
     SlurmError,
@@ -144,17 +146,14 @@ class Allocation:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
-        host, ports = self._head(spec.interface)
-        return host, ports[zlib.crc32(key.encode()) % len(ports)]
-
-    def _head(self, interface: Interface) -> tuple[str, list[int]]:
-        """Ask on the first node, the only one that knows; once for each interface that a variant uses."""
-        wanted = json.dumps(interface)
+        wanted = json.dumps(spec.interface)
         if wanted not in self._heads:
             self._heads[wanted] = self._ask_head(wanted)
-        return self._heads[wanted]
+        host, ports = self._heads[wanted]
+        return host, ports[zlib.crc32(key.encode()) % len(ports)]
 
     def _ask_head(self, wanted: str) -> tuple[str, list[int]]:
+        """Ask on the first node, the only one that knows; once for each interface that a variant uses."""
         hostnames = self.names()
         asked = self._question(hostnames, wanted)
         if undecided(asked.stderr):
@@ -257,6 +256,34 @@ class JobStep(subprocess.Popen[bytes]):
 
 Nodes = ThisMachine | Allocation
 """The nodes of a scale's job, or their simulation."""
+
+
+def write_run_file(
+    nodes: Nodes, job: ScaleJob, spec: RunSpec, directory: RunDirectory, identity: Job, key: str | None, **more: Any
+) -> RunFile:
+    """Write the run.json of processes that these nodes start; return it. Raises NoRendezvous.
+
+    key: different for each start, so that ports and rendezvous of two starts differ; None: without an endpoint, where
+    there is none. more: fields of RunFile that have a default.
+    """
+    host, port = ("", 0) if key is None else nodes.endpoint(spec, key)
+    names = [f"node {k}" for k in range(spec.nodes)] if key is None else nodes.names(spec)
+    places = Places.here(directory.path)
+    run = RunFile(
+        schema_version=1,
+        spec=spec,
+        spec_hash=spec.hash,
+        job=identity,
+        rendezvous=Rendezvous(id=(key or "none").replace("/", "."), host=host, port=port),
+        start_directory=str(places.start),
+        run_directory=str(places.run),
+        nodes=tuple(names),
+        agents_per_node=nodes.agents_per_node(spec),
+        max_log_mb_per_node=job.max_log_mb_per_node,
+        **more,
+    )
+    write_json(directory.run, run.model_dump())
+    return run
 
 
 def nodes_of(environment: Mapping[str, str], job: ScaleJob) -> Nodes:

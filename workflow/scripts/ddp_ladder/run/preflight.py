@@ -15,24 +15,21 @@ from pathlib import Path
 from queue import Empty
 from uuid import uuid4
 
-from ddp_ladder.common.files import SCRIPTS, make_directory, read_json, write_atomically, write_json, writing
-from ddp_ladder.node.launch import Places, Rendezvous
+from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.preflight.directory import (
     PreflightDirectory,
-    PreflightSettings,
-    Progress,
     assemble_preflight,
     facts_by_node,
 )
 from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
-from ddp_ladder.records.raw_models import Job, RunFile, read_run_file
+from ddp_ladder.records.raw_models import Job, PreflightLimits, read_run_file
 from ddp_ladder.run.interruption import Starter, running
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous
+from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous, write_run_file
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 NODE = SCRIPTS / "preflight_node.py"
@@ -84,8 +81,8 @@ class PreflightOf:
             if not self.directory.run.exists():
                 self.write_run_file(identity, None)
         join_logs(self.directory, read_run_file(self.directory))
-        progress = Progress(started_at_s, time.time(), has_collectives, problem)
-        result = assemble_preflight(self.directory, self.job, progress)
+        times_s = started_at_s, time.time()
+        result = assemble_preflight(self.directory, self.job, times_s, has_collectives, problem)
         write_json(result_file(self.results, self.job.scale), result.model_dump())
         return result
 
@@ -95,7 +92,7 @@ class PreflightOf:
         return min(self.job.preflight.timeout_s, max(SHORTEST_S, self.left_s))
 
     def prepare(self, identity: Job) -> None:
-        """Remove an earlier preflight of this scale, and write what the nodes read."""
+        """Remove an earlier preflight of this scale, and make the directories of this one."""
         result, directory = result_file(self.results, self.job.scale), self.directory
         with writing(result):
             result.unlink(missing_ok=True)
@@ -104,40 +101,14 @@ class PreflightOf:
         for path in (directory.facts, directory.ranks, directory.nodes, directory.nccl):
             make_directory(path)
         write_atomically(_marker(directory, identity), "")
-        memory_mb = self.job.memory_mb
-        per_rank = math.inf if memory_mb is None else memory_mb * 1_000_000 / self.spec.gpus_per_node / MEMORY_SHARE
-        settings = PreflightSettings(
-            schema_version=1,
-            spec_hash=self.spec.hash,
-            job=identity,
-            timeout_s=self._timeout_s,
-            largest_bytes=int(min(LARGEST_BYTES, per_rank)),
-        )
-        write_json(directory.settings, settings.model_dump())
 
     def write_run_file(self, identity: Job, part: str | None) -> None:
         """Write run.json with a rendezvous endpoint of this part; part None: without one."""
-        spec, places = self.spec, Places.here(self.directory.path)
-        key = f"{identity.id}.{identity.run_id}.preflight.{part}"
-        host, port = ("", 0) if part is None else self.nodes.endpoint(spec, key)
-        run = RunFile(
-            schema_version=1,
-            spec=spec,
-            spec_hash=spec.hash,
-            job=identity,
-            rendezvous=Rendezvous(id=key, host=host, port=port),
-            start_directory=str(places.start),
-            run_directory=str(places.run),
-            nodes=tuple(f"node {k}" for k in range(spec.nodes)) if part is None else tuple(self.nodes.names(spec)),
-            agents_per_node=self.nodes.agents_per_node(spec),
-            repository=None,
-            hang=None,  # each of its parts has a bound
-            monitor=None,
-            goes_on=False,
-            is_preflight=True,
-            max_log_mb_per_node=self.job.max_log_mb_per_node,
-        )
-        write_json(self.directory.run, run.model_dump())
+        key = None if part is None else f"{identity.id}.{identity.run_id}.preflight.{part}"
+        memory_mb = self.job.memory_mb
+        per_rank = math.inf if memory_mb is None else memory_mb * 1_000_000 / self.spec.gpus_per_node / MEMORY_SHARE
+        limits = PreflightLimits(timeout_s=self._timeout_s, largest_bytes=int(min(LARGEST_BYTES, per_rank)))
+        write_run_file(self.nodes, self.job, self.spec, self.directory, identity, key, preflight=limits)
 
     def _run_part(self, starters: Sequence[Starter]) -> None:
         """Run the processes of a part to their end; end the rest when one fails, or when its time is up."""
@@ -161,10 +132,7 @@ def examine_node(path: Path, node_rank: int) -> None:
     """Collect the facts of this node and write them. Raises NotWritten."""
     directory = PreflightDirectory(path.resolve())
     run = read_run_file(directory)
-    settings = PreflightSettings.from_json(read_json(directory.settings))
-    places = Places(Path(run.start_directory), Path(run.run_directory))
-    head = (run.rendezvous.host, run.rendezvous.port)
-    facts = collect(run.spec, places, node_rank, head, run.nodes[0], settings.timeout_s, _marker(directory, run.job))
+    facts = collect(run, node_rank, _marker(directory, run.job))
     write_json(directory.node_facts(node_rank), facts.model_dump())
     node = run.nodes[node_rank]
     if facts.interface.name and run.nodes.index(node) == node_rank:  # the first of those simulated on one machine
