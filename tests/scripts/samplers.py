@@ -51,10 +51,9 @@ class GroupedBatchSampler(BatchSampler):
 
 
 def make_loader(kind, data, workers):
-    sampler = DistributedSampler(data, shuffle=False, drop_last="sampler_drops" in kind)
-    if kind.startswith("batches"):
-        batches = BatchSampler(sampler, 8, drop_last=kind == "batches_drop")
-        return DataLoader(data, batch_sampler=batches, num_workers=workers)
+    sampler = DistributedSampler(data, shuffle=False, drop_last=kind == "sampler_drops")
+    if kind == "batches":
+        return DataLoader(data, batch_sampler=BatchSampler(sampler, 8, drop_last=False), num_workers=workers)
     if kind == "grouped":
         return DataLoader(data, batch_sampler=GroupedBatchSampler(sampler, 8), num_workers=workers)
     if kind == "wrapper":
@@ -63,7 +62,7 @@ def make_loader(kind, data, workers):
         from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
 
         sampler = OrderedDistributedSampler(data) if kind == "ordered" else RepeatAugSampler(data, selected_round=0)
-    return DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers, drop_last=kind == "drop_last")
+    return DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
 
 
 def main(kind, workers):

@@ -7,7 +7,6 @@ import torch
 from ddp_ladder_instrument import parameters
 from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import EARLY_STEPS, MOST_STEPS, StepClock
-from ddp_ladder_instrument.table import recurring
 
 
 class Clock:
@@ -58,7 +57,6 @@ class Script:
 
     def rows(self) -> list[tuple[int, int, float, float]]:
         table = self.clock.table
-        self.clock.phases.count_eval_time(table)
         return list(zip(table.samples, table.padding_samples, table.step_time_s, table.data_wait_s, strict=True))
 
 
@@ -124,32 +122,20 @@ def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
     assert [row[0] for row in code.rows()] == [8, 8]
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_eval_mode_in_most_steps_is_training(code: Script, every: int) -> None:
-    """Adversarial examples; another validation, between the steps, is none."""
-    train = code.loop()
-    for index in range(12):
-        if index % 6 == 5:
-            code.evaluate(100)
-        code.batch(train)
-        if index % every == 0:
-            code.evaluate(10)
-        code.step(4)
-    assert [row[2] for row in code.rows()] == [15 if index % every == 0 else 5 for index in range(12)]
-
-
 @pytest.mark.usefixtures("unix_time")
-def test_eval_mode_from_each_step_to_the_next_batch_is_training(code: Script) -> None:
-    """As is the time around it: since the step, and up to the batch."""
+def test_eval_mode_is_training_once_the_batch_was_drawn(code: Script) -> None:
+    """Adversarial examples; a validation between the steps is no part of any, nor is the time around it."""
     train = code.loop()
-    for _ in range(6):
+    for index in range(4):
+        if index == 2:
+            code.compute(1)
+            code.evaluate(100)
+            code.compute(2)
         code.batch(train)
-        code.step(4)
-        code.compute(1)
         code.evaluate(10)
-        code.compute(2)
-    assert [row[2] for row in code.rows()] == [5] + [18] * 5
-    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 96, 1e9 + 106)]  # after the last step
+        code.step(4)
+    assert [row[2] for row in code.rows()] == [15] * 4
+    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 31, 1e9 + 131)]
 
 
 def test_a_batch_drawn_in_eval_mode_by_a_pass_that_goes_on(code: Script) -> None:
@@ -164,13 +150,6 @@ def test_a_batch_drawn_in_eval_mode_by_a_pass_that_goes_on(code: Script) -> None
         code.clock.timer.train_mode()
         code.step(4)
     assert [row[2] for row in code.rows()][1:] == [18] * 5
-
-
-def test_recurring() -> None:
-    often = [0, 0, 0, 0, *[1, 2] * 10]
-    assert recurring(often, 28) == set(range(4, 24))
-    assert recurring([0, 0, 3] * 20, 60) == recurring([], 40) == recurring([5], 9) == set()
-    assert recurring([1, 0] * 20, 40) == set(range(0, 40, 2))
 
 
 class Loader:
@@ -206,19 +185,6 @@ def test_second_optimizer_belongs_to_the_same_step(code: Script) -> None:
         code.step(4)
         code.step(3, other)
     assert code.rows() == [(8, 0, 8, 1), (8, 0, 8, 1)]
-
-
-def test_a_critic_s_steps_without_a_loader_are_one_row_with_its_generator_s(code: Script) -> None:
-    """From the second iteration on, when it is known that another optimizer steps: 64 samples each, and not 128."""
-    code.clock = StepClock(samples_per_step=64)
-    other = Loader()
-    for _ in range(10):
-        for _ in range(2):
-            backward(code)
-            code.step(4)
-        backward(code)
-        code.step(3, other)
-    assert code.rows()[2:] == [(64, 0, 17, 0)] * 9
 
 
 def test_several_steps_on_one_batch_are_one_row(code: Script) -> None:

@@ -94,7 +94,7 @@ def test_times_belong_to_the_step_that_they_are_of(
     read_at = 0
     for step in range(steps):
         module.step(step)
-        table.add(1, 0, (step_s, 0.0, 0.0), 0.0)
+        table.add(1, 0, step_s, 0.0)
         if table.count >= read_at:
             read_at = timings.read(table.count)
     # The last step is given out in a next one, which there is not.

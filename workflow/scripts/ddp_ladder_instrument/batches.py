@@ -15,7 +15,6 @@ for as many backward passes.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
@@ -44,6 +43,8 @@ class Loop:
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
     and when it ended.
     dropped: no step trains on the batches since the last step.
+    in_eval_mode, between_steps: the last batch was drawn in the model's eval mode; and this began after a step, before
+    the next one's batch was drawn.
     """
 
     def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
@@ -75,7 +76,7 @@ class Loop:
         if self.carried_segments:
             self.carried_segments = []
         self.without_grad = False
-        self.in_eval_mode = False
+        self.in_eval_mode = self.between_steps = False
         self.dropped = False
 
     def add(self, size: int, left_out: int) -> None:
@@ -144,7 +145,7 @@ class Phases:
 
     def __init__(self) -> None:
         self._validations_s: list[tuple[float, float, Loop]] = []
-        self._evals_s: list[tuple[float, float, bool]] = []  # in which no pass began; True: a batch had been drawn
+        self._evals_s: list[tuple[float, float]] = []  # in which no pass began
         self._saves_s: list[tuple[float, float]] = []
         self._epoch_steps: list[int] = []
         self._evaluating_since_s: float | None = None
@@ -154,21 +155,18 @@ class Phases:
         self._evaluating_since_s = time.time()
 
     def drop_evaluation(self) -> None:
-        """Note that the model trains in eval mode: this was no validation."""
+        """Note that what was done in eval mode is training: this was no validation."""
         self._evaluating_since_s = None
 
-    def end_evaluation(self, drawn: bool, loop: Optional[Loop]) -> None:
-        """Note that it was put in training mode.
-
-        drawn: the batch of the running step had been drawn. loop: the pass that began in between, if any.
-        """
+    def end_evaluation(self, loop: Optional[Loop]) -> None:
+        """Note that it was put in training mode. loop: the pass that began in between, if any."""
         began_s, self._evaluating_since_s = self._evaluating_since_s, None
         if began_s is None:
             return
         if loop is not None:
             self._add(began_s, loop)
         elif len(self._evals_s) < MOST:
-            self._evals_s.append((began_s, time.time(), drawn))
+            self._evals_s.append((began_s, time.time()))
 
     def end_pass(self, loop: Loop) -> None:
         """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
@@ -188,24 +186,14 @@ class Phases:
         if len(self._epoch_steps) < MOST and self._epoch_steps[-1:] != [step]:
             self._epoch_steps.append(step)
 
-    def count_eval_time(self, table: StepTable) -> None:
-        """Count the time in eval mode that is training in the steps of the table; it is no validation."""
-        between, within = table.count_eval_time()
-        self._evals_s = [
-            (begin_s, end_s, drawn)
-            for begin_s, end_s, drawn in self._evals_s
-            if bisect_left(table.ended_at_s, end_s) not in (within if drawn else between)
-        ]
-
     def summary(self) -> dict[str, Any]:
         """Return the record's ``phases``; an evaluation that is not over ends now."""
-        self.end_evaluation(False, None)
+        self.end_evaluation(None)
         validations_s = [(begin_s, end_s) for begin_s, end_s, loop in self._validations_s if not loop.stepped]
-        unknown_s = [(begin_s, end_s) for begin_s, end_s, _ in self._evals_s]
         return {
             "epoch_steps": self._epoch_steps,
-            "validations_s": sorted(validations_s + unknown_s),
-            "without_a_pass_s": unknown_s,
+            "validations_s": sorted(validations_s + self._evals_s),
+            "without_a_pass_s": self._evals_s,
             "saves_s": self._saves_s,
         }
 

@@ -134,7 +134,6 @@ class Measurement:
             self.not_measured.attempt("max_seconds", self._limits.release)
             self._close_timeline()
             table.drop_unmeasured()
-            self.clock.phases.count_eval_time(table)
         elif "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
             self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
@@ -151,7 +150,7 @@ class Measurement:
             self.source = "none"
 
     def _close_timeline(self) -> None:
-        timeline, times_s = self.clock.timer.timeline, self.clock.table.times_s
+        timeline, times_s = self.clock.timer.timeline, self.clock.table.step_time_s
         if timeline is None:
             return
         # After a failure the device may wait for a rank that is gone; waiting for the device would hang.

@@ -200,7 +200,7 @@ def exit_code(error: BaseException | None) -> int:
 
 
 class LastStep:
-    """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction.
+    """The calls that led to a late optimizer step, innermost first: code, and offset of the instruction.
 
     An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a
     validation between two epochs) may have cut the training short, even if no step would have followed.
@@ -209,8 +209,8 @@ class LastStep:
     def __init__(self) -> None:
         self._calls: list[tuple[CodeType, int]] = []
 
-    def note(self, *_: object) -> None:
-        """Note the calls that led to this optimizer step."""
+    def note(self) -> None:
+        """Note the calls that led to this optimizer step; not at each step, as all of a loop tell the same."""
         frame, calls = sys._getframe(1), []
         while frame is not None:
             calls.append((frame.f_code, frame.f_lasti))

@@ -82,20 +82,17 @@ _WATCHER = _Watcher()
 
 
 class Cycle(itertools.cycle):  # type: ignore[type-arg]
-    """Replaces itertools.cycle, also in pickles. It gives the batches of a pass again, unseen by their loader.
+    """Replaces itertools.cycle, which gives the batches of a pass again, unseen by their loader.
 
-    watched: returns, of the iterator of a pass over a DataLoader, the cycle in which each batch is counted.
+    counted: returns, of the iterator of a pass over a DataLoader, a cycle in which each batch is counted; else None.
     """
 
-    watched: Callable[[Any, Any], Any] = staticmethod(lambda iterator, cycle: cycle)
+    counted: Callable[[Any], Any] = staticmethod(lambda iterator: None)
 
     def __new__(cls, iterable: Iterable[Any]) -> Any:
         """Make the iterator here: a cycle does not tell what it draws from."""
         iterator = iter(iterable)
-        return Cycle.watched(iterator, super().__new__(cls, iterator))
-
-
-Cycle.__module__, Cycle.__name__, Cycle.__qualname__ = "itertools", "cycle", "cycle"
+        return Cycle.counted(iterator) or super().__new__(cls, iterator)
 
 
 def watch_cycles() -> None:

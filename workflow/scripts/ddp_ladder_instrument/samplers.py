@@ -1,4 +1,4 @@
-"""Facts about a DataLoader: whether its samplers shard and shuffle the data, their padding, the epochs that were set.
+"""Facts about a DataLoader: whether its samplers shard and shuffle the data, their padding, the epochs of its passes.
 
 A sampler, of any library, is recognised by the class whose ``__iter__`` it uses and by its attributes. No library is
 imported for this, and only ``len`` of what the sampler itself measures is called. None means unknown.
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data import IterableDataset
 
 from ddp_ladder_instrument.batch_sizes import BatchSizes, Findings
 from ddp_ladder_instrument.batches import NEVER, Loop
-from ddp_ladder_instrument.hooks import patch
 
 DEEPEST = 8
 """Levels of nested samplers that are searched; objects may refer to each other in a cycle."""
@@ -44,9 +43,6 @@ DIVIDING = {
 }
 """Samplers that give rank r of n the positions r, r+n, r+2n, ..., and pad from the beginning."""
 
-DIVIDING_BY_NAME = {"DistributedSamplerWrapper", "UnrepeatedDistributedSampler", "UnrepeatedDistributedSamplerWrapper"}
-"""Classes that do the same, copied from project to project."""
-
 PLAIN_WRAPPERS = {"torch.BatchSampler", "torchdata.BatchSampler"}
 """Wrappers that keep the order and the content of what they wrap."""
 
@@ -64,10 +60,6 @@ FIXED_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.Ord
 WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
 OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
 """Datasets that consist of a sampler's indices."""
-EPOCHS: set[str] = set()
-"""The arguments with which set_epoch of any sampler or dataset was called."""
-WATCHED: set[type] = set()
-"""Classes whose set_epoch is patched."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +132,10 @@ def _wrapped(sampler: Any) -> Any:
     return _wrapped(dataset) if type(dataset).__name__ in OF_SAMPLERS else None
 
 
-def with_epochs(loader: Any) -> list[Any]:
-    """Return the samplers with a set_epoch, or else the dataset if it has one; only what supports weak references."""
-    for things in (chain(loader), [loader.dataset]):
-        found = [thing for thing in things if callable(getattr(type(thing), "set_epoch", None))]
-        if found:
-            return [thing for thing in found if type(thing).__weakrefoffset__]
-    return []
+def with_epoch(loader: Any) -> Any:
+    """Return the sampler with a set_epoch, or else the dataset if it has one; None if nothing has."""
+    things = [*chain(loader), loader.dataset]
+    return next((thing for thing in things if callable(getattr(type(thing), "set_epoch", None))), None)
 
 
 def _iterates_as(sampler: Any) -> str:
@@ -168,7 +157,7 @@ def _is_plain(sampler: Any) -> bool:
 def _divides(sampler: Any) -> bool:
     """Return True if its class or a base class divides: a changed order or start leaves the share the same."""
     kinds = {_name_of(kind) for kind in type(sampler).__mro__}
-    return not kinds.isdisjoint(DIVIDING) or type(sampler).__name__ in DIVIDING_BY_NAME
+    return not kinds.isdisjoint(DIVIDING)
 
 
 def _name(links: list[Any]) -> str:
@@ -274,15 +263,9 @@ class Source:
     """
 
     def __init__(self, loader: Any) -> None:
-        things = with_epochs(loader)
-        for thing in things:
-            watch_class(_owner_of_set_epoch(thing))
         self.sampling = sampling(loader)
         self.dataset = _weakly(loader.dataset)
-        self.has_set_epoch = bool(things)
-        self.from_the_start = all(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
-        self._things = [weakref.ref(thing) for thing in things]
-        self._counts = any(map(_counts_epochs, things))
+        self._with_epoch = _weakly(with_epoch(loader))
         self.facts: dict[str, Any] = {
             "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             "num_workers": loader.num_workers,
@@ -292,17 +275,12 @@ class Source:
             "dataset_size": length_of(loader.dataset),
         }
 
-    def set_epoch_called(self, passes: int) -> bool | None:
-        """Return None if there is no set_epoch, or it may have been called before it was watched.
-
-        passes: number of this pass, from 1.
-        """
-        if self.sampling.own_order or not self.has_set_epoch:
+    def epoch(self) -> int | None:
+        """Return the epoch that set_epoch has set, or that the sampler counts itself; None if that is not known."""
+        try:
+            return None if self.sampling.own_order else _whole_number(self._with_epoch(), "epoch")
+        except Exception:  # a property defined by another library may raise anything
             return None
-        # Some samplers count epochs themselves.
-        if EPOCHS or self._counts or any(_counts_epochs(thing()) for thing in self._things):
-            return True
-        return False if self.from_the_start or passes > 1 else None
 
 
 def new_loop(loader: Any, outer: Any = None) -> Loop:
@@ -324,6 +302,7 @@ class TrainingLoader:
         self._facts: dict[str, Any] | None = None
         self._findings = Findings()
         self._repeats = 1
+        self._epochs: set[int] = set()
         self._passes: list[tuple[Callable[[], Any], int]] = []  # over each dataset
 
     def begin_pass(self, loop: Loop, world_size: int) -> None:
@@ -337,13 +316,13 @@ class TrainingLoader:
         loop.batch_sizes.findings = self._findings
         self._repeats = max(self._repeats, source.sampling.repeats)
         passes = self._count_pass(source.dataset)
-        # The call before the first pass is missed where it is that pass that shows which class to watch.
-        known = EPOCHS and not source.sampling.own_order and (source.from_the_start or passes > 2 or len(EPOCHS) > 1)
+        epoch = source.epoch()  # now, as accelerate sets it when the pass has begun
+        self._epochs |= {epoch} if epoch is not None else set()
         self._facts = {
             **source.facts,
             "shards": world_size == 1 or source.sampling.shards,
-            "set_epoch_called": source.set_epoch_called(passes),
-            "epochs_set": len(EPOCHS) if known else None,
+            "set_epoch_called": self._epochs != {0} if epoch is not None else None,
+            "epochs_set": len(self._epochs) or None,
             "passes": max([passes, *(count for _, count in self._passes)]),
         }
 
@@ -369,31 +348,3 @@ class TrainingLoader:
 
 def _weakly(thing: Any) -> Callable[[], Any]:
     return weakref.ref(thing) if type(thing).__weakrefoffset__ else lambda: None
-
-
-def _counts_epochs(thing: Any) -> bool:
-    try:
-        epoch = getattr(thing, "epoch", None)
-    except Exception:  # a property defined by another library may raise anything
-        return False
-    return isinstance(epoch, int) and epoch > 0
-
-
-def _owner_of_set_epoch(thing: Any) -> type:
-    return next(kind for kind in type(thing).__mro__ if "set_epoch" in kind.__dict__)
-
-
-def watch_class(kind: type) -> None:
-    """Record the calls of this class's set_epoch."""
-    if kind in WATCHED:
-        return
-    WATCHED.add(kind)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            EPOCHS.add(repr((args, kwargs)))
-            return original(self, *args, **kwargs)
-
-        return set_epoch
-
-    patch(kind, "set_epoch", wrap)

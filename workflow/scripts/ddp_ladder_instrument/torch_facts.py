@@ -114,7 +114,7 @@ class GroupStore:
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-        self.rank = dist.get_rank()
+        self.rank, self._size = dist.get_rank(), dist.get_world_size()
         self._store = PrefixStore("ddp_ladder", _get_default_store())
 
     def get(self, key: str) -> str:
@@ -130,7 +130,7 @@ class GroupStore:
         if self.rank:
             self._store.set(f"{key}/left/{self.rank}", "")
         else:
-            self._store.wait([f"{key}/left/{other}" for other in range(1, dist.get_world_size())])
+            self._store.wait([f"{key}/left/{other}" for other in range(1, self._size)])
 
 
 def find_store() -> GroupStore | None:
@@ -161,7 +161,7 @@ Segment = tuple[Mark, Mark]
 
 
 class CudaTimeline:
-    """Events on the device's current stream, and the rows that they time: the first part of each up to the row's end.
+    """Events on the device's current stream, and the rows that they time.
 
     The event that ends a step also begins the next one. Events are reused once read. The newest row may
     still grow, so it is read only when there is a newer one, or at the end.
@@ -170,7 +170,7 @@ class CudaTimeline:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._spare: list[Mark] = []
-        self._open: deque[tuple[int, Sequence[list[Segment]]]] = deque()
+        self._open: deque[tuple[int, list[Segment]]] = deque()
 
     def mark(self) -> Mark | None:
         """Record an event now; None while a CUDA graph is being captured."""
@@ -180,33 +180,30 @@ class CudaTimeline:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def add(self, row: int, parts: Sequence[list[Segment]]) -> None:
+    def add(self, row: int, segments: list[Segment]) -> None:
         """Queue a row; its time is read once the device has passed its end."""
-        if parts[0]:
-            self._open.append((row, parts))
+        if segments:
+            self._open.append((row, segments))
 
-    def extend(self, row: int, parts: Sequence[list[Segment]]) -> None:
+    def extend(self, row: int, segments: Sequence[Segment]) -> None:
         """Add segments to this row, if it is the newest and not read yet."""
         if self._open and self._open[-1][0] == row:
-            for part, segments in enumerate(parts):
-                self._open[-1][1][part].extend(segments)
+            self._open[-1][1].extend(segments)
 
-    def harvest(self, times_s: Sequence[array[float]], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
+    def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
         """Write the seconds of the oldest rows that the device has finished; the ``keep`` newest stay queued."""
-        while at_most and len(self._open) > keep and self._open[0][1][0][-1][1].query():
-            row, parts = self._open.popleft()
-            for part, segments in enumerate(parts):
-                if segments:
-                    times_s[part][row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
+        while at_most and len(self._open) > keep and self._open[0][1][-1][1].query():
+            row, segments = self._open.popleft()
+            step_time_s[row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
             # Only the last segment's begin: an earlier one's may be the end of a segment that is not read yet.
-            self._spare.append(parts[0][-1][0])
+            self._spare.append(segments[-1][0])
             at_most -= 1
 
-    def finish(self, times_s: Sequence[array[float]], wait: bool) -> int:
+    def finish(self, step_time_s: array[float], wait: bool) -> int:
         """Read the remaining rows, after a synchronisation if ``wait``; return how many are left unread."""
         if wait:
             torch.cuda.synchronize(self.device)
-        self.harvest(times_s, at_most=len(self._open), keep=0)
+        self.harvest(step_time_s, at_most=len(self._open), keep=0)
         return len(self._open)
 
 
