@@ -28,15 +28,13 @@ def facts(measured: Measured, *names: str) -> list[Any]:
 SAMPLERS = {  # name; whether it shards, shuffles, and was set an epoch
     "batches": ["DistributedSampler", True, False, False],
     "sampler_drops": ["DistributedSampler", True, False, False],
-    "grouped": ["DistributedSampler in GroupedBatchSampler", True, False, False],
-    "wrapper": ["SequentialSampler in DistributedSamplerWrapper", True, False, None],
     "ordered": ["OrderedDistributedSampler", True, False, None],
     "repeated": ["RepeatAugSampler", True, True, False],
 }
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_samplers_within_samplers(warm: Warm, tmp_path: Path, kind: str) -> None:
+def test_samplers_that_pad_drop_or_repeat(warm: Warm, tmp_path: Path, kind: str) -> None:
     measured = check(warm, tmp_path, "samplers.py", kind, 2 if kind == "batches" else 0, ranks=2)
     assert facts(measured, "sampler", "shards", "shuffle", "set_epoch_called") == SAMPLERS[kind]
 

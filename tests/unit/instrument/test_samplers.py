@@ -13,7 +13,6 @@ from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import NEVER
 from ddp_ladder_instrument.samplers import Sampling
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
-from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
 from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
 from timm.data.loader import MultiEpochsDataLoader
 from torch.utils.data import (
@@ -24,7 +23,6 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
-    SubsetRandomSampler,
     TensorDataset,
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -66,21 +64,10 @@ class Touchy(OfOnesOwn):
         raise RuntimeError("not yet")
 
 
-class HalfSequential(SequentialSampler):
-    """Has the name's ancestor, but goes its own way."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source) // 2))
-
-
 # name, shards, shuffles, orders itself, real samples of 12 on rank 1 of 2
 SAMPLERS: dict[str, tuple[Callable[[Data], Any], Sampling]] = {
     "sequential": (SequentialSampler, Sampling("SequentialSampler", False, False, True)),
     "random": (RandomSampler, Sampling("RandomSampler", False, True, True)),
-    "subset, which may be a part": (
-        lambda data: SubsetRandomSampler([1, 2, 3]),
-        Sampling("SubsetRandomSampler", None, True, True),
-    ),
     "distributed": (distributed, Sampling("DistributedSampler", True, True, False)),
     "torchdata": (
         lambda data: distributed(data, StatefulDistributedSampler),
@@ -104,9 +91,7 @@ SAMPLERS: dict[str, tuple[Callable[[Data], Any], Sampling]] = {
     ),
     "of one's own": (OfOnesOwn, Sampling("OfOnesOwn", None, None, False)),
     "of one's own, divided": (Divided, Sampling("Divided", True, True, False)),
-    "half": (HalfSequential, Sampling("HalfSequential", None, None, False)),
     "that raises": (Touchy, samplers.UNKNOWN),
-    "a list": (lambda data: [4, 3, 2], Sampling("list", None, None, False)),
 }
 
 
@@ -142,12 +127,6 @@ BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], 
         RandomSampler,
         Sampling("RandomSampler in BatchSamplerShard", True, True, True),
     ),
-    "accelerate around one's own": (
-        lambda batches: BatchSamplerShard(batches, 2, 1),
-        OfOnesOwn,
-        Sampling("OfOnesOwn in BatchSamplerShard", True, None, False),
-    ),
-    "Lightning": (_IndexBatchSamplerWrapper, distributed, SAMPLERS["distributed"][1]),
     "torchvision": (
         lambda batches: GroupedBatchSampler(batches.sampler, 2, False),
         distributed,

@@ -30,8 +30,6 @@ LINES = (
     "eval_mode.py adversarial",
     "eval_mode.py pseudo",
     "eval_mode.py minibatches",
-    "batches.py indices 2 tuple graph transposed",
-    "batches.py dataset 0",
     "loaders.py collated 2",
     "loaders.py own_batches 0",
     "workers.py --workers 2 --persistent --prefetch 4",
@@ -164,7 +162,7 @@ def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> N
 
 @pytest.mark.parametrize(
     ("line", "samples"),
-    [("no_loader.py", 32), ("no_loader.py groups", 32), ("tutorial_gpt.py", 8)],
+    [("no_loader.py", 32), ("no_loader.py groups", 32)],
 )
 def test_loops_without_a_loader(warm: Warm, tmp_path: Path, line: str, samples: int) -> None:
     measured = check(warm, tmp_path, *line.split(), ranks=2, samples_per_step=samples)

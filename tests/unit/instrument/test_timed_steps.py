@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 import torch
+from ddp_ladder_instrument.batches import StepTable
 from ddp_ladder_instrument.ddp import SPARSEST, DdpTimings, is_timed, next_timed
-from ddp_ladder_instrument.table import StepTable
 
 STEPS = 4096
 

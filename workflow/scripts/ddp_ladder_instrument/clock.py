@@ -20,8 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches
-from ddp_ladder_instrument.table import StepTable
+from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches, StepTable
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
@@ -254,7 +253,7 @@ class StepClock:
         self.read_times: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
-        self.drawn_elsewhere: Loop | None = None  # the newest pass that another thread draws from, unseen
+        self.drawn_elsewhere = False  # another thread draws from a pass, unseen
         self.on_elsewhere: Callable[[], None] = lambda: None
         self._ended = False
         self._tick_at_s = 0.0
@@ -301,9 +300,8 @@ class StepClock:
         if self.timer.evaluating:
             self.timer.trained_in_eval_mode()
         batches = self.batches
-        if self.drawn_elsewhere is not None and not batches.pending:
+        if self.drawn_elsewhere and not batches.pending:
             self.on_elsewhere()
-            self.timer.leave(self.drawn_elsewhere)
         loops = batches.training()
         if not loops and self.table.count and self._continues_row(optimizer):
             self._extend_row(now_s, mark)

@@ -21,8 +21,8 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
-from ddp_ladder_instrument.parameters import FSDP_SHARDS
 from ddp_ladder_instrument.python_hooks import refuse_rank
+from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)

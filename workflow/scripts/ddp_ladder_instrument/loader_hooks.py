@@ -186,7 +186,7 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
         loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
         if not is_main and outer is None:
-            clock.drawn_elsewhere = loop
+            clock.drawn_elsewhere = loop is not None
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
         if not is_main or INSIDE.loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)
@@ -324,8 +324,8 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
     known: list[bool] = []
 
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        worker = get_worker_info()
-        if worker is None or not _newest:
+        worker = get_worker_info() if _newest else None
+        if worker is None:
             return original(self, possibly_batched_index)
         begin_s = time.perf_counter()
         batch = original(self, possibly_batched_index)

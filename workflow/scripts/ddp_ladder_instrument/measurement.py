@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress
 from ddp_ladder_instrument.clock import StepClock
-from ddp_ladder_instrument.files import NotMeasured, one_line, write_atomically
+from ddp_ladder_instrument.files import NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
-from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
 
 if TYPE_CHECKING:

@@ -7,18 +7,16 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, parameters, torch_facts
+from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
-from ddp_ladder_instrument.files import NotMeasured
+from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.hooks import Backwards
-from ddp_ladder_instrument.parameters import Kept, Named
 from ddp_ladder_instrument.program import LastStep
 from ddp_ladder_instrument.samplers import TrainingLoader
-from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.torch_facts import CudaTimeline, RankFacts
+from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
 
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
@@ -165,9 +163,9 @@ class TorchObserver:
         elif self._wants_cuda:
             record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
         if named and can_read:
-            record["parameters"] = attempt("parameters", lambda: parameters.summary(named, self.world.size))
+            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.size))
         return record, {
-            "parameter_dtype": parameters.main_dtype(named) if named else None,
+            "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
             "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
             "compiled_graphs": attempt("compiled_graphs", torch_facts.compiled_graphs),

@@ -35,27 +35,21 @@ UNAWARE_OF_RANKS = {
 """Samplers that do not know ranks, and whether they shuffle, each pass in a new order."""
 
 DIVIDING = {
-    "torch.DistributedSampler",
-    "torchdata.StatefulDistributedSampler",
-    "timm.OrderedDistributedSampler",
-    "transformers.DistributedLengthGroupedSampler",
-    "transformers.DistributedSamplerWithLoop",
+    "torch.DistributedSampler": None,
+    "torchdata.StatefulDistributedSampler": None,
+    "timm.OrderedDistributedSampler": False,
+    "transformers.DistributedLengthGroupedSampler": True,
+    "transformers.DistributedSamplerWithLoop": None,
 }
-"""Samplers that give rank r of n the positions r, r+n, r+2n, ..., and pad from the beginning."""
+"""Samplers that give rank r of n the positions r, r+n, r+2n, ..., and pad from the beginning; and whether they shuffle,
+if no attribute tells it."""
 
-PLAIN_WRAPPERS = {"torch.BatchSampler", "torchdata.BatchSampler"}
-"""Wrappers that keep the order and the content of what they wrap."""
-
-PLAIN_WRAPPERS_BY_NAME = {"_IndexBatchSamplerWrapper", "SkipBatchSampler", "_RepeatSampler"}
-
-ORDERLY_WRAPPERS = {"BatchSamplerShard", "GroupedBatchSampler"}
-"""Wrappers that keep the order of what they wrap, and are shown in the sampler's name."""
-
+BATCHING = {"torch.BatchSampler", "torchdata.BatchSampler"}
+SHOWN = {"BatchSamplerShard", "GroupedBatchSampler"}
 ENDLESS = "_RepeatSampler"
 """It makes all passes into one."""
-
-FIXED_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.OrderedDistributedSampler": False}
-"""Whether samplers without an attribute ``shuffle`` shuffle."""
+WRAPPERS = {*BATCHING, *SHOWN, ENDLESS, "_IndexBatchSamplerWrapper", "SkipBatchSampler"}
+"""Wrappers that keep the order of what they wrap; those SHOWN in the sampler's name change what a rank gets."""
 
 WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
 OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
@@ -64,7 +58,7 @@ OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
 
 @dataclass(frozen=True)
 class Sampling:
-    """The facts about a loader's  None: unknown.
+    """The facts about a loader's samplers. None: unknown.
 
     name: for the reader, ``RandomSampler in BatchSamplerShard``.
     shards: they shard the data between ranks.
@@ -99,10 +93,19 @@ def _sampling(loader: Any) -> Sampling:
     links = list(chain(loader))
     if not links:
         return UNKNOWN
-    own_order = _iterates_as(links[-1]) in UNAWARE_OF_RANKS or any(type(link).__name__ == ENDLESS for link in links)
-    if type(loader).__name__ == "DataLoaderDispatcher":  # it pads the last round in a way of its own
-        return Sampling(_name(links), True, _shuffle(links), own_order)
-    return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links), _repeats(links))
+    shown = [link for link in links[:-1] if not _wraps(link) or type(link).__name__ in SHOWN]
+    orders = [_shuffles(link) for link in links if not _wraps(link)]
+    repeats = [_whole_number(link, "repeat_count") or 1 for link in links if hasattr(link, "mini_repeat_count")]
+    dispatched = type(loader).__name__ == "DataLoaderDispatcher"  # it pads the last round in a way of its own
+    endless = any(type(link).__name__ == ENDLESS for link in links)
+    return Sampling(
+        name=" in ".join(type(link).__name__ for link in (links[-1], *reversed(shown))),
+        shards=True if dispatched else _shards(links),
+        shuffle=None if None in orders else any(orders),
+        own_order=endless or _iterates_as(links[-1]) in UNAWARE_OF_RANKS,
+        real_samples=NEVER if dispatched or endless else _real(links),
+        repeats=max(repeats, default=1),
+    )
 
 
 def _of_stream(dataset: Any) -> Sampling:
@@ -150,19 +153,13 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
-def _is_plain(sampler: Any) -> bool:
-    return _iterates_as(sampler) in PLAIN_WRAPPERS or type(sampler).__name__ in PLAIN_WRAPPERS_BY_NAME
+def _wraps(sampler: Any) -> bool:
+    return not WRAPPERS.isdisjoint((_iterates_as(sampler), type(sampler).__name__))
 
 
 def _divides(sampler: Any) -> bool:
     """Return True if its class or a base class divides: a changed order or start leaves the share the same."""
-    kinds = {_name_of(kind) for kind in type(sampler).__mro__}
-    return not kinds.isdisjoint(DIVIDING)
-
-
-def _name(links: list[Any]) -> str:
-    named = [link for link in links[:-1] if not _is_plain(link)]
-    return " in ".join(type(link).__name__ for link in (links[-1], *reversed(named)))
+    return any(_name_of(kind) in DIVIDING for kind in type(sampler).__mro__)
 
 
 def _whole_number(thing: Any, *names: str) -> int | None:
@@ -180,30 +177,14 @@ def _shards(links: list[Any]) -> bool | None:
     return False if all(map(_is_known, links)) else None
 
 
-def _repeats(links: list[Any]) -> int:
-    counts = [_whole_number(link, "repeat_count") for link in links if hasattr(link, "mini_repeat_count")]
-    return max((count for count in counts if count is not None), default=1)
-
-
 def _is_known(sampler: Any) -> bool:
     kind = _iterates_as(sampler)
-    alone = kind in UNAWARE_OF_RANKS and kind != SUBSET
-    return alone or _is_plain(sampler) or _is_orderly(sampler) or _divides(sampler)
-
-
-def _is_orderly(sampler: Any) -> bool:
-    return type(sampler).__name__ in ORDERLY_WRAPPERS
-
-
-def _shuffle(links: list[Any]) -> bool | None:
-    """Return True if any of the samplers shuffles; None if that is unknown for one of them."""
-    each = [_shuffles(link) for link in links if not _is_plain(link) and not _is_orderly(link)]
-    return None if None in each else any(each)
+    return (kind in UNAWARE_OF_RANKS and kind != SUBSET) or _wraps(sampler) or _divides(sampler)
 
 
 def _shuffles(sampler: Any) -> bool | None:
     kind = _iterates_as(sampler)
-    shuffle = getattr(sampler, "shuffle", UNAWARE_OF_RANKS.get(kind, FIXED_SHUFFLE.get(kind)))
+    shuffle = getattr(sampler, "shuffle", {**DIVIDING, **UNAWARE_OF_RANKS}.get(kind))
     return shuffle if isinstance(shuffle, bool) else None
 
 
@@ -213,12 +194,12 @@ def _shuffles(sampler: Any) -> bool | None:
 def _real(links: list[Any]) -> int:
     """Return the real samples of this rank's pass; padding comes last."""
     sampler, inner = links[0], links[1:]
-    name = type(sampler).__name__
-    if name == "BatchSamplerShard":
+    if type(sampler).__name__ == "BatchSamplerShard":
         return _real_of_shard(sampler, inner)
     if _divides(sampler):
         return _real_of_divided(sampler)
-    return _real(inner) if inner and _is_plain(sampler) and name not in (ENDLESS, "SkipBatchSampler") else NEVER
+    keeps_all = _iterates_as(sampler) in BATCHING or type(sampler).__name__ == "_IndexBatchSamplerWrapper"
+    return _real(inner) if inner and keeps_all else NEVER
 
 
 def _real_of_divided(sampler: Any) -> int:
@@ -234,7 +215,7 @@ def _real_of_divided(sampler: Any) -> int:
 
 def _real_of_shard(shard: Any, inner: list[Any]) -> int:
     """Return the real samples of accelerate's shard: it gets whole batches, or a part of each, padded to full size."""
-    if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in inner[:-1]):
+    if any(_iterates_as(link) not in BATCHING for link in inner[:-1]):
         return NEVER
     real = _real(inner)
     if not shard.drop_last and shard.even_batches:
