@@ -28,7 +28,7 @@ READ: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # size; what it may be if
     "graphs": (SimpleNamespace(num_graphs=6, x=zeros(40, 3)), 6, ()),
     "a nested tensor": (nested.nested_tensor(of(5, 3, 1)), 3, ()),
     "a packed sequence": (pack_sequence(of(5, 3, 1)), 3, ()),
-    "conversations": (PROMPTS, 2, ()),
+    "conversations": (PROMPTS, 2, (1, 2, 3)),
     "texts and labels": ((["a", "b"], ["c", "d"]), 2, ()),
     "nothing": ({"name": "a"}, 0, ()),
     "packed rows": ({"cu_seqlens": zeros(9), "input_ids": zeros(4, 7)}, 4, (4, 9)),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NEVER = 2**62
 MOST = 10_000
-"""Validations, times in eval mode, saves and epochs that are recorded: one every minute makes 10,000 in a week."""
+"""Validations, times in eval mode, saves and epochs that are kept: one every minute makes 10,000 in a week."""
 CSV_HEADER = "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s\n"
 
 
@@ -231,10 +231,10 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        self._validations_s: list[tuple[float, float, Loop]] = []
-        self._evals_s: list[tuple[float, float]] = []  # in which no pass began
-        self._saves_s: list[tuple[float, float]] = []
-        self._epoch_steps: list[int] = []
+        self._validations_s: deque[tuple[float, float, Loop]] = deque(maxlen=MOST)
+        self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
+        self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
 
     def begin_evaluation(self) -> None:
@@ -251,26 +251,21 @@ class Phases:
         if began_s is None:
             return
         if loop is not None:
-            self._add(began_s, loop)
-        elif len(self._evals_s) < MOST:
+            self._validations_s.append((began_s, time.time(), loop))
+        else:
             self._evals_s.append((began_s, time.time()))
 
     def end_pass(self, loop: Loop) -> None:
         """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
-        self._add(loop.began_at_s, loop)
-
-    def _add(self, began_s: float, loop: Loop) -> None:
-        if len(self._validations_s) < MOST:
-            self._validations_s.append((began_s, time.time(), loop))
+        self._validations_s.append((loop.began_at_s, time.time(), loop))
 
     def add_save(self, _args: object, took_s: float) -> None:
         """Note a torch.save that ends now."""
-        if len(self._saves_s) < MOST:
-            self._saves_s.append((time.time() - took_s, time.time()))
+        self._saves_s.append((time.time() - took_s, time.time()))
 
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
-        if len(self._epoch_steps) < MOST and self._epoch_steps[-1:] != [step]:
+        if not self._epoch_steps or self._epoch_steps[-1] != step:
             self._epoch_steps.append(step)
 
     def summary(self) -> dict[str, Any]:
@@ -278,10 +273,10 @@ class Phases:
         self.end_evaluation(None)
         validations_s = [(begin_s, end_s) for begin_s, end_s, loop in self._validations_s if not loop.stepped]
         return {
-            "epoch_steps": self._epoch_steps,
-            "validations_s": sorted(validations_s + self._evals_s),
-            "without_a_pass_s": self._evals_s,
-            "saves_s": self._saves_s,
+            "epoch_steps": [*self._epoch_steps],
+            "validations_s": sorted([*validations_s, *self._evals_s]),
+            "without_a_pass_s": [*self._evals_s],
+            "saves_s": [*self._saves_s],
         }
 
 
