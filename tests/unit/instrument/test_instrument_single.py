@@ -186,5 +186,5 @@ def test_a_step_holds_a_few_numbers(tmp_path: Path) -> None:
     done = run(tmp_path, script(tmp_path, LONG))
     assert done.rank()["steps"]["count"] == 100 * 30
     grown = [line.split() for line in done.out.splitlines()]
-    assert any(name.endswith("table.py") for _, name in grown)
+    assert any(name.endswith("batches.py") for _, name in grown)
     assert sum(float(bytes_per_step) for bytes_per_step, _ in grown) < 50
