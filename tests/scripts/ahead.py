@@ -33,7 +33,7 @@ class Prefetcher:
 class Preloading:
     """Prefetcher with a next() method instead of an iterator; it returns None at the end."""
 
-    def __init__(self, loader, depth=1):
+    def __init__(self, loader, depth=3):
         self.iterator, self.batches = iter(loader), deque()
         for _ in range(depth):
             self.preload()
@@ -52,11 +52,7 @@ class Preloading:
         return iter(self.next, None)
 
 
-HOW = {
-    "one": Prefetcher,
-    "preloading": Preloading,
-    "three": lambda loader: Preloading(loader, 3),
-}
+HOW = {"one": Prefetcher, "three": Preloading}
 
 
 def main(how, accumulate, what):
@@ -65,8 +61,6 @@ def main(how, accumulate, what):
     val = DataLoader(data, batch_size=20)
     model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    critic = torch.nn.Linear(4, 1)
-    of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
     tally = Tally()
     for _ in range(3):
         model.train()
@@ -83,16 +77,6 @@ def main(how, accumulate, what):
                 continue
             optimizer.step()
             optimizer.zero_grad()
-            if what == "twice":
-                model(x).mean().backward()
-                think(0.005)
-                optimizer.step()
-                optimizer.zero_grad()
-            if what == "critic":
-                critic(x).mean().backward()
-                think(0.005)
-                of_critic.step()
-                of_critic.zero_grad()
             tally.step()
             if what == "cut_short" and index >= 7:
                 break

@@ -1,7 +1,6 @@
 """Endless training, each rank at its own pace: accumulation with a remainder per epoch, and a clean-up at the end."""
 
 import argparse
-import os
 import sys
 import time
 
@@ -11,30 +10,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def store_of_all():
-    """Return one store for all groups: another rank may still be leaving the previous group."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, int(os.environ["WORLD_SIZE"]), is_master=os.environ["RANK"] == "0")
-
-
-def join(store, group):
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=dist.PrefixStore(f"group{group}", store), rank=rank, world_size=size)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--alone", action="store_true", help="no DDP: nothing keeps the ranks together")
     parser.add_argument("--critic", action="store_true", help="a second optimizer")
-    parser.add_argument("--regroup", type=int, default=0, help="a new process group after so many epochs")
     args = parser.parse_args()
-    store = store_of_all() if args.regroup else None
-    if store:
-        join(store, 0)
-    else:
-        dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
     rank = dist.get_rank()
     data = torch.randn(90, 4)
     sampler = DistributedSampler(data, num_replicas=dist.get_world_size(), rank=rank)
@@ -46,7 +29,6 @@ def main():
 
     models = [wrapped() for _ in range(2 if args.critic else 1)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
-    epoch = steps = 0
     try:
         while True:
             for index, x in enumerate(loader):
@@ -57,13 +39,6 @@ def main():
                     for optimizer in optimizers:
                         optimizer.step()
                         optimizer.zero_grad()
-                    steps += 1
-            epoch += 1
-            if args.regroup and epoch == args.regroup:
-                dist.destroy_process_group()
-                join(store, epoch)
-                models[:] = [wrapped() for _ in models]
-                optimizers[:] = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
     finally:
         dist.barrier()
         sys.stdout.write(f"cleaned up {rank}\n")

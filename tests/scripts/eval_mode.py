@@ -1,7 +1,7 @@
 """Eval mode in every step, as a part of the training: adversarial examples, pseudo-labels, rollouts; and validations.
 
 adversarial: made in eval mode once the batch was drawn. pseudo: labels for a batch that is drawn in eval mode.
-minibatches: a rollout on each batch of prompts, then several steps on it. rollout: one before each step, no loader.
+minibatches: a rollout on each batch of prompts, then several steps on it.
 """
 
 import sys
@@ -55,16 +55,6 @@ def validate(batches):
 
 for _ in range(2):
     tally.start()
-    if KIND == "rollout":
-        for _ in range(20):
-            x = in_eval_mode(data[torch.randint(len(data), (8,))])
-            tally.seen(len(x))
-            step(x)
-            tally.step()
-        tally.stop()
-        validate(val)
-        tally.start()
-        continue
     for index, x in enumerate(loader):
         x = in_eval_mode(x)
         tally.seen(len(x))

@@ -28,11 +28,6 @@ def main(what):
     for _ in range(4):
         if what == "zero_grad":
             optimizer.zero_grad()
-        elif what == "filled_with_zeros":
-            model.zero_grad(set_to_none=False)
-        elif what == "by_hand":
-            for parameter in model.parameters():
-                parameter.grad = None
         tally.start()
         for index, (x,) in enumerate(loader):
             tally.seen(len(x))

@@ -1,10 +1,9 @@
 """Loaders of many kinds, two epochs each.
 
 Streams (collated, own_batches); batches that do not hold what the sampler gave, or do not show how many samples they
-hold (dropping, rare, one_row, packed); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and those
-whose iterator is not made by DataLoader.__iter__ (own, infinite, early: those of Ultralytics, which makes its only
-iterator on the first pass, formerly in its constructor); webdataset's, in which what the DataLoader inside yields fills
-a buffer, is shuffled and batched again (web, web_shuffled, web_cut_short).
+hold (dropping, one_row, packed); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one whose
+only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the DataLoader
+inside yields fills a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
 """
 
 import sys
@@ -17,7 +16,6 @@ from torch.utils.data import (
     IterableDataset,
     SubsetRandomSampler,
     TensorDataset,
-    dataloader,
     default_collate,
     get_worker_info,
 )
@@ -54,10 +52,6 @@ def without_bad(samples):
     return default_collate([sample for sample in samples if sample[0] % 8 != 5])
 
 
-def rarely_bad(samples):
-    return default_collate([sample for sample in samples if sample[0] != 101])
-
-
 def in_one_row(samples):
     """One row without padding, as the collators for FlashAttention make it."""
     return {"x": torch.cat([x[:2] for _, x in samples])[None]}
@@ -76,7 +70,7 @@ class InfiniteDataLoader(DataLoader):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         object.__setattr__(self, "batch_sampler", _RepeatSampler(self.batch_sampler))
-        self.iterator = self._get_iterator() if KIND == "early" else None
+        self.iterator = None
 
     def __len__(self):
         return len(self.batch_sampler.sampler)
@@ -86,14 +80,6 @@ class InfiniteDataLoader(DataLoader):
             self.iterator = self._get_iterator()
         for _ in range(len(self)):
             yield next(self.iterator)
-
-
-class OwnIterator(DataLoader):
-    def __iter__(self):
-        kind = (
-            dataloader._MultiProcessingDataLoaderIter if self.num_workers else dataloader._SingleProcessDataLoaderIter
-        )
-        return kind(self)
 
 
 def of_data(kind=DataLoader):
@@ -114,10 +100,7 @@ def one_by_one():
 def web():
     from webdataset.compat import WebLoader
 
-    loader = WebLoader(Stream(330, pair), batch_size=8, num_workers=WORKERS)
-    if KIND == "web":
-        return loader
-    loader = loader.unbatched().shuffle(100).batched(12)
+    loader = WebLoader(Stream(330, pair), batch_size=8, num_workers=WORKERS).unbatched().shuffle(100).batched(12)
     return loader.with_epoch(16) if KIND == "web_cut_short" else loader
 
 
@@ -136,11 +119,8 @@ def epochs():
         ),
         "packed": lambda: DataLoader(Stream(20, packed), batch_size=None, num_workers=WORKERS),
         "dropping": lambda: collated(without_bad),
-        "rare": lambda: collated(rarely_bad),
         "one_row": lambda: collated(in_one_row),
-        "own": lambda: of_data(OwnIterator),
         "infinite": lambda: of_data(InfiniteDataLoader),
-        "early": lambda: of_data(InfiniteDataLoader),
     }
     cycled = cycle(of_data()) if KIND == "cycle" else None
     loader = None if KIND in unnamed else kept.get(KIND, web)()

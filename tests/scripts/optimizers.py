@@ -1,4 +1,4 @@
-"""Optimizers: fused, foreach, closures that are called several times, one for each layer, or its groups one by one."""
+"""Optimizers: fused, closures that are called several times, one for each layer."""
 
 import sys
 
@@ -20,18 +20,7 @@ def make():
         return [torch.optim.LBFGS(parameters, lr=0.1, max_iter=4)]
     if KIND == "per_layer":
         return [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in layers]
-    if KIND == "groups":
-        return [torch.optim.AdamW([{"params": layer.parameters()} for layer in layers])]
     return [torch.optim.AdamW(parameters, **({} if KIND == "plain" else {KIND: True}))]
-
-
-def step_groups(optimizer):
-    """Step as ZeRO does: once for each group of parameters."""
-    groups = optimizer.param_groups
-    for group in groups:
-        optimizer.param_groups = [group]
-        optimizer.step()
-    optimizer.param_groups = groups
 
 
 optimizers = make()
@@ -52,6 +41,6 @@ for x in loader:
     else:
         closure()
         for optimizer in optimizers:
-            step_groups(optimizer) if KIND == "groups" else optimizer.step()
+            optimizer.step()
     tally.step()
 tally.write()

@@ -12,12 +12,10 @@ class Tally:
         self.samples, self.seconds = [], []
         self.pending, self._spent_s = 0, 0.0
         self._since_s = None
-        self.waits, self.waited_s = [], 0.0
-        self.apart, self._apart = [], False
 
-    def start(self, apart=False):
-        """Start or resume the training's clock. apart: store the first step separately; its timing is less exact."""
-        self._since_s, self._apart = time.perf_counter(), apart
+    def start(self):
+        """Start or resume the training's clock."""
+        self._since_s = time.perf_counter()
 
     def stop(self):
         """Stop the clock for an interruption: validation, a checkpoint, the end of an epoch."""
@@ -36,35 +34,17 @@ class Tally:
     def seen(self, samples):
         self.pending += samples
 
-    def waiting_for(self, batches):
-        """Yield these batches, and time each wait."""
-        iterator = iter(batches)
-        while True:
-            begin_s = time.perf_counter()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            self.waited_s += time.perf_counter() - begin_s
-            yield batch
-
     def step(self):
         """Record a step; it has no time if the clock was not started."""
         now_s = time.perf_counter()
         self.samples.append(self.pending)
-        seconds = None if self._since_s is None else self._spent_s + now_s - self._since_s
-        self.seconds.append(None if self._apart else seconds)
-        self.apart.append(seconds if self._apart else None)
-        self._apart = False
-        self.waits.append(self.waited_s)
-        self.pending, self.waited_s, self._spent_s, self._since_s = 0, 0.0, 0.0, now_s
+        self.seconds.append(None if self._since_s is None else self._spent_s + now_s - self._since_s)
+        self.pending, self._spent_s, self._since_s = 0, 0.0, now_s
 
     def write(self):
         rank = os.environ.get("RANK", "0")
         with open(f"tally.{rank}.json", "w") as file:
-            json.dump(
-                {"samples": self.samples, "seconds": self.seconds, "waits": self.waits, "apart": self.apart}, file
-            )
+            json.dump({"samples": self.samples, "seconds": self.seconds}, file)
 
 
 def think(seconds=0.008):

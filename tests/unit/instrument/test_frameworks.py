@@ -22,14 +22,11 @@ def warm() -> Iterator[Warm]:
 @pytest.mark.parametrize(
     "line",
     [
-        "lightning_trainer.py 1",
         "lightning_trainer.py 3",
-        "lightning_fabric_loop.py",
         "hf_accelerate.py shard",
         "hf_accelerate.py split",
         "hf_accelerate.py prompts",
         "hf_accelerate.py one_row",
-        "hf_trainer.py 1",
         "hf_trainer.py 2",
     ],
 )

@@ -77,7 +77,7 @@ def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase
 def test_the_median_is_of_the_last_steps_without_the_first() -> None:
     clock = StepClock()
     for seconds in (100.0, *[5.0] * 50, *[1.0] * 101):
-        clock.table.add(4, 0, (seconds, 0.0, 0.0), 0.0)
+        clock.table.add(4, 0, seconds, 0.0)
         assert (signs(clock, NOTHING, False).step_s is None) == (clock.table.count == 1)
     assert signs(clock, NOTHING, False).step_s == 1.0
 

@@ -77,7 +77,7 @@ def new_loop(clock: StepClock) -> Loop:
 
 def finish(clock: StepClock, wait: bool = True) -> int:
     assert clock.timer.timeline is not None
-    return clock.timer.timeline.finish(clock.table.times_s, wait)
+    return clock.timer.timeline.finish(clock.table.step_time_s, wait)
 
 
 def test_times_are_those_of_the_device(clock: StepClock, device: Device) -> None:
@@ -101,21 +101,22 @@ def test_validation_between_steps_is_not_counted(clock: StepClock, device: Devic
     assert list(clock.table.step_time_s) == pytest.approx([3, 3])
 
 
-@pytest.mark.parametrize("every", [1, 4])
-def test_eval_mode_is_timed_by_the_device_too(clock: StepClock, device: Device, every: int) -> None:
+@pytest.mark.parametrize("validates", [False, True])
+def test_eval_mode_is_timed_by_the_device_too(clock: StepClock, device: Device, validates: bool) -> None:
+    """A validation is no part of the step whose batch had been drawn."""
     loop = new_loop(clock)
-    for index in range(40):
+    for _ in range(40):
         clock.yielded(loop, 0.0, 4)
-        if index % every == 0:
-            clock.timer.eval_mode()
-            device.queued_s += 10.0
-            clock.timer.train_mode()
-        device.queued_s += 2.0
-        clock.after_step(device, (), {})
+        clock.timer.eval_mode()
+        validation = new_loop(clock) if validates else None
+        device.queued_s += 10.0
+        if validation is not None:
+            clock.left(validation)
+        clock.timer.train_mode()
+        step(clock, device, loop, 2.0)
         device.done_s = device.queued_s
     finish(clock)
-    clock.phases.count_eval_time(clock.table)
-    assert list(clock.table.step_time_s)[1:] == pytest.approx([2.0 + 10.0 * (k % every == 0) for k in range(1, 40)])
+    assert list(clock.table.step_time_s)[1:] == pytest.approx([2.0 if validates else 12.0] * 39)
 
 
 def test_events_are_used_again(clock: StepClock, device: Device) -> None:

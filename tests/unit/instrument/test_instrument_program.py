@@ -30,10 +30,7 @@ SURROUNDINGS = """
         print("to stderr", file=sys.stderr)
 """
 ENDS = {
-    "zero": "import sys; sys.exit(0)",
-    "none": "import sys; sys.exit()",
     "three": "import sys; sys.exit(3)",
-    "large": "import sys; sys.exit(259)",
     "text": "import sys; sys.exit('out of coffee')",
     "exception": """
         def inner():

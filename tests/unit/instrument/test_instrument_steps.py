@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ddp_ladder_instrument import parameters
+from ddp_ladder_instrument import torch_facts
 from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import EARLY_STEPS, MOST_STEPS, StepClock
-from ddp_ladder_instrument.table import recurring
 
 
 class Clock:
@@ -58,7 +57,6 @@ class Script:
 
     def rows(self) -> list[tuple[int, int, float, float]]:
         table = self.clock.table
-        self.clock.phases.count_eval_time(table)
         return list(zip(table.samples, table.padding_samples, table.step_time_s, table.data_wait_s, strict=True))
 
 
@@ -124,53 +122,20 @@ def test_batches_drawn_without_gradients_never_train(code: Script) -> None:
     assert [row[0] for row in code.rows()] == [8, 8]
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_eval_mode_in_most_steps_is_training(code: Script, every: int) -> None:
-    """Adversarial examples; another validation, between the steps, is none."""
-    train = code.loop()
-    for index in range(12):
-        if index % 6 == 5:
-            code.evaluate(100)
-        code.batch(train)
-        if index % every == 0:
-            code.evaluate(10)
-        code.step(4)
-    assert [row[2] for row in code.rows()] == [15 if index % every == 0 else 5 for index in range(12)]
-
-
 @pytest.mark.usefixtures("unix_time")
-def test_eval_mode_from_each_step_to_the_next_batch_is_training(code: Script) -> None:
-    """As is the time around it: since the step, and up to the batch."""
+def test_eval_mode_is_training_once_the_batch_was_drawn(code: Script) -> None:
+    """Adversarial examples; a validation between the steps is no part of any, nor is the time around it."""
     train = code.loop()
-    for _ in range(6):
+    for index in range(4):
+        if index == 2:
+            code.compute(1)
+            code.evaluate(100)
+            code.compute(2)
         code.batch(train)
-        code.step(4)
-        code.compute(1)
         code.evaluate(10)
-        code.compute(2)
-    assert [row[2] for row in code.rows()] == [5] + [18] * 5
-    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 96, 1e9 + 106)]  # after the last step
-
-
-def test_a_batch_drawn_in_eval_mode_by_a_pass_that_goes_on(code: Script) -> None:
-    """Its pseudo-labels are made there."""
-    train, other = code.loop(), code.loop()
-    code.batch(other)
-    for _ in range(6):
-        code.batch(train)
-        code.clock.timer.eval_mode()
-        code.batch(other, wait_s=3)
-        code.compute(10)
-        code.clock.timer.train_mode()
         code.step(4)
-    assert [row[2] for row in code.rows()][1:] == [18] * 5
-
-
-def test_recurring() -> None:
-    often = [0, 0, 0, 0, *[1, 2] * 10]
-    assert recurring(often, 28) == set(range(4, 24))
-    assert recurring([0, 0, 3] * 20, 60) == recurring([], 40) == recurring([5], 9) == set()
-    assert recurring([1, 0] * 20, 40) == set(range(0, 40, 2))
+    assert [row[2] for row in code.rows()] == [15] * 4
+    assert code.clock.phases.summary()["validations_s"] == [(1e9 + 31, 1e9 + 131)]
 
 
 class Loader:
@@ -199,53 +164,6 @@ def test_remainder_of_a_pass_belongs_to_the_next_over_the_same_loader(code: Scri
     assert rows == [(16, 0, 8, 2), (8, 0, 5, 1)]
 
 
-def test_second_optimizer_belongs_to_the_same_step(code: Script) -> None:
-    train, other = code.loop(), Loader()
-    for _ in range(2):
-        code.batch(train)
-        code.step(4)
-        code.step(3, other)
-    assert code.rows() == [(8, 0, 8, 1), (8, 0, 8, 1)]
-
-
-def test_a_critic_s_steps_without_a_loader_are_one_row_with_its_generator_s(code: Script) -> None:
-    """From the second iteration on, when it is known that another optimizer steps: 64 samples each, and not 128."""
-    code.clock = StepClock(samples_per_step=64)
-    other = Loader()
-    for _ in range(10):
-        for _ in range(2):
-            backward(code)
-            code.step(4)
-        backward(code)
-        code.step(3, other)
-    assert code.rows()[2:] == [(64, 0, 17, 0)] * 9
-
-
-def test_several_steps_on_one_batch_are_one_row(code: Script) -> None:
-    """A critic that steps twice before its generator; minibatches of a rollout. The last batch leaves its pass over."""
-    train, other = code.loop(), Loader()
-    for index in range(4):
-        code.batch(train)
-        if index == 3:
-            code.leave(train)
-        for _ in range(2):
-            backward(code)
-            code.step(1)
-        backward(code)
-        code.step(1, other)
-    assert code.rows() == [(8, 0, 10, 1)] * 4
-
-
-def test_steps_without_a_new_gradient_are_one_row(code: Script) -> None:
-    """An optimizer that another one calls once for each group of parameters."""
-    code.clock = StepClock(samples_per_step=16)
-    for _ in range(3):
-        backward(code)
-        for _ in range(3):
-            code.step(1)
-    assert code.rows() == [(16, 0, 5, 0)] * 3
-
-
 def test_each_gradient_is_a_step_of_a_loop_without_a_loader(code: Script) -> None:
     code.clock = StepClock(samples_per_step=16)
     backward(code)
@@ -265,32 +183,6 @@ def test_a_pass_that_yields_no_further_batch_does_not_hold_its_row_for_ever(code
         backward(code, 0)
         code.step(1)
     assert [row[0] for row in code.rows()] == [8, 0]
-
-
-def test_batch_drawn_ahead_leaves_a_step_without(code: Script) -> None:
-    train = code.loop()
-    code.batch(train)
-    code.batch(train)
-    code.step(4)
-    code.leave(train)
-    code.step(4)
-    assert code.rows() == [(16, 0, 6, 2), (0, 0, 4, 0)]
-
-
-def test_time_after_a_pass_belongs_to_the_step_that_follows_it(code: Script) -> None:
-    for _ in range(2):
-        train = code.loop()
-        for _ in range(2):
-            code.batch(train)
-            code.step(4)
-        code.leave(train)
-        code.step(3)  # another batch, drawn ahead
-        code.compute(100)  # a checkpoint
-        val = code.loop()
-        code.batch(val)
-        code.leave(val)
-        code.compute(100)
-    assert [row[2] for row in code.rows()] == [5, 5, 3, 5, 5, 3]
 
 
 def backward(code: Script, seconds: float = 2.0) -> None:
@@ -390,7 +282,7 @@ def test_ticks_are_rare_after_the_first_steps(code: Script) -> None:
 
 
 def checksum(named: list[tuple[str, torch.Tensor]]) -> str:
-    return str(parameters.summary(named, 1)["checksum"])
+    return str(torch_facts.summary(named, 1)["checksum"])
 
 
 def test_checksum_sees_every_bit_and_dtype() -> None:
@@ -411,5 +303,5 @@ def test_checksum_sees_every_bit_and_dtype() -> None:
     }
     assert len(sums) == 6
     assert checksum([("w", weights.T)]) == checksum([("w", weights.T.contiguous())])
-    assert parameters.summary([("w", weights)], 1)["bytes"] == 30
-    assert parameters.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"
+    assert torch_facts.summary([("w", weights)], 1)["bytes"] == 30
+    assert torch_facts.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"

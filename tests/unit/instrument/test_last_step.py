@@ -27,15 +27,6 @@ CASES = {
             fail()
         """,
     ),
-    "in the step itself": (
-        False,
-        """
-        for batch in range(3):
-            step()
-            if batch == 1:
-                fail()
-        """,
-    ),
     "loops in functions": (
         True,
         """
@@ -52,17 +43,6 @@ CASES = {
             for path in ["a", "b"]:
                 fail()
         main()
-        """,
-    ),
-    "an epoch's own clean-up": (
-        False,
-        """
-        def epoch():
-            for batch in range(3):
-                step()
-            fail()
-        for number in range(2):
-            epoch()
         """,
     ),
     "clean-up because the training failed": (
@@ -96,7 +76,6 @@ CASES = {
         clean_up()
         """,
     ),
-    "a comprehension": (False, "[step() if batch < 2 else fail() for batch in range(3)]"),
     "before any step": (False, "fail()"),
 }
 

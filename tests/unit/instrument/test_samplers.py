@@ -13,7 +13,6 @@ from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import NEVER
 from ddp_ladder_instrument.samplers import Sampling
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
-from pytorch_lightning.overrides.distributed import _IndexBatchSamplerWrapper
 from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
 from timm.data.loader import MultiEpochsDataLoader
 from torch.utils.data import (
@@ -24,7 +23,6 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
-    SubsetRandomSampler,
     TensorDataset,
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -66,21 +64,10 @@ class Touchy(OfOnesOwn):
         raise RuntimeError("not yet")
 
 
-class HalfSequential(SequentialSampler):
-    """Has the name's ancestor, but goes its own way."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source) // 2))
-
-
 # name, shards, shuffles, orders itself, real samples of 12 on rank 1 of 2
 SAMPLERS: dict[str, tuple[Callable[[Data], Any], Sampling]] = {
     "sequential": (SequentialSampler, Sampling("SequentialSampler", False, False, True)),
     "random": (RandomSampler, Sampling("RandomSampler", False, True, True)),
-    "subset, which may be a part": (
-        lambda data: SubsetRandomSampler([1, 2, 3]),
-        Sampling("SubsetRandomSampler", None, True, True),
-    ),
     "distributed": (distributed, Sampling("DistributedSampler", True, True, False)),
     "torchdata": (
         lambda data: distributed(data, StatefulDistributedSampler),
@@ -104,15 +91,8 @@ SAMPLERS: dict[str, tuple[Callable[[Data], Any], Sampling]] = {
     ),
     "of one's own": (OfOnesOwn, Sampling("OfOnesOwn", None, None, False)),
     "of one's own, divided": (Divided, Sampling("Divided", True, True, False)),
-    "half": (HalfSequential, Sampling("HalfSequential", None, None, False)),
     "that raises": (Touchy, samplers.UNKNOWN),
-    "a list": (lambda data: [4, 3, 2], Sampling("list", None, None, False)),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers, "EPOCHS", set())
 
 
 @pytest.fixture
@@ -147,12 +127,6 @@ BATCH_SAMPLERS: dict[str, tuple[Callable[[BatchSampler], Any], Callable[[Data], 
         RandomSampler,
         Sampling("RandomSampler in BatchSamplerShard", True, True, True),
     ),
-    "accelerate around one's own": (
-        lambda batches: BatchSamplerShard(batches, 2, 1),
-        OfOnesOwn,
-        Sampling("OfOnesOwn in BatchSamplerShard", True, None, False),
-    ),
-    "Lightning": (_IndexBatchSamplerWrapper, distributed, SAMPLERS["distributed"][1]),
     "torchvision": (
         lambda batches: GroupedBatchSampler(batches.sampler, 2, False),
         distributed,
@@ -273,57 +247,42 @@ def test_the_size_of_batches_that_are_drawn_again_is_a_guess(data: Data) -> None
     assert facts([DataLoader(data, batch_size=8, sampler=RepeatSampler(data))])["unclear_sizes"] == [2, 8]
 
 
-class Counting(Divided):
-    """Counts its epochs by its own rule, under its own name."""
+class EpochsOfData(Data):
+    epoch = 0
 
-    def __init__(self, data: Data) -> None:
-        super().__init__(data)
-        del self.epoch
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
 
+
+def with_epochs(loader: DataLoader[Any], thing: Any, epochs: Iterable[int]) -> tuple[bool | None, int | None]:
+    def passes() -> Iterator[DataLoader[Any]]:
+        for epoch in epochs:
+            thing.set_epoch(epoch)
+            yield loader
+
+    found = facts(passes())
+    return found["set_epoch_called"], found["epochs_set"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "found"),
+    [((0, 1), (True, 2)), ((0, 1, 2), (True, 3)), ((0, 0, 0), (False, 1)), ((7, 7), (True, 1))],
+)
+def test_the_epochs_of_the_passes(data: Data, epochs: tuple[int, ...], found: tuple[bool, int]) -> None:
+    for sampler in (distributed(data), Divided(data), distributed(data, RepeatAugSampler)):
+        assert with_epochs(DataLoader(data, sampler=sampler), sampler, epochs) == found
+    having = EpochsOfData(torch.arange(12))
+    assert with_epochs(DataLoader(having, sampler=OfOnesOwn(data)), having, epochs) == found
+
+
+class OfAnotherName(Divided):
     def set_epoch(self, epoch: int) -> None:
         self.seed = epoch
 
 
-class EpochsOfData(Data):
-    def set_epoch(self, epoch: int) -> None:
-        pass
-
-
-def called(*passes: DataLoader[Any]) -> tuple[bool | None, int | None]:
-    found = facts(passes)
-    return found["set_epoch_called"], found["epochs_set"]
-
-
-@pytest.mark.parametrize("anew", [False, True])
-@pytest.mark.parametrize("base", [Counting, RepeatAugSampler])
-@pytest.mark.parametrize(("epochs", "known"), [((0, 1), None), ((0, 1, 2), 2), ((0, 0, 0), 1)])
-def test_the_epoch_before_the_first_pass_is_missed(
-    data: Data, base: Any, anew: bool, epochs: tuple[int, ...], known: int | None
-) -> None:
-    """It is this pass that shows which class to watch: of torchvision's RASampler and timm's, for example."""
-
-    class Own(base):  # type: ignore[misc]
-        def set_epoch(self, epoch: int) -> None:
-            self.number = epoch
-
-    def make() -> DataLoader[Any]:
-        return DataLoader(data, sampler=distributed(data, Own) if base is RepeatAugSampler else Own(data))
-
-    def passes() -> Iterator[DataLoader[Any]]:
-        loader = make()
-        for epoch in epochs:
-            loader = make() if anew else loader
-            loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
-            yield loader
-
-    found = facts(passes())
-    assert (found["set_epoch_called"], found["epochs_set"], found["passes"]) == (True, known, len(epochs))
-
-
-def test_set_epoch_of_a_dataset_counts_where_no_sampler_has_one(data: Data) -> None:
-    having = EpochsOfData(torch.arange(12))
-    plain = DataLoader(having, sampler=OfOnesOwn(data))
-    divided = DataLoader(having, sampler=Divided(data))
-    assert [called(plain)[0], called(plain, plain)[0], called(divided, divided)[0]] == [None, False, False]
-    having.set_epoch(1)
-    assert called(plain, plain)[0] is True
+def test_without_an_epoch_nothing_is_said(data: Data) -> None:
+    sampler = OfAnotherName(data)
+    del sampler.epoch
+    assert with_epochs(DataLoader(data, sampler=sampler), sampler, (0, 1)) == (None, None)
+    random = facts([DataLoader(data, shuffle=True)] * 2)
+    assert (random["set_epoch_called"], random["epochs_set"]) == (None, None)

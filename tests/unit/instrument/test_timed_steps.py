@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 import torch
+from ddp_ladder_instrument.batches import StepTable
 from ddp_ladder_instrument.ddp import SPARSEST, DdpTimings, is_timed, next_timed
-from ddp_ladder_instrument.table import StepTable
 
 STEPS = 4096
 
@@ -94,7 +94,7 @@ def test_times_belong_to_the_step_that_they_are_of(
     read_at = 0
     for step in range(steps):
         module.step(step)
-        table.add(1, 0, (step_s, 0.0, 0.0), 0.0)
+        table.add(1, 0, step_s, 0.0)
         if table.count >= read_at:
             read_at = timings.read(table.count)
     # The last step is given out in a next one, which there is not.

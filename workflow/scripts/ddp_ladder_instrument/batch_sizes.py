@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,19 +91,21 @@ class BatchSizes:
 class Content:
     """What a batch holds that may show its size.
 
-    firsts: first and number of dimensions of each tensor. seconds: second dimensions. lengths: of all lists.
-    records: length of the outermost list of samples that were not put together: mappings, tuples, objects.
-    texts: length of the outermost list without tensors.
+    firsts: first and number of dimensions of each tensor. seconds: second dimensions. lengths: of all lists, outermost
+    first. records: length of a list of samples that were not put together: mappings, tuples or objects of one kind.
+    sizes: what may be the number of samples.
     """
 
     def __init__(self, batch: object) -> None:
         self.firsts: list[tuple[int, int]] = []
         self.seconds: set[int] = set()
-        self.lengths: set[int] = set()
-        self.records: Optional[int] = None
-        self.texts: Optional[int] = None
+        self.lengths: list[int] = []
         self._search(batch, 0)
-        self.sizes = {size for size, _ in self.firsts}
+        kinds = {_kind(item) for item in batch} if isinstance(batch, (list, tuple)) else {None}
+        self.records = self.lengths[0] if self.lengths and len(kinds) == 1 and None not in kinds else None
+        self.sizes = {size for size, _ in self.firsts} or {*self.lengths}
+        if self.records and self.firsts:
+            self.sizes.add(self.records)
 
     def _search(self, batch: Any, depth: int) -> None:
         if isinstance(batch, LEAVES) or batch is None or depth > DEEPEST + 1:
@@ -114,16 +116,10 @@ class Content:
                 self.firsts.append((shape[0], len(shape)))
                 self.seconds.update(shape[1:2])
             return
-        tensors, texts, records = len(self.firsts), self.texts, self.records
+        if isinstance(batch, (list, tuple)) and batch:
+            self.lengths.append(len(batch))
         for item in parts(batch):
             self._search(item, depth + 1)
-        if isinstance(batch, (list, tuple)) and batch:
-            self.lengths.add(len(batch))
-            kinds = {_kind(item) for item in batch}
-            if len(kinds) == 1 and None not in kinds:
-                self.records = records or len(batch)
-            if len(self.firsts) == tensors and not any(isinstance(item, (list, tuple)) for item in batch):
-                self.texts = texts or len(batch)
 
 
 def _kind(item: Any) -> object:
@@ -183,31 +179,26 @@ def _shape(batch: Any) -> tuple[int, ...] | None:
 
 def _read(content: Content, usual: int | None) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch that nobody announced, and all sizes that it may have, if there are several."""
-    if not content.firsts:
-        return content.texts or 0, ()
-    sizes = content.sizes | ({content.records} if content.records else set())
-    if usual is not None and usual in sizes:
+    if usual is not None and usual in content.sizes:
         return usual, ()
+    unclear = tuple(sorted(content.sizes)) if len(content.sizes) > 1 else ()
+    if not content.firsts or (unclear and content.records):
+        return content.records or (content.lengths or [0])[0], unclear
     # Inputs have more dimensions than lengths and offsets.
-    most = max(content.firsts, key=lambda first: first[1])[0]
-    size = content.records if len(content.sizes) > 1 and content.records else most
-    return size, tuple(sorted(sizes)) if len(sizes) > 1 else ()
+    return max(content.firsts, key=lambda first: first[1])[0], unclear
 
 
 def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch for which the sampler gave ``announced`` indices, and what it may be if unclear."""
-    sizes, records, texts = content.sizes, content.records, content.texts
-    if announced in sizes or announced in content.lengths:
+    sizes = content.sizes
+    if announced in sizes or announced in content.lengths or announced in content.seconds:  # second: with time first
         return announced, ()
-    lone = next(iter(sizes)) if len(sizes) == 1 else announced
-    if lone < announced and not records and any(dimensions == 1 for _, dimensions in content.firsts):
-        return lone, ()  # labels, for example
-    if announced in content.seconds:  # sequences with their time first
-        return announced, ()
-    for left in (records, content.firsts[0][0] if sizes and not records else None, texts):
-        if left is not None and announced / 2 < left < announced:
-            return left, ()
-    return announced, tuple(sorted({announced, *sizes})) if sizes or texts else ()
+    near = [size for size in ({content.records} if content.records else sizes) if announced / 2 < size < announced]
+    if not near and len(sizes) == 1 and min(sizes) < announced:
+        near = [size for size, dimensions in content.firsts if dimensions == 1][:1]  # labels, for example
+    if len(near) == 1:  # the others were left out
+        return near[0], ()
+    return announced, tuple(sorted({announced, *sizes})) if sizes else ()
 
 
 def digest(batch: object) -> str | None:

@@ -1,4 +1,5 @@
-"""The batches of each step: which passes over a DataLoader it trains on, and which of their batches.
+"""The table of the steps, written as the rank's CSV, and the batches of each step: which passes over a DataLoader it
+trains on, and which of their batches.
 
 The training passes of a step are those that yielded batches for it, except
 
@@ -14,20 +15,105 @@ for as many backward passes.
 
 from __future__ import annotations
 
+import math
 import time
-from bisect import bisect_left
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
-
-from ddp_ladder_instrument.table import StepTable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import Segment
 
 NEVER = 2**62
 MOST = 10_000
-"""Validations, times in eval mode, saves and epochs that are recorded: one every minute makes 10,000 in a week."""
+"""Validations, times in eval mode, saves and epochs that are kept: one every minute makes 10,000 in a week."""
+CSV_HEADER = "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s\n"
+
+
+class DdpTimes(NamedTuple):
+    """DDP's times of a step, in seconds. overlap_s: the part of comm_s that the backward pass hides."""
+
+    forward_s: float
+    backward_s: float
+    comm_s: float
+    overlap_s: float
+
+
+class Row(NamedTuple):
+    """A step that the program reported itself; times in seconds."""
+
+    samples: int
+    step_time_s: float
+    data_wait_s: float
+
+
+class StepTable:
+    """The table's columns; times in seconds.
+
+    ended_at_s: Unix time on the host at the end of each step. A GPU may still be busy with it, or with earlier ones.
+    ddp: DDP's times of the steps that it timed, by row.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.samples = array("q")
+        self.padding_samples = array("q")
+        self.step_time_s = array("d")
+        self.data_wait_s = array("d")
+        self.ended_at_s = array("d")
+        self.ddp: dict[int, DdpTimes] = {}
+        self.first_step_ended_at_s: float | None = None
+        self._measured: int | None = None
+
+    def add(self, samples: int, padding_samples: int, step_time_s: float, data_wait_s: float) -> None:
+        """Add the row of a step that has just ended."""
+        self.samples.append(samples)
+        self.padding_samples.append(padding_samples)
+        self.step_time_s.append(step_time_s)
+        self.data_wait_s.append(data_wait_s)
+        self.ended_at_s.append(time.time())
+        if self.count == 0:
+            self.first_step_ended_at_s = self.ended_at_s[0]
+        self.count += 1
+
+    def extend(self, seconds: float) -> None:
+        """Add seconds up to now to the last row."""
+        self.step_time_s[-1] += seconds
+        self.ended_at_s[-1] = time.time()
+
+    def end_measured(self) -> None:
+        """Note that the rows that follow are not measured."""
+        self._measured = self.count
+
+    def drop_unmeasured(self) -> None:
+        """Remove the rows that are not measured."""
+        if self._measured is not None and self.count > self._measured:
+            self.count = self._measured
+            for column in (self.samples, self.padding_samples, self.step_time_s, self.data_wait_s, self.ended_at_s):
+                del column[self.count :]
+            self.ddp = {row: times for row, times in self.ddp.items() if row < self.count}
+
+    def adopt(self, rows: Sequence[Row]) -> None:
+        """Replace the rows with steps that the program reported itself."""
+        self.count = len(rows)
+        self.samples = array("q", [row.samples for row in rows])
+        self.padding_samples = array("q", [0] * len(rows))
+        self.step_time_s = array("d", [row.step_time_s for row in rows])
+        self.data_wait_s = array("d", [row.data_wait_s for row in rows])
+        self.ended_at_s = array("d", [math.nan] * len(rows))
+        self.ddp.clear()
+
+    def csv(self) -> Iterator[str]:
+        """Yield the rows as CSV lines; steps count from 1, an unknown end is nan, unknown times of DDP are empty."""
+        yield CSV_HEADER
+        for row in range(self.count):
+            ddp = self.ddp.get(row)
+            times = "{:.9f},{:.9f},{:.9f},{:.9f}".format(*ddp) if ddp else ",,,"
+            yield (
+                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},"
+                f"{self.data_wait_s[row]:.9f},{self.ended_at_s[row]:.3f},{times}\n"
+            )
 
 
 class Loop:
@@ -44,6 +130,8 @@ class Loop:
     backwards_at_begin, backwards_at_end: total count of backward passes when the pass yielded its first batch,
     and when it ended.
     dropped: no step trains on the batches since the last step.
+    in_eval_mode, between_steps: the last batch was drawn in the model's eval mode; and this began after a step, before
+    the next one's batch was drawn.
     """
 
     def __init__(self, loader: Callable[[], Any], real_samples: int) -> None:
@@ -75,7 +163,7 @@ class Loop:
         if self.carried_segments:
             self.carried_segments = []
         self.without_grad = False
-        self.in_eval_mode = False
+        self.in_eval_mode = self.between_steps = False
         self.dropped = False
 
     def add(self, size: int, left_out: int) -> None:
@@ -143,10 +231,10 @@ class Phases:
     """
 
     def __init__(self) -> None:
-        self._validations_s: list[tuple[float, float, Loop]] = []
-        self._evals_s: list[tuple[float, float, bool]] = []  # in which no pass began; True: a batch had been drawn
-        self._saves_s: list[tuple[float, float]] = []
-        self._epoch_steps: list[int] = []
+        self._validations_s: deque[tuple[float, float, Loop]] = deque(maxlen=MOST)
+        self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
+        self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
 
     def begin_evaluation(self) -> None:
@@ -154,59 +242,41 @@ class Phases:
         self._evaluating_since_s = time.time()
 
     def drop_evaluation(self) -> None:
-        """Note that the model trains in eval mode: this was no validation."""
+        """Note that what was done in eval mode is training: this was no validation."""
         self._evaluating_since_s = None
 
-    def end_evaluation(self, drawn: bool, loop: Optional[Loop]) -> None:
-        """Note that it was put in training mode.
-
-        drawn: the batch of the running step had been drawn. loop: the pass that began in between, if any.
-        """
+    def end_evaluation(self, loop: Optional[Loop]) -> None:
+        """Note that it was put in training mode. loop: the pass that began in between, if any."""
         began_s, self._evaluating_since_s = self._evaluating_since_s, None
         if began_s is None:
             return
         if loop is not None:
-            self._add(began_s, loop)
-        elif len(self._evals_s) < MOST:
-            self._evals_s.append((began_s, time.time(), drawn))
+            self._validations_s.append((began_s, time.time(), loop))
+        else:
+            self._evals_s.append((began_s, time.time()))
 
     def end_pass(self, loop: Loop) -> None:
         """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
-        self._add(loop.began_at_s, loop)
-
-    def _add(self, began_s: float, loop: Loop) -> None:
-        if len(self._validations_s) < MOST:
-            self._validations_s.append((began_s, time.time(), loop))
+        self._validations_s.append((loop.began_at_s, time.time(), loop))
 
     def add_save(self, _args: object, took_s: float) -> None:
         """Note a torch.save that ends now."""
-        if len(self._saves_s) < MOST:
-            self._saves_s.append((time.time() - took_s, time.time()))
+        self._saves_s.append((time.time() - took_s, time.time()))
 
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
-        if len(self._epoch_steps) < MOST and self._epoch_steps[-1:] != [step]:
+        if not self._epoch_steps or self._epoch_steps[-1] != step:
             self._epoch_steps.append(step)
-
-    def count_eval_time(self, table: StepTable) -> None:
-        """Count the time in eval mode that is training in the steps of the table; it is no validation."""
-        between, within = table.count_eval_time()
-        self._evals_s = [
-            (begin_s, end_s, drawn)
-            for begin_s, end_s, drawn in self._evals_s
-            if bisect_left(table.ended_at_s, end_s) not in (within if drawn else between)
-        ]
 
     def summary(self) -> dict[str, Any]:
         """Return the record's ``phases``; an evaluation that is not over ends now."""
-        self.end_evaluation(False, None)
+        self.end_evaluation(None)
         validations_s = [(begin_s, end_s) for begin_s, end_s, loop in self._validations_s if not loop.stepped]
-        unknown_s = [(begin_s, end_s) for begin_s, end_s, _ in self._evals_s]
         return {
-            "epoch_steps": self._epoch_steps,
-            "validations_s": sorted(validations_s + unknown_s),
-            "without_a_pass_s": unknown_s,
-            "saves_s": self._saves_s,
+            "epoch_steps": [*self._epoch_steps],
+            "validations_s": sorted([*validations_s, *self._evals_s]),
+            "without_a_pass_s": [*self._evals_s],
+            "saves_s": [*self._saves_s],
         }
 
 

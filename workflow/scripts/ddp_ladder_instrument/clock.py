@@ -7,7 +7,8 @@ A step ends with an optimizer's step. A further step of an optimizer belongs to 
 - if no batch was drawn since, from a pass that goes on: several steps on one batch are one step of the training.
 
 A step's time is that of its training passes (module ``batches``): validation is another pass. The time between two
-passes, or between the model's ``eval()`` and ``train()``, belongs to no step, unless eval mode recurs in most steps.
+passes, or between the model's ``eval()`` and ``train()``, belongs to no step. But eval mode is training if the step's
+batch had been drawn and no pass begins meanwhile (adversarial examples, a rollout on the batch).
 A step between the end of a pass and the next pass (its last batch was drawn ahead, or ends an accumulation) gets the
 time since that end. A training loop without a DataLoader gets the time that belongs to no pass.
 """
@@ -19,8 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches
-from ddp_ladder_instrument.table import Parts, StepTable
+from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, StepBatches, StepTable
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
@@ -48,7 +48,6 @@ class OptimizerSteps:
         self._row_optimizer: Callable[[], Any] = lambda: None
         self.in_row = 0
         self.in_row_before = 0
-        self._has_another = self._had_another = False  # another optimizer stepped in this row, and in the one before
 
     def count(self, optimizer: Any) -> None:
         """Count a step of this optimizer."""
@@ -69,17 +68,10 @@ class OptimizerSteps:
         self._row_optimizer = self._last
         self.in_row_before = self.in_row
         self.in_row = 1
-        self._had_another, self._has_another = self._has_another, False
 
     def extend_row(self) -> None:
         """Note that the step that was counted last belongs to the last row."""
         self.in_row += 1
-        self._has_another = self._has_another or self._last() is not self._row_optimizer()
-
-    @property
-    def awaits_another(self) -> bool:
-        """True if another optimizer has still to step in this row, as it did in the row before."""
-        return self._had_another and not self._has_another
 
     @property
     def all_stepped(self) -> bool:
@@ -90,12 +82,11 @@ class OptimizerSteps:
 class PassTimer:
     """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
 
-    Time in the model's eval mode is set aside: only the steps around it show whether it is training (module ``table``).
     Seconds: time.perf_counter().
 
-    loop: the pass that was entered last and is not over; the running segment belongs to it.
+    loop: the pass that was entered last and is not over; the running segment belongs to it. None: to no step.
     after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
-    between, within: own the time in eval mode, before and after the batch of the running step was drawn.
+    evaluating, between_steps: the model is in eval mode; and had been put there before the step's batch was drawn.
     timeline: also times the segments on the GPU. without_loader: no step had a DataLoader so far.
     paused_at: the number of steps when the training mode last ended.
     """
@@ -104,19 +95,17 @@ class PassTimer:
         self._table = table
         self._phases = phases
         self.timeline: CudaTimeline | None = None
-        self.evaluating = False
+        self.evaluating = self.between_steps = False
         self.without_loader = True
         self.paused_at = -1
-        self.after, self.outside, self.between, self.within = (Loop(lambda: None, NEVER) for _ in range(4))
+        self.after, self.outside = Loop(lambda: None, NEVER), Loop(lambda: None, NEVER)
         self.outside.begin_step(0)
         self.loop: Loop | None = self.outside
         self._begin_s = time.perf_counter()
         self._begin_mark: Mark | None = None
         self._evaluated: Loop | None = None  # the pass whose segment eval() ended
-        self._aside = self.between  # the owner of the time since eval()
-        self._aside_before: tuple[float, int] = (0.0, 0)  # its seconds and segments at eval()
+        self._evaluated_with: tuple[float, int] = (0.0, 0)  # its seconds and segments at eval()
         self._validation: Loop | None = None  # the pass that began since eval()
-        self._resumed: Loop | None = None  # where the time since train() goes if it leads to no step but to a batch
 
     def started(self) -> None:
         """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
@@ -126,24 +115,22 @@ class PassTimer:
 
     def enter(self, loop: Loop, now_s: float) -> None:
         """Make this pass the active one."""
-        if self.loop is self.after:  # that time was between two passes and belongs to no step, or follows eval mode
-            self.loop = self._resumed
+        if self.loop is self.after:  # that time was between two passes, or followed eval mode: it belongs to no step
+            self.loop = None
         if loop.before is None:
             loop.before = self.loop
         if self.evaluating and loop.step < 0:  # it begins
             self._validation = self._validation or loop
-        self._resumed = None
         self._own(loop, now_s)
 
     def leave(self, loop: Loop) -> None:
         """Return to the pass before this one, which is over."""
         if self.loop is loop:
-            self._own(self._return_to(loop.before) or self.after, time.perf_counter())
-            self._resumed = None
+            self._own(self._return_to(loop.before), time.perf_counter())
         loop.before = None
 
     def eval_mode(self) -> None:
-        """Set the time from now on aside: the trained model was put in eval mode."""
+        """Note that the trained model was put in eval mode: the time from now on may be a validation."""
         if self.evaluating:
             return
         self.evaluating = True
@@ -152,42 +139,43 @@ class PassTimer:
             self._phases.begin_evaluation()
         self._evaluated = owner = self.loop
         self._validation = None
-        drawn = owner is not None and owner.is_drawn(count)
-        self._aside = aside = self.within if drawn else self.between
-        if aside.step != count:
-            aside.begin_step(count)
-        self._aside_before = (aside.carried_s, len(aside.carried_segments))
-        # Between two steps, the time since the last one is as little training as what follows.
-        self._own(aside, time.perf_counter(), None if drawn or owner is None or owner is self.outside else aside)
+        self.between_steps = owner is None or not owner.is_drawn(count)
+        if not self.between_steps:
+            self._own(owner, time.perf_counter())
+        else:
+            if owner is not self.outside:  # the time since the last step is as little training as what follows
+                self.loop = None
+            self._own(None, time.perf_counter())
+        self._evaluated_with = (owner.carried_s, len(owner.carried_segments)) if owner is not None else (0.0, 0)
 
     def train_mode(self) -> None:
         """Resume the time of the training: its model was put in training mode."""
         if not self.evaluating:
             return
         self.evaluating = False
-        if self.loop is self._aside:
-            self._own(self._return_to(self._evaluated) or self.after, time.perf_counter())
-        if self._validation is None:
-            self._resumed = self._aside
+        self._own(self._return_to(self._evaluated), time.perf_counter())
+        if self.between_steps or self._validation is not None:
+            self._phases.end_evaluation(self._validation)
         else:
-            self._aside.carried_s, segments = self._aside_before
-            del self._aside.carried_segments[segments:]
-        self._phases.end_evaluation(self._aside is self.within, self._validation)
+            self._phases.drop_evaluation()
+        if self._validation is not None and self._evaluated is not None and not self.between_steps:
+            self._evaluated.carried_s, segments = self._evaluated_with
+            del self._evaluated.carried_segments[segments:]
 
     def trained_in_eval_mode(self) -> None:
         """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
-        if self.loop is self._aside:
+        if self.loop is None:
             self.loop = self._evaluated
         self.evaluating = False
         self._phases.drop_evaluation()
 
     def _return_to(self, loop: Loop | None) -> Loop | None:
         """Return the owner of the time after an interruption of ``loop``: that pass, if in the middle of a step."""
-        if loop is self._aside:
-            return loop if self.evaluating else None
-        if loop is self.after or (loop is self.outside and self.without_loader):
+        if loop is self.outside and self.without_loader:
             return loop
-        return loop if loop is not None and loop.living and loop.is_drawn(self._table.count) else None
+        if loop is not None and loop.living and loop.is_drawn(self._table.count):
+            return loop
+        return None if self.evaluating else self.after
 
     def give_after_to(self, loop: Loop) -> None:
         """Give the time since the end of the last pass to this one."""
@@ -211,33 +199,18 @@ class PassTimer:
         if self._begin_mark is not None and mark is not None:
             owner.carried_segments.append((self._begin_mark, mark))
 
-    def extend_row(self, trained: Sequence[Loop], aside: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
-        """Add the time up to now to the last row, which trained on these passes."""
-        seconds, segments = self.collect([*(trained or [self.outside]), self.after], aside, now_s, mark)
+    def extend_row(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> None:
+        """Add the time of these passes up to now to the last row."""
+        seconds, segments = self.collect(owners, now_s, mark)
         self._table.extend(seconds)
         if self.timeline is not None:
             self.timeline.extend(self._table.count - 1, segments)
 
-    def collect(
-        self, owners: Sequence[Loop], aside: Sequence[Loop], now_s: float, mark: Mark | None
-    ) -> tuple[Parts[float], Parts[list[Segment]]]:
+    def collect(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
         """Take and return the seconds and segments of a row up to now, when the next segment begins.
 
-        owners: whose time is training. aside: passes whose time is set aside, as that in eval mode is.
+        owners: whose time is training.
         """
-        train_s, train = self._take(owners, now_s, mark)
-        between_s = within_s = 0.0
-        between: list[Segment] = []
-        within: list[Segment] = []
-        if aside or self._table.count in (self.between.step, self.within.step):
-            between_s, between = self._take((self.between, *aside), now_s, mark)
-            within_s, within = self._take((self.within,), now_s, mark)
-        self._begin_s = now_s
-        self._begin_mark = mark
-        self._resumed = None
-        return (train_s, between_s, within_s), (train, between, within)
-
-    def _take(self, owners: Sequence[Loop], now_s: float, mark: Mark | None) -> tuple[float, list[Segment]]:
         seconds = 0.0
         segments: list[Segment] = []
         for owner in owners:
@@ -251,6 +224,8 @@ class PassTimer:
                 seconds += now_s - self._begin_s
                 if mark is not None and self._begin_mark is not None:
                     segments.append((self._begin_mark, mark))
+        self._begin_s = now_s
+        self._begin_mark = mark
         return seconds, segments
 
 
@@ -278,7 +253,7 @@ class StepClock:
         self.read_times: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
-        self.drawn_elsewhere: Loop | None = None  # the newest pass that another thread draws from, unseen
+        self.drawn_elsewhere = False  # another thread draws from a pass, unseen
         self.on_elsewhere: Callable[[], None] = lambda: None
         self._ended = False
         self._tick_at_s = 0.0
@@ -290,6 +265,7 @@ class StepClock:
         self.batches.add(loop, size, left_out)
         loop.without_grad = not self.grad_enabled()
         loop.in_eval_mode = self.timer.evaluating
+        loop.between_steps = loop.in_eval_mode and self.timer.between_steps
         loop.wait_s += time.perf_counter() - entered_s
 
     def left(self, loop: Loop) -> None:
@@ -324,9 +300,8 @@ class StepClock:
         if self.timer.evaluating:
             self.timer.trained_in_eval_mode()
         batches = self.batches
-        if self.drawn_elsewhere is not None and not batches.pending:
+        if self.drawn_elsewhere and not batches.pending:
             self.on_elsewhere()
-            self.timer.leave(self.drawn_elsewhere)
         loops = batches.training()
         if not loops and self.table.count and self._continues_row(optimizer):
             self._extend_row(now_s, mark)
@@ -357,7 +332,7 @@ class StepClock:
         if self._row_had_gradients and not self.backwards.is_seen:
             return steps < MOST_STEPS
         if batches.samples_per_step is not None and not all(self._drew):
-            return self.optimizers.awaits_another and steps < MOST_STEPS
+            return False
         if batches.drawn_ahead():
             return False
         if any(loop.living for loop in batches.trained):
@@ -366,11 +341,10 @@ class StepClock:
 
     def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
         samples, padding, wait_s = self.batches.count_samples(loops)
-        owners = self._owners(loops)
-        seconds, segments = self.timer.collect(owners, self._aside(owners), now_s, mark)
+        seconds, segments = self.timer.collect(self._owners(loops), now_s, mark)
         if self.timer.timeline is not None:
             self.timer.timeline.add(self.table.count, segments)
-            self.timer.timeline.harvest(self.table.times_s)
+            self.timer.timeline.harvest(self.table.step_time_s)
         self.table.add(samples, padding, seconds, wait_s)
         if loops:
             self.batches.trained = loops
@@ -381,20 +355,20 @@ class StepClock:
 
     def _owners(self, loops: list[Loop]) -> list[Loop]:
         """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
-        trained, timer = self.batches.trained, self.timer
-        if loops and loops == trained and timer.loop is not timer.after:
+        trained, pending, timer = self.batches.trained, self.batches.pending, self.timer
+        if loops and loops == trained == pending and timer.loop is not timer.after:
             return loops
         before = [loop for loop in trained if loop not in loops and (loop.living or not loops)]
-        dropped = [loop for loop in self.batches.pending if loop.dropped and loop not in before]  # they took time
-        return [*before, *dropped, *(loops or [timer.outside]), timer.after]
+        dropped = [loop for loop in pending if loop.dropped]  # they took time
+        return [*dict.fromkeys([*before, *dropped, *self._beside(loops), *(loops or [timer.outside]), timer.after])]
 
-    def _aside(self, owners: list[Loop]) -> list[Loop]:
-        """Return the passes that go on and were drawn in eval mode or without gradients: a rollout's, or validation."""
-        pending = self.batches.pending
-        return [] if pending == owners else [loop for loop in pending if loop.living and loop not in owners]
+    def _beside(self, loops: list[Loop]) -> list[Loop]:
+        """Return the other passes that yielded for a step and go on: what followed their batches leads to the step."""
+        return [loop for loop in self.batches.pending if loop not in loops and loop.living and not loop.between_steps]
 
     def _extend_row(self, now_s: float, mark: Mark | None) -> None:
         trained = self.batches.trained
-        self.timer.extend_row(trained, self._aside(trained), now_s, mark)
+        owners = [*(trained or [self.timer.outside]), *self._beside(trained), self.timer.after]
+        self.timer.extend_row(owners, now_s, mark)
         self.batches.drop_pending()
         self.optimizers.extend_row()

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.batches import NEVER
-from ddp_ladder_instrument.table import DdpTimes, StepTable
+from ddp_ladder_instrument.batches import NEVER, DdpTimes, StepTable
 
 EARLY_ITERATIONS = 10
 """DDP times its first ten iterations always."""

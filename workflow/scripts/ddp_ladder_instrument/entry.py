@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from ddp_ladder_instrument import files
+from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
 from ddp_ladder_instrument.measurement import Measurement, write_or_note
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
 from ddp_ladder_instrument.python_hooks import count_processes, on_hard_exit, refuse_exec, watch_cycles
-from ddp_ladder_instrument.settings import RunSettingsError, read_run_settings
 
 USAGE_EXIT_CODE = 2
 HELP = """\

@@ -12,7 +12,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import Any
 
@@ -21,8 +21,8 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
-from ddp_ladder_instrument.parameters import FSDP_SHARDS
 from ddp_ladder_instrument.python_hooks import refuse_rank
+from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
@@ -79,12 +79,10 @@ def patch(owner: Any, name: str, wrap: Wrap) -> None:
     setattr(owner, name, not_compiled(functools.wraps(original)(wrap(original))))
 
 
-def patch_optimizers(*notify: Callable[..., None]) -> None:
-    """Call these after every step of every optimizer."""
+def patch_optimizers(notify: Callable[..., None]) -> None:
+    """Call this after every step of every optimizer."""
     # Imported by name: torch.optim deletes its attribute ``optimizer``.
-    optimizer = importlib.import_module("torch.optim.optimizer")
-    for each in notify:
-        optimizer.register_optimizer_step_post_hook(eager(each))
+    importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(eager(notify))
 
 
 def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> None:
@@ -194,35 +192,32 @@ def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None
 
 
 class Trained:
-    """The modules that are trained as a whole, as opposed to their parts and to other models."""
+    """The modules that are trained as a whole, as opposed to their parts and to other models.
 
-    def __init__(self) -> None:
-        self._ends: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+    optimizers: those that have stepped.
+    """
+
+    def __init__(self, optimizers: Collection[Any]) -> None:
+        self._optimizers = optimizers
         self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
-    def add(self, optimizer: Any) -> None:
-        """Add the modules that hold all parameters of this optimizer."""
-        parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-        self._ends = [ends for ends in self._ends if ends[0]() is not None]
-        if parameters:
-            self._ends.append((weakref.ref(parameters[0]), weakref.ref(parameters[-1])))
-            self._known.clear()
+    def forget(self) -> None:
+        """Look again, as there is another optimizer."""
+        self._known.clear()
 
     def holds(self, module: Any) -> bool:
         """Return True if ``module`` is trained as a whole: it has an optimizer's first and last parameter."""
-        if not self._ends:
-            return False
         known = self._known.get(module)
         if known is None:
             held = {id(parameter) for parameter in module.parameters()}
-            known = any(id(first()) in held and id(last()) in held for first, last in self._ends)
+            each = [[tensor for group in one.param_groups for tensor in group["params"]] for one in self._optimizers]
+            known = any({id(tensors[0]), id(tensors[-1])} <= held for tensors in each if tensors)
             self._known[module] = known
         return known
 
 
 def patch_modes(timer: PassTimer, trained: Trained) -> None:
     """Notify the timer of eval() and train() on a model that is trained as a whole."""
-
     holds, eval_mode, train_mode = eager(trained.holds), eager(timer.eval_mode), eager(timer.train_mode)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

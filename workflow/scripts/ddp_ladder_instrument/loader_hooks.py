@@ -54,47 +54,35 @@ def _patch_kinds(single: type, several: type, clock: StepClock) -> None:
         patch(kind, "_next_data", lambda original: _next(original, clock))
 
 
-class _Holder:
-    """Holds the pass that a cycle makes now; it ends with the cycle."""
-
-
 def patch_cycles(clock: StepClock) -> None:
     """Count the batches that itertools.cycle gives again."""
-    begin_pass, enter = _begin_pass(clock), clock.timer.enter
-
-    @eager
-    def count_again(
-        holder: _Holder, first: Loop, index: int, batch: object, size: int | None, entered_s: float
-    ) -> None:
-        if _is_inside():
-            return
-        if index == 0:
-            again = Loop(first.loader, first.real_samples)
-            again.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
-            begin_pass(holder, again, None)
-        loop: Loop = holder.__dict__[LOOP_ATTRIBUTE]
-        if clock.timer.loop is not loop:
-            enter(loop, entered_s)
-        _count(clock, loop, batch, size, entered_s)
+    enter, end, count = eager(clock.timer.enter), _end(clock), eager(_count)
 
     @not_compiled
-    def watched(first: Loop, cycle: Iterator[Any]) -> Iterator[Any]:
-        holder, sizes, repeated = _Holder(), [], 0
-        entered_s = time.perf_counter()  # before the end of the first pass, which is a part of the wait
-        for batch in cycle:
-            if first.living:
-                sizes.append(first.sizes[-1][0] if first.sizes else None)
-            elif sizes:
-                count_again(holder, first, repeated % len(sizes), batch, sizes[repeated % len(sizes)], entered_s)
-                repeated += 1
+    def counted(first: Loop, iterator: Iterator[Any]) -> Iterator[Any]:
+        kept: list[tuple[Any, int | None]] = []
+        for batch in iterator:
+            kept.append((batch, first.sizes[-1][0] if first.sizes else None))
             yield batch
-            entered_s = time.perf_counter()
+        while kept:
+            loop = Loop(first.loader, first.real_samples)
+            loop.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
+            try:
+                for batch, size in kept:
+                    if not _is_inside():
+                        entered_s = time.perf_counter()
+                        if clock.timer.loop is not loop:
+                            enter(loop, entered_s)
+                        count(clock, loop, batch, size, entered_s)
+                    yield batch
+            finally:
+                end(loop)
 
-    def of_pass(iterator: Any, cycle: Iterator[Any]) -> Iterator[Any]:
+    def of_pass(iterator: Any) -> Any:
         first = getattr(iterator, "__dict__", {}).get(LOOP_ATTRIBUTE)
-        return cycle if first is None else watched(first, cycle)
+        return None if first is None else counted(first, iterator)
 
-    Cycle.watched = of_pass
+    Cycle.counted = of_pass
 
 
 def patch_indices() -> None:
@@ -140,7 +128,7 @@ def _is_inside() -> bool:
 
 def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     """Begin a pass where an iterator is made, or begins anew."""
-    begin_pass, enter, leave = _begin_pass(clock), eager(clock.timer.enter), eager(clock.timer.leave)
+    end, enter, leave = _end(clock), eager(clock.timer.enter), eager(clock.timer.leave)
     new_loop = eager(samplers.new_loop)
 
     def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -156,38 +144,34 @@ def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
             original(self, loader, *args, **kwargs)
         finally:
             INSIDE.loader = INSIDE.loader and not is_main
-        begin_pass(self, loop, loader)
+        before = self.__dict__.get(LOOP_ATTRIBUTE)
+        if before is not None:  # persistent workers: the same iterator again
+            end(before)
+        setattr(self, LOOP_ATTRIBUTE, loop)
+        loop.iterator = weakref.ref(self, lambda _: end(loop))
         leave(loop)  # its first batch may be drawn much later
         loop.wait_s += time.perf_counter() - entered_s
 
     return make
 
 
-def _begin_pass(clock: StepClock) -> Callable[[Any, Loop, Any], None]:
+def _end(clock: StepClock) -> Callable[[Loop], None]:
+    """Return what ends a pass that is abandoned, or whose iterator or generator is gone."""
     # When the interpreter ends, the names of modules may be None: what runs then holds its own.
     get_process, is_ending = os.getpid, sys.is_finalizing
     process = get_process()
 
     @eager
-    def begin_pass(iterator: Any, loop: Loop, loader: Any) -> None:
-        before = iterator.__dict__.get(LOOP_ATTRIBUTE)
-        if before is not None and before.living:  # persistent workers: the same iterator again
-            end(before)
-        setattr(iterator, LOOP_ATTRIBUTE, loop)
-        loop.iterator = weakref.ref(iterator, lambda _: gone(loop))
-
-    def gone(loop: Loop) -> None:
-        if loop.living and not is_ending() and get_process() == process:
-            end(loop)
-
     def end(loop: Loop) -> None:
+        if not loop.living or is_ending() or get_process() != process:
+            return
         if loop.batch_sizes.seen:
             clock.left(loop)
         else:  # nothing was drawn
             loop.living = False
             clock.timer.leave(loop)
 
-    return begin_pass
+    return end
 
 
 def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
@@ -202,7 +186,7 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
         loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
         if not is_main and outer is None:
-            clock.drawn_elsewhere = loop
+            clock.drawn_elsewhere = loop is not None
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
         if not is_main or INSIDE.loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)
@@ -273,7 +257,7 @@ def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
 def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> Callable[..., Any]:
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
     new_loop, count = eager(samplers.new_loop), eager(_count)
-    enter, left = eager(clock.timer.enter), eager(clock.left)
+    enter, end = eager(clock.timer.enter), _end(clock)
 
     def iterate(self: Any) -> Iterator[Any]:
         if _is_inside():
@@ -300,7 +284,7 @@ def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> C
                 yield batch
                 entered_s = time.perf_counter()
         finally:
-            left(loop)
+            end(loop)
             if hasattr(inner, "close"):  # an islice has none
                 inner.close()
 
@@ -340,8 +324,8 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
     known: list[bool] = []
 
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        worker = get_worker_info()
-        if worker is None or not _newest:
+        worker = get_worker_info() if _newest else None
+        if worker is None:
             return original(self, possibly_batched_index)
         begin_s = time.perf_counter()
         batch = original(self, possibly_batched_index)

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress
 from ddp_ladder_instrument.clock import StepClock
-from ddp_ladder_instrument.files import NotMeasured, one_line, write_atomically
+from ddp_ladder_instrument.files import NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
-from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
 
 if TYPE_CHECKING:
@@ -134,7 +133,6 @@ class Measurement:
             self.not_measured.attempt("max_seconds", self._limits.release)
             self._close_timeline()
             table.drop_unmeasured()
-            self.clock.phases.count_eval_time(table)
         elif "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
             self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
@@ -151,7 +149,7 @@ class Measurement:
             self.source = "none"
 
     def _close_timeline(self) -> None:
-        timeline, times_s = self.clock.timer.timeline, self.clock.table.times_s
+        timeline, times_s = self.clock.timer.timeline, self.clock.table.step_time_s
         if timeline is None:
             return
         # After a failure the device may wait for a rank that is gone; waiting for the device would hang.

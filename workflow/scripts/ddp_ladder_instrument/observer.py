@@ -6,20 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import DistributedSampler
 
-from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, parameters, samplers, torch_facts
+from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
-from ddp_ladder_instrument.files import NotMeasured
+from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.hooks import Backwards
-from ddp_ladder_instrument.parameters import Kept, Named
 from ddp_ladder_instrument.program import LastStep
 from ddp_ladder_instrument.samplers import TrainingLoader
-from ddp_ladder_instrument.settings import RunSettings
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.torch_facts import CudaTimeline, RankFacts
+from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
 
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
@@ -45,7 +42,7 @@ class TorchObserver:
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
         self.process_group_s: float | None = None
-        self._trained = hooks.Trained()
+        self._trained = hooks.Trained(clock.optimizers.known)
         self._stop_watching: Callable[[], None] | None = None
 
     def install(self) -> None:
@@ -64,13 +61,12 @@ class TorchObserver:
         clock.on_elsewhere = self._on_elsewhere
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
-        patch("steps", lambda: hooks.patch_optimizers(clock.after_step, self.last_step.note))
+        patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
         patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
-        patch("loader.set_epoch_called", lambda: samplers.watch_class(DistributedSampler))
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("loss", self.backwards.install)
@@ -86,7 +82,6 @@ class TorchObserver:
     def _on_process_group(self, took_s: float) -> None:
         step = self._clock.table.count
         self.world.observe()
-        self._clock.check_at = self._limits.new_group(step)
         # A group that is made again later is no part of the start-up.
         self.process_group_s = (self.process_group_s or 0.0) + (0.0 if step else took_s)
         self._clock.timer.started()
@@ -102,7 +97,8 @@ class TorchObserver:
         self.optimizers.add(torch_facts.optimizer_name(optimizer))
         self.world.observe()
         self._use_device(self.kept.add_optimizer(optimizer))
-        self._trained.add(optimizer)
+        self._trained.forget()
+        self.last_step.note()
 
     def _use_device(self, named: Named) -> None:
         """Use the device of these parameters for the timing, unless one is set."""
@@ -129,6 +125,7 @@ class TorchObserver:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
     def _on_tick(self) -> None:
+        self.last_step.note()
         if self._limits.ended_by is not None:  # what follows is not measured
             return
         if self._stop_watching is not None and self._clock.table.count >= AUTOCAST_STEPS:
@@ -166,9 +163,9 @@ class TorchObserver:
         elif self._wants_cuda:
             record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
         if named and can_read:
-            record["parameters"] = attempt("parameters", lambda: parameters.summary(named, self.world.size))
+            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.size))
         return record, {
-            "parameter_dtype": parameters.main_dtype(named) if named else None,
+            "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
             "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
             "compiled_graphs": attempt("compiled_graphs", torch_facts.compiled_graphs),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import ctypes
-import dis
 import hashlib
 import io
 import linecache
@@ -200,7 +199,7 @@ def exit_code(error: BaseException | None) -> int:
 
 
 class LastStep:
-    """The calls that led to the last optimizer step, innermost first: code, and offset of the instruction.
+    """The calls that led to a late optimizer step, innermost first: code and line.
 
     An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a
     validation between two epochs) may have cut the training short, even if no step would have followed.
@@ -209,11 +208,11 @@ class LastStep:
     def __init__(self) -> None:
         self._calls: list[tuple[CodeType, int]] = []
 
-    def note(self, *_: object) -> None:
-        """Note the calls that led to this optimizer step."""
+    def note(self) -> None:
+        """Note the calls that led to this optimizer step; not at each step, as all of a loop tell the same."""
         frame, calls = sys._getframe(1), []
         while frame is not None:
-            calls.append((frame.f_code, frame.f_lasti))
+            calls.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back  # type: ignore[assignment]
         self._calls = calls
 
@@ -231,10 +230,9 @@ def _after_loops(steps: list[tuple[CodeType, int]], trace: TracebackType | None)
     What was caught in a function that is none of the step's calls interrupted none of its loops.
     """
     place = next((k for k, (code, _) in enumerate(steps) if trace and code is trace.tb_frame.f_code), len(steps))
-    for code, offset in steps[place:]:
+    for code, step_line in steps[place:]:
         if trace is None or trace.tb_frame.f_code is not code:
             break
-        step_line = [line for begin, line in dis.findlinestarts(code) if begin <= offset and line][-1]
         if trace.tb_lineno <= _end_of_loops(code, step_line):
             return False
         if trace.tb_lineno != step_line:

@@ -34,9 +34,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from ddp_ladder_instrument.batches import Row
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import write_atomically
-from ddp_ladder_instrument.table import Row
 
 METRICS_VARIABLE = "DDP_LADDER_METRICS"
 HEADER_BYTES = 512

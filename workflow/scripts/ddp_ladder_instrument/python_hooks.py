@@ -31,8 +31,9 @@ def when_imported(name: str, action: Action) -> None:
     if name in sys.modules:
         action(0.0)
         return
-    _WATCHER.actions.setdefault(name, []).append(action)
-    _WATCHER.come_first()
+    _WATCHER.actions[name] = action
+    if _WATCHER not in sys.meta_path:
+        sys.meta_path.insert(0, _WATCHER)
 
 
 class _Watcher(MetaPathFinder):
@@ -42,17 +43,11 @@ class _Watcher(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        self.actions: dict[str, list[Action]] = {}
-
-    def come_first(self) -> None:
-        """Move to the front: a finder before this one could load a watched module unnoticed."""
-        if not sys.meta_path or sys.meta_path[0] is not self:
-            sys.meta_path.insert(0, self)
+        self.actions: dict[str, Action] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        self.come_first()
         if fullname not in self.actions:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]:
@@ -72,7 +67,8 @@ class _Watcher(MetaPathFinder):
             begin_s = time.perf_counter()
             original(module)
             vars(loader).pop("exec_module", None)
-            for action in self.actions.pop(module.__name__, ()):  # once, even if two threads import it
+            action = self.actions.pop(module.__name__, None)  # once, even if two threads import it
+            if action is not None:
                 action(time.perf_counter() - begin_s)
 
         loader.exec_module = exec_module
@@ -82,20 +78,17 @@ _WATCHER = _Watcher()
 
 
 class Cycle(itertools.cycle):  # type: ignore[type-arg]
-    """Replaces itertools.cycle, also in pickles. It gives the batches of a pass again, unseen by their loader.
+    """Replaces itertools.cycle, which gives the batches of a pass again, unseen by their loader.
 
-    watched: returns, of the iterator of a pass over a DataLoader, the cycle in which each batch is counted.
+    counted: returns, of the iterator of a pass over a DataLoader, a cycle in which each batch is counted; else None.
     """
 
-    watched: Callable[[Any, Any], Any] = staticmethod(lambda iterator, cycle: cycle)
+    counted: Callable[[Any], Any] = staticmethod(lambda iterator: None)
 
     def __new__(cls, iterable: Iterable[Any]) -> Any:
         """Make the iterator here: a cycle does not tell what it draws from."""
         iterator = iter(iterable)
-        return Cycle.watched(iterator, super().__new__(cls, iterator))
-
-
-Cycle.__module__, Cycle.__name__, Cycle.__qualname__ = "itertools", "cycle", "cycle"
+        return Cycle.counted(iterator) or super().__new__(cls, iterator)
 
 
 def watch_cycles() -> None:

@@ -1,4 +1,4 @@
-"""Facts about a DataLoader: whether its samplers shard and shuffle the data, their padding, the epochs that were set.
+"""Facts about a DataLoader: whether its samplers shard and shuffle the data, their padding, the epochs of its passes.
 
 A sampler, of any library, is recognised by the class whose ``__iter__`` it uses and by its attributes. No library is
 imported for this, and only ``len`` of what the sampler itself measures is called. None means unknown.
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data import IterableDataset
 
 from ddp_ladder_instrument.batch_sizes import BatchSizes, Findings
 from ddp_ladder_instrument.batches import NEVER, Loop
-from ddp_ladder_instrument.hooks import patch
 
 DEEPEST = 8
 """Levels of nested samplers that are searched; objects may refer to each other in a cycle."""
@@ -36,43 +35,30 @@ UNAWARE_OF_RANKS = {
 """Samplers that do not know ranks, and whether they shuffle, each pass in a new order."""
 
 DIVIDING = {
-    "torch.DistributedSampler",
-    "torchdata.StatefulDistributedSampler",
-    "timm.OrderedDistributedSampler",
-    "transformers.DistributedLengthGroupedSampler",
-    "transformers.DistributedSamplerWithLoop",
+    "torch.DistributedSampler": None,
+    "torchdata.StatefulDistributedSampler": None,
+    "timm.OrderedDistributedSampler": False,
+    "transformers.DistributedLengthGroupedSampler": True,
+    "transformers.DistributedSamplerWithLoop": None,
 }
-"""Samplers that give rank r of n the positions r, r+n, r+2n, ..., and pad from the beginning."""
+"""Samplers that give rank r of n the positions r, r+n, r+2n, ..., and pad from the beginning; and whether they shuffle,
+if no attribute tells it."""
 
-DIVIDING_BY_NAME = {"DistributedSamplerWrapper", "UnrepeatedDistributedSampler", "UnrepeatedDistributedSamplerWrapper"}
-"""Classes that do the same, copied from project to project."""
-
-PLAIN_WRAPPERS = {"torch.BatchSampler", "torchdata.BatchSampler"}
-"""Wrappers that keep the order and the content of what they wrap."""
-
-PLAIN_WRAPPERS_BY_NAME = {"_IndexBatchSamplerWrapper", "SkipBatchSampler", "_RepeatSampler"}
-
-ORDERLY_WRAPPERS = {"BatchSamplerShard", "GroupedBatchSampler"}
-"""Wrappers that keep the order of what they wrap, and are shown in the sampler's name."""
-
+BATCHING = {"torch.BatchSampler", "torchdata.BatchSampler"}
+SHOWN = {"BatchSamplerShard", "GroupedBatchSampler"}
 ENDLESS = "_RepeatSampler"
 """It makes all passes into one."""
-
-FIXED_SHUFFLE = {"transformers.DistributedLengthGroupedSampler": True, "timm.OrderedDistributedSampler": False}
-"""Whether samplers without an attribute ``shuffle`` shuffle."""
+WRAPPERS = {*BATCHING, *SHOWN, ENDLESS, "_IndexBatchSamplerWrapper", "SkipBatchSampler"}
+"""Wrappers that keep the order of what they wrap; those SHOWN in the sampler's name change what a rank gets."""
 
 WRAPPED = ("_batch_sampler", "batch_sampler", "sampler", "_sampler")
 OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
 """Datasets that consist of a sampler's indices."""
-EPOCHS: set[str] = set()
-"""The arguments with which set_epoch of any sampler or dataset was called."""
-WATCHED: set[type] = set()
-"""Classes whose set_epoch is patched."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The facts about a loader's  None: unknown.
+    """The facts about a loader's samplers. None: unknown.
 
     name: for the reader, ``RandomSampler in BatchSamplerShard``.
     shards: they shard the data between ranks.
@@ -107,10 +93,19 @@ def _sampling(loader: Any) -> Sampling:
     links = list(chain(loader))
     if not links:
         return UNKNOWN
-    own_order = _iterates_as(links[-1]) in UNAWARE_OF_RANKS or any(type(link).__name__ == ENDLESS for link in links)
-    if type(loader).__name__ == "DataLoaderDispatcher":  # it pads the last round in a way of its own
-        return Sampling(_name(links), True, _shuffle(links), own_order)
-    return Sampling(_name(links), _shards(links), _shuffle(links), own_order, _real(links), _repeats(links))
+    shown = [link for link in links[:-1] if not _wraps(link) or type(link).__name__ in SHOWN]
+    orders = [_shuffles(link) for link in links if not _wraps(link)]
+    repeats = [_whole_number(link, "repeat_count") or 1 for link in links if hasattr(link, "mini_repeat_count")]
+    dispatched = type(loader).__name__ == "DataLoaderDispatcher"  # it pads the last round in a way of its own
+    endless = any(type(link).__name__ == ENDLESS for link in links)
+    return Sampling(
+        name=" in ".join(type(link).__name__ for link in (links[-1], *reversed(shown))),
+        shards=True if dispatched else _shards(links),
+        shuffle=None if None in orders else any(orders),
+        own_order=endless or _iterates_as(links[-1]) in UNAWARE_OF_RANKS,
+        real_samples=NEVER if dispatched or endless else _real(links),
+        repeats=max(repeats, default=1),
+    )
 
 
 def _of_stream(dataset: Any) -> Sampling:
@@ -140,13 +135,10 @@ def _wrapped(sampler: Any) -> Any:
     return _wrapped(dataset) if type(dataset).__name__ in OF_SAMPLERS else None
 
 
-def with_epochs(loader: Any) -> list[Any]:
-    """Return the samplers with a set_epoch, or else the dataset if it has one; only what supports weak references."""
-    for things in (chain(loader), [loader.dataset]):
-        found = [thing for thing in things if callable(getattr(type(thing), "set_epoch", None))]
-        if found:
-            return [thing for thing in found if type(thing).__weakrefoffset__]
-    return []
+def with_epoch(loader: Any) -> Any:
+    """Return the sampler with a set_epoch, or else the dataset if it has one; None if nothing has."""
+    things = [*chain(loader), loader.dataset]
+    return next((thing for thing in things if callable(getattr(type(thing), "set_epoch", None))), None)
 
 
 def _iterates_as(sampler: Any) -> str:
@@ -161,19 +153,13 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
-def _is_plain(sampler: Any) -> bool:
-    return _iterates_as(sampler) in PLAIN_WRAPPERS or type(sampler).__name__ in PLAIN_WRAPPERS_BY_NAME
+def _wraps(sampler: Any) -> bool:
+    return not WRAPPERS.isdisjoint((_iterates_as(sampler), type(sampler).__name__))
 
 
 def _divides(sampler: Any) -> bool:
     """Return True if its class or a base class divides: a changed order or start leaves the share the same."""
-    kinds = {_name_of(kind) for kind in type(sampler).__mro__}
-    return not kinds.isdisjoint(DIVIDING) or type(sampler).__name__ in DIVIDING_BY_NAME
-
-
-def _name(links: list[Any]) -> str:
-    named = [link for link in links[:-1] if not _is_plain(link)]
-    return " in ".join(type(link).__name__ for link in (links[-1], *reversed(named)))
+    return any(_name_of(kind) in DIVIDING for kind in type(sampler).__mro__)
 
 
 def _whole_number(thing: Any, *names: str) -> int | None:
@@ -191,30 +177,14 @@ def _shards(links: list[Any]) -> bool | None:
     return False if all(map(_is_known, links)) else None
 
 
-def _repeats(links: list[Any]) -> int:
-    counts = [_whole_number(link, "repeat_count") for link in links if hasattr(link, "mini_repeat_count")]
-    return max((count for count in counts if count is not None), default=1)
-
-
 def _is_known(sampler: Any) -> bool:
     kind = _iterates_as(sampler)
-    alone = kind in UNAWARE_OF_RANKS and kind != SUBSET
-    return alone or _is_plain(sampler) or _is_orderly(sampler) or _divides(sampler)
-
-
-def _is_orderly(sampler: Any) -> bool:
-    return type(sampler).__name__ in ORDERLY_WRAPPERS
-
-
-def _shuffle(links: list[Any]) -> bool | None:
-    """Return True if any of the samplers shuffles; None if that is unknown for one of them."""
-    each = [_shuffles(link) for link in links if not _is_plain(link) and not _is_orderly(link)]
-    return None if None in each else any(each)
+    return (kind in UNAWARE_OF_RANKS and kind != SUBSET) or _wraps(sampler) or _divides(sampler)
 
 
 def _shuffles(sampler: Any) -> bool | None:
     kind = _iterates_as(sampler)
-    shuffle = getattr(sampler, "shuffle", UNAWARE_OF_RANKS.get(kind, FIXED_SHUFFLE.get(kind)))
+    shuffle = getattr(sampler, "shuffle", {**DIVIDING, **UNAWARE_OF_RANKS}.get(kind))
     return shuffle if isinstance(shuffle, bool) else None
 
 
@@ -224,12 +194,12 @@ def _shuffles(sampler: Any) -> bool | None:
 def _real(links: list[Any]) -> int:
     """Return the real samples of this rank's pass; padding comes last."""
     sampler, inner = links[0], links[1:]
-    name = type(sampler).__name__
-    if name == "BatchSamplerShard":
+    if type(sampler).__name__ == "BatchSamplerShard":
         return _real_of_shard(sampler, inner)
     if _divides(sampler):
         return _real_of_divided(sampler)
-    return _real(inner) if inner and _is_plain(sampler) and name not in (ENDLESS, "SkipBatchSampler") else NEVER
+    keeps_all = _iterates_as(sampler) in BATCHING or type(sampler).__name__ == "_IndexBatchSamplerWrapper"
+    return _real(inner) if inner and keeps_all else NEVER
 
 
 def _real_of_divided(sampler: Any) -> int:
@@ -245,7 +215,7 @@ def _real_of_divided(sampler: Any) -> int:
 
 def _real_of_shard(shard: Any, inner: list[Any]) -> int:
     """Return the real samples of accelerate's shard: it gets whole batches, or a part of each, padded to full size."""
-    if any(_iterates_as(link) not in PLAIN_WRAPPERS for link in inner[:-1]):
+    if any(_iterates_as(link) not in BATCHING for link in inner[:-1]):
         return NEVER
     real = _real(inner)
     if not shard.drop_last and shard.even_batches:
@@ -274,15 +244,9 @@ class Source:
     """
 
     def __init__(self, loader: Any) -> None:
-        things = with_epochs(loader)
-        for thing in things:
-            watch_class(_owner_of_set_epoch(thing))
         self.sampling = sampling(loader)
         self.dataset = _weakly(loader.dataset)
-        self.has_set_epoch = bool(things)
-        self.from_the_start = all(_owner_of_set_epoch(thing) is DistributedSampler for thing in things)
-        self._things = [weakref.ref(thing) for thing in things]
-        self._counts = any(map(_counts_epochs, things))
+        self._with_epoch = _weakly(with_epoch(loader))
         self.facts: dict[str, Any] = {
             "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             "num_workers": loader.num_workers,
@@ -292,17 +256,12 @@ class Source:
             "dataset_size": length_of(loader.dataset),
         }
 
-    def set_epoch_called(self, passes: int) -> bool | None:
-        """Return None if there is no set_epoch, or it may have been called before it was watched.
-
-        passes: number of this pass, from 1.
-        """
-        if self.sampling.own_order or not self.has_set_epoch:
+    def epoch(self) -> int | None:
+        """Return the epoch that set_epoch has set, or that the sampler counts itself; None if that is not known."""
+        try:
+            return None if self.sampling.own_order else _whole_number(self._with_epoch(), "epoch")
+        except Exception:  # a property defined by another library may raise anything
             return None
-        # Some samplers count epochs themselves.
-        if EPOCHS or self._counts or any(_counts_epochs(thing()) for thing in self._things):
-            return True
-        return False if self.from_the_start or passes > 1 else None
 
 
 def new_loop(loader: Any, outer: Any = None) -> Loop:
@@ -324,6 +283,7 @@ class TrainingLoader:
         self._facts: dict[str, Any] | None = None
         self._findings = Findings()
         self._repeats = 1
+        self._epochs: set[int] = set()
         self._passes: list[tuple[Callable[[], Any], int]] = []  # over each dataset
 
     def begin_pass(self, loop: Loop, world_size: int) -> None:
@@ -337,13 +297,13 @@ class TrainingLoader:
         loop.batch_sizes.findings = self._findings
         self._repeats = max(self._repeats, source.sampling.repeats)
         passes = self._count_pass(source.dataset)
-        # The call before the first pass is missed where it is that pass that shows which class to watch.
-        known = EPOCHS and not source.sampling.own_order and (source.from_the_start or passes > 2 or len(EPOCHS) > 1)
+        epoch = source.epoch()  # now, as accelerate sets it when the pass has begun
+        self._epochs |= {epoch} if epoch is not None else set()
         self._facts = {
             **source.facts,
             "shards": world_size == 1 or source.sampling.shards,
-            "set_epoch_called": source.set_epoch_called(passes),
-            "epochs_set": len(EPOCHS) if known else None,
+            "set_epoch_called": self._epochs != {0} if epoch is not None else None,
+            "epochs_set": len(self._epochs) or None,
             "passes": max([passes, *(count for _, count in self._passes)]),
         }
 
@@ -369,31 +329,3 @@ class TrainingLoader:
 
 def _weakly(thing: Any) -> Callable[[], Any]:
     return weakref.ref(thing) if type(thing).__weakrefoffset__ else lambda: None
-
-
-def _counts_epochs(thing: Any) -> bool:
-    try:
-        epoch = getattr(thing, "epoch", None)
-    except Exception:  # a property defined by another library may raise anything
-        return False
-    return isinstance(epoch, int) and epoch > 0
-
-
-def _owner_of_set_epoch(thing: Any) -> type:
-    return next(kind for kind in type(thing).__mro__ if "set_epoch" in kind.__dict__)
-
-
-def watch_class(kind: type) -> None:
-    """Record the calls of this class's set_epoch."""
-    if kind in WATCHED:
-        return
-    WATCHED.add(kind)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
-            EPOCHS.add(repr((args, kwargs)))
-            return original(self, *args, **kwargs)
-
-        return set_epoch
-
-    patch(kind, "set_epoch", wrap)

@@ -54,25 +54,14 @@ class RunLimits:
         self._last_check: tuple[int, float] = (0, 0.0)
         self._fastest_step_s = math.inf
         self._seconds_check = NEVER if max_seconds is None else 1
+        self._store: Any = None
         self._index = 0
-        self._group = 0
         self._decided = ""  # by rank 0, for the next check
         self.ended_by: str | None = None
 
     @property
     def first_check(self) -> int:
         """Step of the first check."""
-        return min(self._max_steps, self._seconds_check)
-
-    def new_group(self, step: int) -> int:
-        """Start over with the store of a new process group; return the step of the next check.
-
-        All ranks call this after the same step, because making a group is collective.
-        """
-        self._group += 1
-        self._index = 0
-        if self._max_seconds is not None and self._began_s is not None:
-            self._seconds_check = step + 1
         return min(self._max_steps, self._seconds_check)
 
     def check(self, step: int, now_s: float) -> int:
@@ -103,12 +92,12 @@ class RunLimits:
         step_s = (now_s - before_s) / (step - before)
         self._fastest_step_s = min(self._fastest_step_s, step_s)
         left_s = self._began_s + max_seconds - now_s
-        store = self._find_store()
-        if store is None:
+        self._store = self._store or self._find_store()  # kept: a script may replace its process group
+        if self._store is None:
             if left_s <= 0:
                 self.ended_by = "max_seconds"
             return step + _stride(left_s, step_s)
-        return self._check_together(store, step, step_s, left_s)
+        return self._check_together(self._store, step, step_s, left_s)
 
     def _check_together(self, store: Any, step: int, step_s: float, left_s: float) -> int:
         decision = str(step + 1)
@@ -129,13 +118,13 @@ class RunLimits:
         return next_check
 
     def _key(self, index: int) -> str:
-        return f"max_seconds/{self._group}/{index}"
+        return f"max_seconds/{index}"
 
     def release(self) -> None:
         """Write rank 0's last decision, so that a rank that makes more steps does not wait for another."""
         if self._max_seconds is None or self.ended_by is not None:
             return
-        store = self._find_store()
+        store = self._store or self._find_store()
         if store is not None and store.rank == 0:
             store.set(self._key(self._index + 1), str(NEVER))
 

@@ -1,24 +1,42 @@
-"""What torch tells of this rank: its place, device and precision; and the GPU's own times of its steps."""
+"""What torch tells of this rank: its place, device and precision; and the GPU's own times of its steps.
+
+The parameters at the end: their number, and a checksum that is the same on ranks with equal parameters.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 import socket
 import sys
 import time
 import warnings
+import weakref
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddp_ladder_instrument import host
 
 HARVEST_PER_STEP = 2
 """More than one, so that the queue shrinks again after the host has run ahead of the device."""
+
+Named = list[tuple[str, torch.Tensor]]
+
+CAN_BE_INFINITE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+FSDP_SHARDS = WeakTensorKeyDictionary()
+"""Parameters that FullyShardedDataParallel shards, as keys; the tensors themselves do not show it."""
+NAMED = 5
+MOST_TENSORS = 4096
+SHORT = 12
+"""Hexadecimal digits of a tensor's digest: enough to name the tensors that differ, not to prove equality."""
 
 
 def float32_products(on_cuda: bool) -> str:
@@ -114,7 +132,7 @@ class GroupStore:
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-        self.rank = dist.get_rank()
+        self.rank, self._size = dist.get_rank(), dist.get_world_size()
         self._store = PrefixStore("ddp_ladder", _get_default_store())
 
     def get(self, key: str) -> str:
@@ -130,7 +148,7 @@ class GroupStore:
         if self.rank:
             self._store.set(f"{key}/left/{self.rank}", "")
         else:
-            self._store.wait([f"{key}/left/{other}" for other in range(1, dist.get_world_size())])
+            self._store.wait([f"{key}/left/{other}" for other in range(1, self._size)])
 
 
 def find_store() -> GroupStore | None:
@@ -161,7 +179,7 @@ Segment = tuple[Mark, Mark]
 
 
 class CudaTimeline:
-    """Events on the device's current stream, and the rows that they time: the first part of each up to the row's end.
+    """Events on the device's current stream, and the rows that they time.
 
     The event that ends a step also begins the next one. Events are reused once read. The newest row may
     still grow, so it is read only when there is a newer one, or at the end.
@@ -170,7 +188,7 @@ class CudaTimeline:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._spare: list[Mark] = []
-        self._open: deque[tuple[int, Sequence[list[Segment]]]] = deque()
+        self._open: deque[tuple[int, list[Segment]]] = deque()
 
     def mark(self) -> Mark | None:
         """Record an event now; None while a CUDA graph is being captured."""
@@ -180,33 +198,30 @@ class CudaTimeline:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def add(self, row: int, parts: Sequence[list[Segment]]) -> None:
+    def add(self, row: int, segments: list[Segment]) -> None:
         """Queue a row; its time is read once the device has passed its end."""
-        if parts[0]:
-            self._open.append((row, parts))
+        if segments:
+            self._open.append((row, segments))
 
-    def extend(self, row: int, parts: Sequence[list[Segment]]) -> None:
+    def extend(self, row: int, segments: Sequence[Segment]) -> None:
         """Add segments to this row, if it is the newest and not read yet."""
         if self._open and self._open[-1][0] == row:
-            for part, segments in enumerate(parts):
-                self._open[-1][1][part].extend(segments)
+            self._open[-1][1].extend(segments)
 
-    def harvest(self, times_s: Sequence[array[float]], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
+    def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
         """Write the seconds of the oldest rows that the device has finished; the ``keep`` newest stay queued."""
-        while at_most and len(self._open) > keep and self._open[0][1][0][-1][1].query():
-            row, parts = self._open.popleft()
-            for part, segments in enumerate(parts):
-                if segments:
-                    times_s[part][row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
+        while at_most and len(self._open) > keep and self._open[0][1][-1][1].query():
+            row, segments = self._open.popleft()
+            step_time_s[row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
             # Only the last segment's begin: an earlier one's may be the end of a segment that is not read yet.
-            self._spare.append(parts[0][-1][0])
+            self._spare.append(segments[-1][0])
             at_most -= 1
 
-    def finish(self, times_s: Sequence[array[float]], wait: bool) -> int:
+    def finish(self, step_time_s: array[float], wait: bool) -> int:
         """Read the remaining rows, after a synchronisation if ``wait``; return how many are left unread."""
         if wait:
             torch.cuda.synchronize(self.device)
-        self.harvest(times_s, at_most=len(self._open), keep=0)
+        self.harvest(step_time_s, at_most=len(self._open), keep=0)
         return len(self._open)
 
 
@@ -217,3 +232,105 @@ def is_idle(device: torch.device) -> bool:
     while not (idle := stream.query()) and time.perf_counter() < until_s:
         time.sleep(0.01)
     return idle
+
+
+class Kept:
+    """The trained parameters, kept alive until the end.
+
+    Parameters of modules that DDP wraps have their names; others that an optimizer steps have their index.
+    Those of a deleted module or optimizer are dropped when the next one is added.
+    """
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[Callable[[], Any], Named]] = []
+
+    def add_module(self, ddp: DistributedDataParallel) -> Named:
+        """Keep a wrapped module's parameters by name."""
+        named = list(ddp.module.named_parameters())
+        self._give_up()
+        return self._add(ddp, named)
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> Named:
+        """Keep the optimizer's parameters that are not kept already."""
+        self._give_up()
+        known = {id(tensor) for _, tensor in self.named()}
+        tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        fresh = [(str(index), tensor) for index, tensor in enumerate(tensors) if id(tensor) not in known]
+        return self._add(optimizer, fresh)
+
+    def named(self) -> Named:
+        """Return all, in the order in which they were added."""
+        return [item for _, named in self._groups for item in named]
+
+    def _add(self, owner: Any, named: Named) -> Named:
+        if named:
+            self._groups.append((weakref.ref(owner), named))
+        return named
+
+    def _give_up(self) -> None:
+        self._groups = [(owner, named) for owner, named in self._groups if owner() is not None]
+
+
+def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
+    """Return the dtype of most elements, such as ``float32``."""
+    elements: Counter[str] = Counter()
+    for _, tensor in named:
+        elements[str(tensor.dtype).partition(".")[2]] += tensor.numel()
+    return elements.most_common(1)[0][0]
+
+
+def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[str, Any]:
+    """Return the record's ``parameters``; ``count`` is in elements."""
+    digests = [_digest(name, tensor) for name, tensor in named]
+    bad = [name for name, tensor in named if not _is_finite(tensor)]
+    return {
+        "count": sum(tensor.numel() for _, tensor in named),
+        "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
+        "sharded": any(is_sharded(tensor) for _, tensor in named),
+        "checksum": f"sha256:{_overall(digests)}",
+        "not_finite": {"count": len(bad), "names": bad[:NAMED]},
+        "replicated": [k for k in range(min(len(named), MOST_TENSORS)) if is_replicated(named[k][1], world_size)],
+        "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
+    }
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Return True if this rank holds only a part of it: a sharded DTensor, or a parameter that FSDP1 flattened."""
+    return tensor in FSDP_SHARDS or any(_is_part(place) for place in getattr(tensor, "placements", ()))
+
+
+def is_replicated(tensor: torch.Tensor, world_size: int) -> bool:
+    """Return True if it is a DTensor that is replicated on every rank of the world."""
+    places = getattr(tensor, "placements", ())
+    if not places or any(_is_part(place) for place in places):
+        return False
+    return bool(tensor.device_mesh.size() == world_size)  # type: ignore[attr-defined]
+
+
+def _is_part(place: object) -> bool:
+    return type(place).__name__ != "Replicate"
+
+
+def _overall(digests: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of it."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach()
+
+
+def _digest(name: str, tensor: torch.Tensor) -> bytes:
+    """Return a digest of name, dtype, shape and raw bytes; of a sharded tensor, of this rank's part."""
+    digest = hashlib.sha256(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+    plain = _local(tensor).cpu().contiguous()
+    size = plain.numel() * plain.element_size()
+    if size:
+        # Read by address: numpy may be missing, and has no bfloat16.
+        digest.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return digest.digest()
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(_local(tensor)).all())

@@ -283,7 +283,13 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         return
     called = all(loader.set_epoch_called for loader in repeated)
     ok = called and all(loader.epochs_set != 1 for loader in repeated)
-    what = "was called" if ok else "was called with one and the same epoch" if called else "was not called"
+    what = (
+        "was called"
+        if ok
+        else "was called with one and the same epoch"
+        if called
+        else "was not called, or only with 0,"
+    )
     measured = f"set_epoch {what} in {repeated[0].passes} passes over the training data"
     yield diagnose(
         "order of samples",
