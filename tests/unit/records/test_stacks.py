@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.records.hangs import doing, in_collective, is_at_work, main_stack, script_frame, without_own
+from ddp_ladder.records.hangs import doing, in_collective, is_at_work, main_stack, of_script, without_own
 
 TORCH = "/site/lib/python3.11/site-packages/torch"
 BACKWARD = f"""Stack (most recent call first):
@@ -55,9 +55,7 @@ def test_the_last_of_two_answers_counts() -> None:
 )
 def test_what_a_rank_was_doing(text: str, waits: bool, place: str, what: str) -> None:
     stack = main_stack(text)
-    frame = script_frame(stack)
-    assert frame is not None
-    assert (in_collective(stack), frame.text, doing(stack)) == (waits, place, what)
+    assert (in_collective(stack), of_script(stack)[0].text, doing(stack)) == (waits, place, what)
 
 
 @pytest.mark.parametrize(

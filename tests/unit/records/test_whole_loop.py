@@ -39,7 +39,7 @@ def judged(
         samples = np.full(STEPS, BATCH)
         times_s = np.full(STEPS, STEP_S) + (extra_s if slow else 0.0)
         ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
-    return remark_on_loop(RATE, ranks, warmup_steps=10)
+    return next(remark_on_loop(RATE, ranks, warmup_steps=10), None)
 
 
 @pytest.mark.parametrize("validation", ["", "in eval mode"])
@@ -65,21 +65,15 @@ def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
     saves = tuple((end_s - STEP_S, end_s) for end_s in ended_s)  # in each step
     phases = RankPhases(epoch_steps=(), validations_s=(), saves_s=saves)
     samples, times_s = np.full(STEPS, BATCH), np.full(STEPS, STEP_S)
-    steps = Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s)
-    assert remark_on_loop(RATE, [(steps, phases)], warmup_steps=10) is not None
+    for known_s, remarks in ((ended_s, 1), (None, 0)):
+        steps = Steps(samples, 0 * samples, times_s, 0 * times_s, known_s)
+        assert len([*remark_on_loop(RATE, [(steps, phases)], warmup_steps=10)]) == remarks
 
 
-@pytest.mark.parametrize(("gaps", "gap_s"), [((), 0.0), ((50,), 5.0), (EVERY_16TH, 0.01)])
-def test_one_gap_and_short_ones_are_not_remarked(gaps: Sequence[int], gap_s: float) -> None:
-    assert judged(gaps, gap_s) is None
-
-
-def test_slow_steps_are_steps() -> None:
-    assert judged(EVERY_16TH, 0.3, slow=True) is None
-
-
-def test_nothing_is_said_where_the_ends_of_steps_are_not_known() -> None:
-    samples = np.full(STEPS, BATCH)
-    times_s = np.full(STEPS, STEP_S)
-    for ended_s in (None, np.full(STEPS, np.nan)):
-        assert remark_on_loop(RATE, [(Steps(samples, samples, times_s, times_s, ended_s), None)], 10) is None
+@pytest.mark.parametrize(
+    ("gaps", "gap_s", "slow"),
+    [((), 0.0, False), ((50,), 5.0, False), (EVERY_16TH, 0.01, False), (EVERY_16TH, 0.3, True)],
+    ids=["none", "one", "short ones", "slow steps"],
+)
+def test_what_needs_no_remark(gaps: Sequence[int], gap_s: float, slow: bool) -> None:
+    assert judged(gaps, gap_s, slow=slow) is None

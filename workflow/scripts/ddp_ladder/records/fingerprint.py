@@ -5,14 +5,12 @@ One of them is the amount of training, in steps or samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import Gpu, RankEnd
 from ddp_ladder.records.record import Record
 
 LONGEST_VALUE = 60  # characters of a value in a message
@@ -277,32 +275,27 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
-def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
+def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
     """Return rank 0's fingerprint, with the fields that come from all ranks, the nodes and the job."""
     if 0 not in raw.ranks:
         return {}
-    ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
-    batches = [end.fingerprint.get("batch_per_gpu") for end in ends]
-    ddp, loader = ends[0].ddp, ends[0].loader
-    repository = raw.run.repository
+    first, repository = raw.ends[0], raw.run.repository
+    batches = [end.fingerprint.get("batch_per_gpu") for end in raw.ends]
+    ddp, loader = first.ddp, first.loader
+    # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
+    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
+    gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     return {
-        **ends[0].fingerprint,
+        **first.fingerprint,
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,
         "goes_on": raw.run.goes_on,
-        "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
+        "global_batch": sum(batches) if raw.has_all_ranks and all(batches) else None,
         "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,
         "bucket_bytes": ddp and ddp.bucket_bytes,
         "comm_hook": ddp and ddp.comm_hook,
-        "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in ends}),
-        **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.gpus]),
+        "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in raw.ends}),
+        "driver": " + ".join(sorted({gpu.driver for gpu in gpus})) or None,
+        "power_limit_w": sorted({gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None}) or None,
     }
-
-
-def _gpus(ends: Sequence[RankEnd], gpus: Sequence[Gpu]) -> dict[str, Any]:
-    """Return driver and power limits of the GPUs that were used, matched by name: a node may have others too."""
-    names = {end.device.name for end in ends if end.device.kind == "cuda"}
-    used = [gpu for gpu in gpus if gpu.name in names]
-    limits = sorted({gpu.power_limit_w for gpu in used if gpu.power_limit_w is not None})
-    return {"driver": " + ".join(sorted({gpu.driver for gpu in used})) or None, "power_limit_w": limits or None}

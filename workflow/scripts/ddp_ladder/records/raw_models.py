@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
@@ -98,6 +98,12 @@ class RunEnd(RawFile):
     @property
     def wall_s(self) -> float:
         return self.ended_at_s - self.started_at_s
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.wall_s < 0:
+            raise ValueError("it ends before it starts")
+        return self
 
 
 class FailedRank(Model):
