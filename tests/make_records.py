@@ -202,8 +202,6 @@ def make_record(
             warmup_stable=True,
             measured_steps=120,
             step_time_s=step,
-            step_time_s_low=float(step_times.min()),
-            step_time_s_high=float(step_times.max()),
             step_time_s_p5=float(step_times.min()),
             step_time_s_p95=float(step_times.max()),
             blocks_step_time_s=tuple(step_times.tolist()),

@@ -49,8 +49,6 @@ SAME_CHOICES = (
     "look for what the script decides by rank or by node (RANK, the host's name, what a node has of GPUs and cores): "
     "this must be the same on every rank"
 )
-NO_SUCH_BACKEND = {"cpu": ("nccl", "fake"), "cuda": ("fake",)}
-"""Backends that do not carry tensors of a device."""
 
 
 def weakest(sources: Iterable[str]) -> Source:
@@ -200,15 +198,10 @@ def _places(ends: Sequence[RankEnd]) -> str:
 
 
 def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
-    """Check the backend: the wanted one; with ``auto``, any that carries tensors of the rank's device."""
-    seen = ", ".join(sorted({str(end.backend) for end in ends})) or "nothing"
-    if spec.backend_wanted != "auto":
-        ok = bool(ends) and all(end.backend == spec.backend for end in ends)
-        return diagnose("backend", ok, seen, spec.backend)
-    odd = [end for end in ends if end.backend in NO_SUCH_BACKEND.get(end.device.kind, ())]
-    measured = f"{odd[0].backend} on {_places(odd)}" if odd else seen
-    wanted = f"one that carries tensors of a {spec.device} device"
-    return diagnose("backend", bool(ends) and not odd, measured, wanted)
+    seen = sorted({str(end.backend) for end in ends})
+    is_free = spec.backend_wanted == "auto"
+    wanted = "any (network.backend is auto)" if is_free else spec.backend
+    return diagnose("backend", bool(ends) and (is_free or seen == [wanted]), ", ".join(seen) or "nothing", wanted)
 
 
 def _steps(raw: RawRun) -> Diagnosis:

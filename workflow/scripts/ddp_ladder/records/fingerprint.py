@@ -38,11 +38,9 @@ class MustMatch:
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Return both values if they differ, else None; of mappings (files, libraries) the common keys that differ."""
-        if self.same is not None and self.same(a, b):
-            return None
         here, there = self.value(a), self.value(b)
         if self.same is not None:
-            return here, there
+            return None if self.same(a, b) else (here, there)
         if self.where_known and not (here and there):
             return None
         if isinstance(here, Mapping) and isinstance(there, Mapping):

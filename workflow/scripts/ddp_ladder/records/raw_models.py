@@ -82,8 +82,6 @@ def read_run_file(directory: RunDirectory) -> RunFile:
         raise ValueError(f"{directory.run} does not describe a run: {error}") from None
     if run.spec_hash != run.spec.hash:
         raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
-    if len(run.nodes) != run.spec.nodes:
-        raise ValueError(f"{directory.run} names {len(run.nodes)} nodes, its spec has {run.spec.nodes}")
     return run
 
 
@@ -385,8 +383,3 @@ def read_stalls(directory: RunDirectory, agents: Iterable[Agent]) -> dict[Agent,
         with contextlib.suppress(OSError, ValueError):
             stalls[agent] = AgentStall.from_json(read_json(directory.hang(agent)))
     return stalls
-
-
-def is_stuck(reports: Iterable[AgentStall]) -> bool:
-    """Return True if a rank in these reports is stuck."""
-    return any(rank.stuck for report in reports for rank in report.ranks)

@@ -63,7 +63,6 @@ def measure(
     step_times = PerBlock(block_time_s, steps)
     statistic = statistic_of([rates])
     rate, rate_low, rate_high = rates.with_interval(statistic)
-    step, step_low, step_high = step_times.with_interval(statistic)
     median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
     p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
     return (
@@ -84,9 +83,7 @@ def measure(
             warmup_stable=warmup.stable,
             warmup_slower=warmup.slower,
             measured_steps=times.shape[1],
-            step_time_s=step,
-            step_time_s_low=step_low,
-            step_time_s_high=step_high,
+            step_time_s=float(step_times.of(statistic)),
             step_time_s_p5=float(p5_s),
             step_time_s_p95=float(p95_s),
             blocks_step_time_s=tuple(step_times.values.tolist()),
@@ -182,14 +179,11 @@ def log_figures(
         source="log",
         statistic=statistic,
     )
-    step_s = global_batch / rate
     p5_s, p95_s = np.quantile(steps_s, [0.05, 0.95])
     timing = Timing(
         warmup_steps=len(rates) - len(measured),
         measured_steps=len(measured),
-        step_time_s=step_s,
-        step_time_s_low=global_batch / high,
-        step_time_s_high=global_batch / low,
+        step_time_s=global_batch / rate,
         step_time_s_p5=float(p5_s),
         step_time_s_p95=float(p95_s),
         blocks_step_time_s=tuple(steps_s.tolist()),
