@@ -19,15 +19,14 @@ from ddp_ladder.records.raw_models import RankEnd, Source
 from ddp_ladder.records.record import Throughput
 
 STRONGEST: Source = "counted"
-ORDER: tuple[Source, ...] = ("counted", "samples_per_step", "metrics", "log", "guessed")
-"""The sources of a throughput, from the strongest to the weakest."""
 IN_WORDS: Mapping[Source, str] = {
     "counted": "samples counted at the loader, steps timed",
     "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
     "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
-    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
     "log": "the throughput is what the program printed (workload.throughput_regex)",
+    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
 }
+"""The sources of a throughput, from the strongest to the weakest."""
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
@@ -54,7 +53,7 @@ SAME_CHOICES = (
 def weakest(sources: Iterable[str]) -> Source:
     """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
     named = set(sources)
-    return next((source for source in reversed(ORDER) if source in named), STRONGEST)
+    return next((source for source in reversed([*IN_WORDS]) if source in named), STRONGEST)
 
 
 def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:

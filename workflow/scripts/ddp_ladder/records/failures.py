@@ -102,7 +102,7 @@ def not_written(case: Case) -> Failure | None:
     if not case.raw.unwritten and case.outcome != "not written":
         return None
     path = case.raw.directory.path
-    why = list(case.raw.unwritten.values()) or [f"an agent could not write below {path}: see its message in the log"]
+    why = case.raw.unwritten or (f"an agent could not write below {path}: see its message in the log",)
     return Failure(
         verdict="the records could not be written",
         why="; ".join(why[:2]),

@@ -248,17 +248,13 @@ def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:
 
 
 def distinct_words(name: str, *values: Any) -> list[str]:
-    """Return the values as texts, shortened unless that would make them look alike."""
-    short = [shown(name, value) for value in values]
-    return short if len({*short}) == len(short) else [in_full(value) for value in values]
-
-
-def shown(name: str, value: Any) -> str:
-    """Return a value as text for a message; digests and long texts are cut."""
-    text = in_full(value)
+    """Return the values as texts; digests and long texts are cut unless that would make them look alike."""
+    texts = [in_full(value) for value in values]
     if name.endswith("sha256"):
-        return text[:DIGEST_LENGTH]
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+        short = [text[:DIGEST_LENGTH] for text in texts]
+    else:
+        short = [text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…" for text in texts]
+    return short if len({*short}) == len(short) else texts
 
 
 def in_full(value: Any) -> str:

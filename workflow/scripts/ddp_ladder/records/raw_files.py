@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
@@ -80,9 +80,9 @@ class RawRun:
     agents: Mapping[Agent, AgentEnd]
     ranks: Mapping[int, RankFiles]
     problems: tuple[str, ...]
-    unwritten: Mapping[int, str] = field(default_factory=dict)
-    stalls: tuple[AgentStall, ...] = ()
-    profiling: Profiling | None = None
+    unwritten: tuple[str, ...]
+    stalls: tuple[AgentStall, ...]
+    profiling: Profiling | None
 
     @property
     def spec(self) -> RunSpec:
@@ -157,7 +157,7 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     of_plan = {f"rank{k}" for k in planned} | {agent.stem for agent in run.all_agents}
     names = [path.relative_to(directory.path) for path in _files(directory) if path.stem not in of_plan]
     problems += [f"{name} is of a {name.name[:4]} that the plan does not have" for name in names]
-    unwritten = {k: why for k in planned if k not in ranks and (why := _unwritten(directory, k))}
+    unwritten = tuple(why for k in planned if k not in ranks and (why := _unwritten(directory, k)))
     hung = ended is not None and ended.outcome == "hang"
     stalls = tuple(read_stalls(directory, run.all_agents).values()) if hung else ()
     profiling: Profiling | None = None

@@ -251,9 +251,6 @@ class Loss(Model):
     not_finite_steps: Several[Positive]
 
 
-Fingerprint = Mapping[str, Any]
-"""What ran, and on which software and hardware: what ``records.fingerprint`` compares, and more."""
-
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 
 
@@ -316,7 +313,7 @@ class RankEnd(RawFile, RankFacts):
     )
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
     loss: Loss | None = None
-    fingerprint: Fingerprint
+    fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
     steps: StepsFile
     not_measured: Several[str]
 
