@@ -26,21 +26,21 @@ OWN_DIRECTORY_ADVICE = (
 class MustMatch:
     """A compared field, and how its value is read from a record.
 
-    same: the comparison, if it is not equality. next: what to do about a difference.
+    same: the comparison of two values, if it is not equality. next: what to do about a difference.
     """
 
     name: str
     value: Callable[[Record], Any]
     where_known: bool = False  # compared only if both sides have it: some runs cannot measure it
     measured: bool = False  # recorded by each rank, under this name
-    same: Callable[[Record, Record], bool] | None = None
+    same: Callable[[Any, Any], bool] | None = None
     next: str = ""
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Return both values if they differ, else None; of mappings (files, libraries) the common keys that differ."""
         here, there = self.value(a), self.value(b)
         if self.same is not None:
-            return None if self.same(a, b) else (here, there)
+            return None if self.same(here, there) else (here, there)
         if self.where_known and not (here and there):
             return None
         if isinstance(here, Mapping) and isinstance(there, Mapping):
@@ -88,11 +88,6 @@ def _compiled(record: Record) -> str | None:
     return None if graphs is None else "yes" if graphs else "no"
 
 
-def _training(record: Record) -> str | None:
-    done = training_of(record)
-    return done.in_words if done else None
-
-
 def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device.kind for rank in record.ranks})) or record.spec.device
 
@@ -108,23 +103,24 @@ LOOSE = 0.25
 class Training:
     """The training of a run. samples: of all ranks, without padding."""
 
+    ranks: int
     steps: int
     samples: int
     passes: int | None  # over the training data; None: not seen
     cut: bool  # ended by max_steps or max_seconds, not by itself
 
-    @property
-    def in_words(self) -> str:
+    def __str__(self) -> str:
         return f"{self.steps:,} ({self.samples:,} samples)"
 
 
-def training_of(record: Record) -> Training | None:
+def _training(record: Record) -> Training | None:
     """Return the training of a run; None if unknown, or if an earlier attempt did a part (exit code 75)."""
     steps = {rank.steps for rank in record.ranks}
     source = record.throughput.source if record.throughput else None
     if len(steps) != 1 or 0 in steps or source in (None, "log") or record.fingerprint.get("goes_on"):
         return None
     return Training(
+        ranks=len(record.ranks),
         steps=steps.pop(),
         samples=sum(rank.samples for rank in record.ranks),
         passes=record.fingerprint.get("passes"),
@@ -132,17 +128,16 @@ def training_of(record: Record) -> Training | None:
     )
 
 
-def same_training(a: Record, b: Record) -> bool:
+def _same_training(one: Training | None, other: Training | None) -> bool:
     """Return True if both runs did the same amount of training, or if nothing can be expected of them.
 
     A script counts in steps or in passes over its data. With the same settings it makes the same number of steps at
     every scale, or it consumes the same samples, in fewer steps if more ranks share them. A run that did neither did
     not do what the settings ask for; for example, it resumed from a snapshot of another run.
     """
-    one, other = training_of(a), training_of(b)
     if one is None or other is None or (one.cut and other.cut):
         return True
-    slack = 0.0 if a.spec.world_size == b.spec.world_size else _slack(one, other)
+    slack = 0.0 if one.ranks == other.ranks else _slack(one, other)
     if one.cut or other.cut:
         part, whole = (one, other) if one.cut else (other, one)
         return whole.steps >= (1 - TOLERANCE) * part.steps or whole.samples + slack >= (1 - TOLERANCE) * part.samples
@@ -195,7 +190,7 @@ MUST_MATCH = (
     _measured("cpu_model"),
     _measured("threads"),
     _planned("threads_per_rank"),
-    MustMatch("steps", _training, same=same_training, next=OWN_DIRECTORY_ADVICE),
+    MustMatch("steps", _training, same=_same_training, next=OWN_DIRECTORY_ADVICE),
 )
 
 BATCH = {
