@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -203,8 +202,6 @@ def make_record(
             warmup_stable=True,
             measured_steps=120,
             step_time_s=step,
-            step_time_s_low=float(step_times.min()),
-            step_time_s_high=float(step_times.max()),
             step_time_s_p5=float(step_times.min()),
             step_time_s_p95=float(step_times.max()),
             blocks_step_time_s=tuple(step_times.tolist()),
@@ -230,7 +227,7 @@ def with_ranks(
     *,
     compute_s: Sequence[float],
     exposed_comm_s: Sequence[float] | None,
-    data_wait_s: Sequence[float] | None,
+    data_wait_s: Sequence[float],
     step_time_s: Sequence[float] | None = None,
     overlap_s: float = 0.001,
     loaders: Loaders = NO_WORKERS,
@@ -247,11 +244,10 @@ def with_ranks(
 
     timed = exposed_comm_s is not None
     exposed = in_each_step(exposed_comm_s) if exposed_comm_s is not None else None
-    waits_s = data_wait_s if data_wait_s is not None else [math.nan] * len(steps_s)
     step = step_parts(
         RankSteps(
             in_each_step(steps_s),
-            in_each_step(waits_s),
+            in_each_step(data_wait_s),
             in_each_step(compute_s) if timed else None,
             exposed + overlap_s if exposed is not None else None,
             np.full_like(exposed, overlap_s) if exposed is not None else None,
@@ -267,7 +263,7 @@ def with_ranks(
         ddp = None
         if exposed_comm_s is not None:
             ddp = Ddp(samples=TIMED_STEPS, exposed_comm_s=exposed_comm_s[k])
-        wait = None if data_wait_s is None else data_wait_s[k] / steps_s[k]
+        wait = data_wait_s[k] / steps_s[k]
         ranks.append(rank.replace(step_time_s=steps_s[k], data_wait_fraction=wait, ddp=ddp))
     return record.replace(ranks=tuple(ranks), step=step)
 

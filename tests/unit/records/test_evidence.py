@@ -90,3 +90,4 @@ def test_nothing_seen_is_told(tmp_path: Path, ends: dict[str, object], why: str)
     assert record.failure is not None
     assert record.failure.verdict == "no training step was seen"
     assert record.failure.why.endswith(why)
+    assert 'workload.directory: "{run_dir}"' in record.failure.next  # it may have gone on from a checkpoint

@@ -1,13 +1,14 @@
 """Which runs may be divided by each other."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.fingerprint import MUST_MATCH, differences
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
 from make_records import make_record, make_spec
 from make_runs import edit, write_run
@@ -49,11 +50,6 @@ def at(scale: str, mode: str = "weak", **fingerprint: Any) -> Record:
     return make_record(make_spec(scale, mode=mode), fingerprint=fingerprint)
 
 
-def test_equal_runs_do_not_differ() -> None:
-    assert differences(at("1x1"), at("2x4")) == ()
-    assert differences(at("1x1", "strong"), at("1x4", "strong")) == ()
-
-
 @pytest.mark.parametrize(("name", "value"), MEASURED.items())
 def test_each_measured_field_counts(name: str, value: Any) -> None:
     (found,) = differences(at("1x1", **KNOWN), at("2x4", **{**KNOWN, name: value}))
@@ -69,29 +65,80 @@ def test_every_field_may_differ_or_is_the_device_and_is_tested() -> None:
     assert {item.name for item in MUST_MATCH} == {*MAY_DIFFER, "device"}
 
 
-def test_of_files_those_that_both_have_count_and_are_named() -> None:
-    found = differences(at("1x1", sources=KNOWN["sources"]), at("1x2", sources=MEASURED["sources"]))
-    assert found == ("sources: model.py bbbbbbbbbbbb at 1x1, model.py aaaaaaaaaaaa at 1x2",)
-    assert differences(at("1x1", sources={"a.py": "1"}), at("1x2", sources={"a.py": "1", "only_in_ddp.py": "2"})) == ()
+def planned(scale: str, **changes: Any) -> Record:
+    return make_record(make_spec(scale, **changes))
 
 
-def test_compiled_or_not_counts_and_not_into_how_many_graphs() -> None:
-    assert differences(at("1x1", compiled_graphs=1), at("1x2", compiled_graphs=4)) == ()
-    assert differences(at("1x1", compiled_graphs=0), at("1x2", compiled_graphs=4)) == (
-        "compiled: no at 1x1, yes at 1x2",
-    )
+def with_parameters(scale: str, count: int, sharded: bool = False) -> Record:
+    record = at(scale)
+    seen = {"count": count, "bytes": 4 * count, "checksum": "sha256:a", "sharded": sharded}
+    return record.replace(ranks=tuple(rank.replace(parameters=seen) for rank in record.ranks))
 
 
-def test_another_model_is_no_baseline_unless_each_rank_holds_a_part() -> None:
-    def with_count(scale: str, count: int, sharded: bool) -> Record:
-        record = at(scale)
-        seen = {"count": count, "bytes": 4 * count, "checksum": "sha256:a", "sharded": sharded}
-        return record.replace(ranks=tuple(rank.replace(parameters=seen) for rank in record.ranks))
+def with_gpu_of_rank_1(scale: str, name: str) -> Record:
+    record = planned(scale, device="cuda")
+    other = record.ranks[1].replace(device=record.ranks[1].device.replace(name=name))
+    return record.replace(ranks=(record.ranks[0], other))
 
-    assert differences(with_count("1x1", 10, False), with_count("1x2", 20, False)) == (
-        "parameters: 10 at 1x1, 20 at 1x2",
-    )
-    assert differences(with_count("1x1", 10, False), with_count("1x2", 5, True)) == ()
+
+LONG = "--same " * 20
+PAIRS: dict[str, tuple[Record, Record, tuple[str, ...]]] = {
+    "weak": (at("1x1"), at("2x4"), ()),
+    "weak keeps the batch per GPU as drawn": (
+        at("1x1"),
+        at("1x2", batch_per_gpu=32),
+        ("batch_per_gpu: 64 at 1x1, 32 at 1x2",),
+    ),
+    "strong": (at("1x1", "strong"), at("1x4", "strong"), ()),
+    "strong keeps the global batch": (at("1x1", "strong"), at("1x2", "strong", batch_per_gpu=32), ()),
+    "strong keeps the global batch as drawn": (
+        at("1x1", "strong"),
+        at("1x2", "strong", batch_per_gpu=64),
+        ("global_batch: 64 at 1x1, 128 at 1x2",),
+    ),
+    "of files those that both have": (
+        at("1x1", sources=KNOWN["sources"]),
+        at("1x2", sources=MEASURED["sources"]),
+        ("sources: model.py bbbbbbbbbbbb at 1x1, model.py aaaaaaaaaaaa at 1x2",),
+    ),
+    "a file of one": (at("1x1", sources={"a.py": "1"}), at("1x2", sources={"a.py": "1", "only_in_ddp.py": "2"}), ()),
+    "compiled into more graphs": (at("1x1", compiled_graphs=1), at("1x2", compiled_graphs=4), ()),
+    "compiled": (at("1x1", compiled_graphs=0), at("1x2", compiled_graphs=4), ("compiled: no at 1x1, yes at 1x2",)),
+    "another model": (with_parameters("1x1", 10), with_parameters("1x2", 20), ("parameters: 10 at 1x1, 20 at 1x2",)),
+    "each rank holds a part of it": (with_parameters("1x1", 10), with_parameters("1x2", 5, sharded=True), ()),
+    "repeats": (
+        planned("1x2"),
+        make_record(make_spec("1x2", repeat=2), fingerprint={"torch": "2.14.0"}),
+        ("torch: 2.13.0 in r1, 2.14.0 in r2",),
+    ),
+    "script": (
+        planned("1x1"),
+        planned("1x2", script="other.py"),
+        ("script: workflow/workloads/mnist.py at 1x1, other.py at 1x2",),
+    ),
+    "threads": (planned("1x1"), planned("1x2", threads_per_rank=4), ("threads_per_rank: 1 at 1x1, 4 at 1x2",)),
+    "long values are cut but stay distinct": (
+        planned("1x1", args_template=(LONG, "--a")),
+        planned("1x2", args_template=(LONG, "--b")),
+        (f"args_template: {LONG} --a at 1x1, {LONG} --b at 1x2",),
+    ),
+    "arguments filled in, learning rate": (
+        planned("1x1", lr=0.1, args=("--lr", "0.1")),
+        planned("1x2", lr=0.2, args=("--lr", "0.2")),
+        (),
+    ),
+    "one other GPU in the group": (
+        planned("1x1", device="cuda"),
+        with_gpu_of_rank_1("1x2", "NVIDIA A100-SXM4-40GB"),
+        ("gpu: NVIDIA A100-SXM4-64GB at 1x1, NVIDIA A100-SXM4-40GB + NVIDIA A100-SXM4-64GB at 1x2",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_differs_is_named_with_both_values(name: str) -> None:
+    a, b, found = PAIRS[name]
+    assert differences(a, b) == found
 
 
 def test_what_the_user_allows_to_differ_is_left_out() -> None:
@@ -101,48 +148,8 @@ def test_what_the_user_allows_to_differ_is_left_out() -> None:
     assert differences(here, there, MAY_DIFFER) == ()
 
 
-def test_repeats_of_one_scale_are_told_apart() -> None:
-    first, second = make_spec("1x2"), make_spec("1x2", repeat=2)
-    found = differences(make_record(first), make_record(second, fingerprint={"torch": "2.14.0"}))
-    assert found == ("torch: 2.13.0 in r1, 2.14.0 in r2",)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"script": "other.py"}, {"args_template": ("--amp",)}, {"threads_per_rank": 4}],
-)
-def test_each_planned_field_counts(changes: dict[str, Any]) -> None:
-    (found,) = differences(at("1x1"), make_record(make_spec("1x2", **changes)))
-    assert found.startswith(next(iter(changes)))
-
-
-def test_filled_in_arguments_and_learning_rate_may_differ() -> None:
-    a = make_record(make_spec("1x1", lr=0.1, args=("--lr", "0.1")))
-    b = make_record(make_spec("1x2", lr=0.2, args=("--lr", "0.2")))
-    assert differences(a, b) == ()
-
-
 def test_a_cpu_process_is_no_baseline_for_a_gpu() -> None:
-    found = differences(make_record(make_spec("1x1")), make_record(make_spec("1x2", device="cuda")))
-    assert "device: cpu at 1x1, cuda at 1x2" in found
-
-
-def test_one_other_gpu_in_the_group_is_noticed() -> None:
-    a, b = (make_record(make_spec(scale, device="cuda")) for scale in ("1x1", "1x2"))
-    slow = b.ranks[1].replace(device=b.ranks[1].device.replace(name="NVIDIA A100-SXM4-40GB"))
-    (found,) = differences(a, b.replace(ranks=(b.ranks[0], slow)))
-    assert found == ("gpu: NVIDIA A100-SXM4-64GB at 1x1, NVIDIA A100-SXM4-40GB + NVIDIA A100-SXM4-64GB at 1x2")
-
-
-def test_weak_keeps_the_batch_per_gpu_that_was_really_used() -> None:
-    found = differences(at("1x1"), at("1x2", batch_per_gpu=32))
-    assert found == ("batch_per_gpu: 64 at 1x1, 32 at 1x2",)
-
-
-def test_strong_keeps_the_global_batch_that_was_really_used() -> None:
-    assert differences(at("1x1", "strong"), at("1x2", "strong", batch_per_gpu=32)) == ()
-    found = differences(at("1x1", "strong"), at("1x2", "strong", batch_per_gpu=64))
-    assert found == ("global_batch: 64 at 1x1, 128 at 1x2",)
+    assert "device: cpu at 1x1, cuda at 1x2" in differences(planned("1x1"), planned("1x2", device="cuda"))
 
 
 def test_modes_are_never_compared() -> None:
@@ -150,33 +157,88 @@ def test_modes_are_never_compared() -> None:
         differences(at("1x1"), at("1x1", "strong"))
 
 
-# What a record has of it
-
-
-def write_pair(directory: Path) -> RunDirectory:
-    return write_run(directory, make_spec("1x2"))
-
-
-def test_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
-    run = write_pair(tmp_path)
+def test_a_record_has_those_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2"))
     seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook"}
     edit(run.ranks / "rank0.json", lambda end: end["ddp"].update(seen))
     edit(run.ranks / "rank0.json", lambda end: end["fingerprint"].update(cpu_set="0-3"))
     edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(cpu_set="4-7", batch_per_gpu=32))
     edit(run.run, lambda data: data.update(repository={"commit": "c" * 40, "dirty": True}))
-    fingerprint = assemble(run).fingerprint
-    assert fingerprint["bucket_bytes"] == [400_000, 205_224]
-    assert fingerprint["gradient_bytes"] == 605_224
-    assert fingerprint["comm_hook"] == "fp16_compress_hook"
-    assert fingerprint["cpu_sets"] == ["0-3", "4-7"]
-    assert fingerprint["global_batch"] == 64 + 32
-    assert (fingerprint["git_commit"], fingerprint["git_dirty"]) == ("c" * 40, True)
+    found = {**seen, "gradient_bytes": 605_224, "cpu_sets": ["0-3", "4-7"], "global_batch": 64 + 32}
+    found.update(git_commit="c" * 40, git_dirty=True)
+    assert found.items() <= assemble(run).fingerprint.items()
 
 
-def test_long_values_are_cut_but_stay_distinct() -> None:
-    common = "--same " * 20
-    a = make_record(make_spec("1x1", args_template=(common, "--a")))
-    b = make_record(make_spec("1x2", args_template=(common, "--b")))
-    (found,) = differences(a, b)
-    assert "--a at 1x1" in found
-    assert "--b at 1x2" in found
+# Whether two runs did as much training as the same settings ask for
+
+
+BATCH = 64
+
+
+def did(
+    scale: str,
+    steps: int,
+    samples: int | None = None,
+    passes: int | None = None,
+    *,
+    ended_by: str = "script",
+    source: Source = "counted",
+    **fingerprint: Any,
+) -> Record:
+    """A run of ``steps``. samples: of all ranks; a full batch of each in every step unless given."""
+    spec = make_spec(scale)
+    record = make_record(spec, fingerprint={"passes": passes, **fingerprint})
+    total = steps * BATCH * spec.world_size if samples is None else samples
+    assert record.throughput is not None
+    ranks = tuple(
+        rank.replace(steps=steps, samples=total // spec.world_size, ended_by=ended_by) for rank in record.ranks
+    )
+    return record.replace(ranks=ranks, throughput=record.throughput.replace(source=source))
+
+
+ALIKE = {
+    "counts in steps": (did("1x1", 500, passes=3), did("2x4", 500, passes=24)),
+    "counts in passes": (did("1x1", 320, passes=10), did("1x4", 80, passes=10)),
+    "strong, in passes": (did("1x1", 320, 20_480, 10), did("1x4", 320, 20_480, 10)),
+    "drops the rest of each pass": (did("1x1", 150, 9_600, 10), did("2x4", 10, 5_120, 10)),
+    "fills up each pass": (did("1x1", 160, 10_000, 10), did("2x4", 20, 10_000, 10)),
+    "a budget of samples": (did("1x1", 1_000, passes=7), did("1x8", 126, passes=8)),
+    "batches by length": (did("1x1", 512, 30_000, 5), did("1x1", 498, 30_000, 5)),
+    "skipped steps": (did("1x1", 500, passes=5), did("1x1", 490, passes=5)),
+    "passes not seen": (did("1x1", 320), did("1x4", 64)),
+    "cut by steps": (did("1x1", 200, passes=1, ended_by="max_steps"), did("1x4", 160, passes=2)),
+    "both cut by time": (did("1x1", 900, ended_by="max_seconds"), did("1x4", 60, ended_by="max_seconds")),
+    "cut by time": (did("1x1", 900, ended_by="max_seconds"), did("1x4", 250, passes=2)),
+    "an earlier attempt did a part": (did("1x1", 320), did("1x1", 100, goes_on=True)),
+    "only the log tells": (did("1x1", 320), did("1x4", 5, source="log")),
+}
+APART = {
+    "resumed": (did("1x1", 320, passes=10), did("1x2", 32, passes=2)),
+    "resumed, strong": (did("1x1", 320, 20_480, 10), did("1x4", 64, 4_096, 2)),
+    "a repeat that resumed": (did("1x1", 320, passes=10), did("1x1", 288, passes=9)),
+    "few steps in a pass": (did("1x1", 160, passes=20), did("2x4", 14, 7_168, 14)),
+    "passes not seen": (did("1x1", 320), did("1x4", 40)),
+    "told by the program": (did("1x1", 320, source="metrics"), did("1x4", 32, source="metrics")),
+    "shorter than what was cut": (did("1x1", 900, ended_by="max_seconds"), did("1x4", 60, passes=1)),
+    "ended before its maximum": (did("1x1", 200, ended_by="max_steps"), did("1x1", 100, passes=1)),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_as_much_training(name: str) -> None:
+    one, other = ALIKE[name]
+    assert differences(one, other) == differences(other, one) == ()
+
+
+@pytest.mark.parametrize("name", APART)
+def test_not_as_much_training(name: str) -> None:
+    one, other = APART[name]
+    for a, b in ((one, other), (other, one)):
+        (found,) = differences(a, b)
+        assert found.startswith("steps: ")
+    assert differences(one, other, may_differ=("steps",)) == ()
+
+
+def test_both_numbers_are_named() -> None:
+    here, there = did("1x1", 320, passes=10), did("1x2", 16, passes=1)
+    assert differences(here, there) == ("steps: 320 (20,480 samples) at 1x1, 16 (2,048 samples) at 1x2",)

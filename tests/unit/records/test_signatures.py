@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from pathlib import Path
 
 import pytest
 from ddp_ladder.records.signatures import (
@@ -14,6 +15,7 @@ from ddp_ladder.records.signatures import (
     Signature,
     Words,
     classify,
+    last_lines,
     root_cause,
     signatures,
 )
@@ -137,3 +139,10 @@ def test_templates_show_what_the_line_and_the_run_tell() -> None:
     limit = root_cause([Words("slurm", None, None, ("*** JOB 9 ON rn1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",))])
     assert limit is not None
     assert limit.next(stage="stage3")[0].startswith("raise stages.stage3.runtime")
+
+
+def test_last_lines(tmp_path: Path) -> None:
+    file = tmp_path / "prepare_data.log"
+    assert last_lines(file, 3) == []
+    file.write_text("one\r\n10 %\r20 %\r\n\n  \x1b[31mtwo\x1b[0m\n" + "x" * 500)
+    assert last_lines(file, 3) == ["20 %", "two", "x" * 300 + "..."]

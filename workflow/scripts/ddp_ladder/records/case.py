@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddp_ladder.common.files import Agent, RunDirectory, agents_of
+from ddp_ladder.common.files import Agent
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import training_python
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import Diagnosis
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RankEnd
+from ddp_ladder.records.raw_models import FailedRank, RankEnd
 from ddp_ladder.records.record import Evidence, Failure
 from ddp_ladder.records.signatures import (
     TRACEBACK,
@@ -54,15 +53,13 @@ class Ended(FailedRank):
 class Case:
     """A run that failed: its raw files, its sanity checks, and the words of all its speakers."""
 
-    spec: RunSpec
     raw: RawRun
     found: Sequence[Diagnosis]
-    directory: RunDirectory
 
     @property
     def look(self) -> str:
         """Return what to do if nothing is known but the log."""
-        return f"read {self.directory.log}, fix the cause, and {AGAIN}"
+        return f"read {self.raw.directory.log}, fix the cause, and {AGAIN}"
 
     @property
     def outcome(self) -> str:
@@ -70,19 +67,13 @@ class Case:
         return self.raw.ended.outcome if self.raw.ended else "unknown"
 
     @cached_property
-    def ends(self) -> list[RankEnd]:
-        """Return the end records of the ranks, in their order."""
-        return [rank.end for _, rank in sorted(self.raw.ranks.items())]
-
-    @cached_property
     def own(self) -> list[RankEnd]:
         """Return the ranks that failed for a reason of their own, and not because they lost another; first to end."""
-        return sorted((end for end in self.ends if self._failed_by_itself(end)), key=lambda end: end.ended_at_s)
+        own = (end for end in self.raw.ends if end.failed and not self._is_victim(end))
+        return sorted(own, key=lambda end: end.ended_at_s)
 
-    def _failed_by_itself(self, end: RankEnd) -> bool:
-        if not end.exception:
-            return end.exit_code != 0
-        return not is_consequence(end.exception, self.several_nodes)
+    def _is_victim(self, end: RankEnd) -> bool:
+        return bool(end.exception) and is_consequence(end.exception or "", self.several_nodes)
 
     @cached_property
     def seen_to_fail(self) -> list[Ended]:
@@ -101,20 +92,21 @@ class Case:
     @property
     def ended_badly(self) -> bool:
         """Return True if a process failed or was missing; False if only a check of what was measured failed."""
-        agents: list[RankEnd | AgentEnd] = [*self.raw.agents.values()]
-        return self.outcome != "finished" or not agents or any(end.failed for end in [*agents, *self.ends])
+        agents = self.raw.agents.values()
+        failed = any(end.failed for end in agents) or any(end.failed for end in self.raw.ends)
+        return self.outcome != "finished" or not agents or failed
 
     @cached_property
     def said(self) -> tuple[Words, ...]:
         """Return what ended each rank, by its own record; first to end first."""
-        return _in_order(Words("rank", e.rank, e.host, (e.exception,), e.ended_at_s) for e in self.ends if e.exception)
+        ends = (end for end in self.raw.ends if end.exception)
+        return _in_order(Words("rank", e.rank, e.host, (e.exception or "",), e.ended_at_s) for e in ends)
 
     @cached_property
     def printed(self) -> tuple[Words, ...]:
         """Return what all processes printed, as their logs have it; the agent that ended first first, then srun."""
-        agents = agents_of(self.spec.nodes, self.raw.run.agents_per_node)
-        said = _in_order(words for agent in agents for words in self._of_agent(agent))
-        return (*said, *of_srun(read_lines(self.directory.launcher_log)), *self._of_nccl())
+        said = _in_order(words for agent in self.raw.run.all_agents for words in self._of_agent(agent))
+        return (*said, *of_srun(read_lines(self.raw.directory.launcher_log)), *self._of_nccl())
 
     @cached_property
     def printed_matches(self) -> tuple[Match, ...]:
@@ -127,11 +119,10 @@ class Case:
         return tuple(matches(self.said, "root", "symptom", several_nodes=self.several_nodes))
 
     def _of_agent(self, agent: Agent) -> Iterator[Words]:
-        end = self.raw.agents.get(agent)
-        log = self.directory.agent_log(agent, self.raw.run.agents)
-        lines = lines_of_agent(read_lines(log, self.raw.run.agents), str(agent))
-        several = agent.local_rank is None and self.spec.gpus_per_node > 1 and not self.spec.is_plain
-        only_rank = None if several else agent.node_rank * self.spec.gpus_per_node + (agent.local_rank or 0)
+        raw, end = self.raw, self.raw.agents.get(agent)
+        lines = lines_of_agent(read_lines(raw.directory.agent_log(agent, raw.run.agents), raw.run.agents), str(agent))
+        several = agent.local_rank is None and raw.spec.gpus_per_node > 1 and not raw.spec.is_plain
+        only_rank = None if several else agent.node_rank * raw.spec.gpus_per_node + (agent.local_rank or 0)
         return of_agent(lines, only_rank, self.host(agent), end.ended_at_s if end else None)
 
     def host(self, agent: Agent) -> str:
@@ -141,10 +132,10 @@ class Case:
 
     def _of_nccl(self) -> Iterator[Words]:
         """Yield NCCL's own logs, of one process each: nccl.<host>.<pid>.log."""
-        ranks = {(end.host, str(end.pid)): end.rank for end in self.ends}
-        for file in self.directory.nccl_logs():
+        ranks = {(end.host, str(end.pid)): end.rank for end in self.raw.ends}
+        for file in self.raw.directory.nccl_logs():
             host, _, process = file.stem.removeprefix("nccl.").rpartition(".")
-            lines = read_lines(file, self.spec.world_size)
+            lines = read_lines(file, self.raw.spec.world_size)
             yield Words("NCCL", ranks.get((host, process)), host or None, lines)
 
     def of_scripts(self, node: str | None, rank: int | None) -> list[Words]:
@@ -164,7 +155,7 @@ class Case:
         """
         said = [words.lines for words in reversed(self.of_scripts(node, rank))]  # without torch's mark of a rank first
         last = next((index for lines in said if (index := _last_of_no_victim(lines))), "")
-        return cut(redacted(last or next((line for lines in said for line in reversed(lines) if line.strip()), "")))
+        return cut(last or next((line for lines in said for line in reversed(lines) if line.strip()), ""))
 
 
 def _in_order(words: Iterable[Words]) -> tuple[Words, ...]:
@@ -173,17 +164,20 @@ def _in_order(words: Iterable[Words]) -> tuple[Words, ...]:
 
 def _last_of_no_victim(lines: Sequence[str]) -> str:
     """Return the last line that is no report of a lost rank, nor in its traceback; empty if there is none."""
-    end = _above(lines, len(lines))
-    while end is not None and is_consequence(lines[end]):
-        end = _above(lines, traceback_to(lines, end).start)
-    return "" if end is None else lines[end]
+    end = len(lines)
+    while end > 0:
+        line = lines[end - 1]
+        if line.strip() and not is_consequence(line):
+            return line
+        end = traceback_to(lines, end - 1).start if line.strip() else end - 1
+    return ""
 
 
 # The lines that show the cause
 
 _MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*\b)")  # before the name of an exception
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/ddp_ladder_instrument/|/instrument\.py$")
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/ddp_ladder_instrument/|/instrument\.py$")
 _CURRENT = "Current thread"  # the fault handler's mark of the thread that crashed
 _CRASH = re.compile(r"Fatal Python error: |terminate called after throwing|.*: Assertion `.*' failed")
 _CRASH_LINES = 200  # of the threads that the fault handler shows
@@ -196,7 +190,7 @@ _JOINTS = {  # between an exception and another one that was raised because of i
 
 def quote(words: Words, lines: Iterable[str]) -> tuple[Evidence, ...]:
     """Return lines of one speaker."""
-    return tuple(Evidence(speaker=words.place, line=cut(redacted(line))) for line in lines if line.strip())[:MOST_LINES]
+    return tuple(Evidence(speaker=words.place, line=cut(line)) for line in lines if line.strip())[:MOST_LINES]
 
 
 def with_place(words: Words, index: int) -> tuple[Evidence, ...]:
@@ -225,23 +219,27 @@ def traceback_to(lines: Sequence[str], end: int) -> range:
 
     Of that line alone, if there is no traceback directly above it.
     """
-    first = _header(lines, end)
-    if first is None or any(line[:1].strip() for line in lines[first + 1 : end]):
+    first = _above(lines, end)
+    if first < 0 or TRACEBACK not in lines[first]:
         return range(end, end + 1)
-    while (above := _above(lines, first)) is not None and lines[above].strip() in _JOINTS:
-        if (earlier := _header(lines, above)) is None:
-            break
-        first = earlier
+    while (joint := _above(lines, first)) >= 0 and lines[joint].strip() in _JOINTS:
+        first = next((index for index in range(joint, -1, -1) if TRACEBACK in lines[index]), joint)
     return range(first, end + 1)
 
 
-def _header(lines: Sequence[str], before: int) -> int | None:
-    return next((index for index in range(before - 1, -1, -1) if TRACEBACK in lines[index]), None)
+def _above(lines: Sequence[str], before: int) -> int:
+    """Return the index of the last line before this one that is neither blank nor indented; -1 if there is none."""
+    return next((index for index in range(before - 1, -1, -1) if lines[index][:1].strip()), -1)
 
 
-def _above(lines: Sequence[str], before: int) -> int | None:
-    """Return the index of the last line before this one that is not blank."""
-    return next((index for index in range(before - 1, -1, -1) if lines[index].strip()), None)
+def _statement(lines: Sequence[str], end: int) -> tuple[str, ...]:
+    """Return place and statement of the last frame that is not of a library, of the traceback that ends there."""
+    files = {index: found[1] for index in range(_above(lines, end) + 1, end) if (found := _FRAME.match(lines[index]))}
+    own = [index for index, file in files.items() if not LIBRARY.search(file)] or [*files]
+    if not own:
+        return ()
+    following = lines[own[-1] + 1 : own[-1] + 2]
+    return (lines[own[-1]], *(line for line in following if not _FRAME.match(line) and not _MARKS.match(line)))
 
 
 def caught(case: Case, node: str | None = None, rank: int | None = None) -> tuple[Evidence, ...]:
@@ -269,15 +267,12 @@ def crash(case: Case, node: str) -> tuple[Evidence, ...]:
     """Return what Python's fault handler or the C++ runtime printed as a process crashed; empty if they did not."""
     for words in case.of_scripts(node, None):
         for index, line in enumerate(words.lines):
-            if not _CRASH.match(line):
-                continue
-            following = words.lines[index + 1 : index + 1 + _CRASH_LINES]
-            current = next((k for k, one in enumerate(following) if one.startswith(_CURRENT)), 0)
-            frames = [
-                one for one in following[current:] if (frame := _FRAME.match(one)) and not _LIBRARY.search(frame[1])
-            ]
-            what = [one for one in following[:1] if one.lstrip().startswith("what():")]
-            return quote(words, (line, *what, *frames[:1]))
+            if _CRASH.match(line):
+                following = words.lines[index + 1 : index + 1 + _CRASH_LINES]
+                what = [one for one in following[:1] if one.lstrip().startswith("what():")]
+                current = next((k for k, one in enumerate(following) if one.startswith(_CURRENT)), 0)
+                frames = (one for one in following[current:] if (at := _FRAME.match(one)) and not LIBRARY.search(at[1]))
+                return quote(words, (line, *what, next(frames, "")))
     return ()
 
 
@@ -294,22 +289,6 @@ def is_line_of(line: str, exception: str) -> bool:
     return text == exception or (text.startswith(f"{name}:") and exception.startswith(text))
 
 
-def _statement(lines: Sequence[str], end: int) -> tuple[str, ...]:
-    """Return place and statement of the last frame that is not of a library, of the traceback that ends there."""
-    frames = []
-    for index in range(end - 1, -1, -1):
-        frame = _FRAME.match(lines[index])
-        if frame:
-            frames.append((index, frame[1]))
-        elif lines[index].strip() and not lines[index].startswith((" ", "\t")):
-            break
-    own = [index for index, file in frames if not _LIBRARY.search(file)] or [index for index, _ in frames]
-    if not own:
-        return ()
-    following = lines[own[0] + 1 : own[0] + 2]
-    return (lines[own[0]], *(line for line in following if not _FRAME.match(line) and not _MARKS.match(line)))
-
-
 # The failures that a line names
 
 _OF_LIBRARIES = re.compile(r"\bNCCL WARN\b|^\s*what\(\): ")  # the latter: the C++ runtime, of an exception that aborts
@@ -317,7 +296,7 @@ _OF_LIBRARIES = re.compile(r"\bNCCL WARN\b|^\s*what\(\): ")  # the latter: the C
 
 def root_raised(case: Case) -> Failure | None:
     """Return the failure whose cause is named by the exception that ended a rank."""
-    return failure_of(case, _first(case.said_matches, "root"))
+    return _of_first(case, case.said_matches, "root")
 
 
 def root_printed(case: Case) -> Failure | None:
@@ -327,14 +306,19 @@ def root_printed(case: Case) -> Failure | None:
     """
     if not case.ended_badly or case.raw.unwritten or case.outcome == "not written":
         return None
-    raised = [_raised_at(case, end.rank, end.exception) for end in case.ends if end.exception]
+    raised = [_raised_at(case, end.rank, end.exception) for end in case.raw.ends if end.exception]
     led = [(at[0], traceback_to(at[0].lines, at[1])) for at in raised if at]
     found = (
         match
         for match in case.printed_matches
         if _is_of_no_script(match) or any(match.words is words and match.index in lines for words, lines in led)
     )
-    return failure_of(case, _first(found, "root"))
+    return _of_first(case, found, "root")
+
+
+def _is_of_no_script(match: Match) -> bool:
+    of_script = match.words.speaker in ("rank", "agent")
+    return not of_script or match.signature.fatal or bool(_OF_LIBRARIES.search(match.line))
 
 
 def root_at_end(case: Case, node: str, rank: int | None = None) -> Failure | None:
@@ -345,57 +329,49 @@ def root_at_end(case: Case, node: str, rank: int | None = None) -> Failure | Non
     last = case.last_line(node, rank)
     for match in case.printed_matches:
         words = match.words
-        is_its_own = (
-            match.signature.role == "root" and words.node == node and (rank is None or words.rank in (rank, None))
-        )
-        if is_its_own and cut(redacted(match.line)) == last and (rank is None or _statement(words.lines, match.index)):
-            return failure_of(case, match if rank is None else replace(match, words=replace(words, rank=rank)))
+        if match.signature.role != "root" or words.node != node or cut(match.line) != last:
+            continue
+        if rank is None:
+            return failure_of(case, match)
+        if words.rank in (rank, None) and _statement(words.lines, match.index):
+            return failure_of(case, replace(match, words=replace(words, rank=rank)))
     return None
-
-
-def _is_of_no_script(match: Match) -> bool:
-    of_script = match.words.speaker in ("rank", "agent")
-    return not of_script or match.signature.fatal or bool(_OF_LIBRARIES.search(match.line))
-
-
-def _first(found: Iterable[Match], role: Role) -> Match | None:
-    return next((match for match in found if match.signature.role == role), None)
 
 
 def ended_by_scheduler(case: Case) -> Failure | None:
     """Return the failure of a run that Slurm ended."""
-    return failure_of(case, _first(case.printed_matches, "sched")) if case.ended_badly else None
+    return _of_first(case, case.printed_matches, "sched") if case.ended_badly else None
 
 
 def symptom(case: Case) -> Failure | None:
     """Return the failure that an ambiguous line shows, where nothing names the cause."""
-    if not case.ended_badly:
-        return None
-    return failure_of(case, _first((*case.said_matches, *case.printed_matches), "symptom"))
+    return _of_first(case, (*case.said_matches, *case.printed_matches), "symptom") if case.ended_badly else None
 
 
 def symptom_of(case: Case, end: RankEnd) -> Failure | None:
     """Return the failure that an ambiguous exception of a rank shows."""
-    own = (match for match in case.said_matches if match.words.rank == end.rank)
-    return failure_of(case, _first(own, "symptom"))
+    return _of_first(case, (match for match in case.said_matches if match.words.rank == end.rank), "symptom")
 
 
-def failure_of(case: Case, match: Match | None) -> Failure | None:
+def _of_first(case: Case, found: Iterable[Match], role: Role) -> Failure | None:
+    match = next((match for match in found if match.signature.role == role), None)
+    return None if match is None else failure_of(case, match)
+
+
+def failure_of(case: Case, match: Match) -> Failure:
     """Return the failure that a matched line names, with that line as evidence."""
-    if match is None:
-        return None
-    words = match.words
+    words, spec = match.words, case.raw.spec
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
-        "stage": case.spec.stage,
-        "log": case.directory.log,
+        "stage": spec.stage,
+        "log": case.raw.directory.log,
         "python": ", ".join(sorted(pythons)) or None,
-        "larger": case.spec.scale.doubled,
+        "larger": spec.scale.doubled,
     }
     steps = list(match.next(**known))
     if not any("start snakemake" in step for step in steps):
         steps[-1] += "; then start snakemake again"
-    ended = next((end for end in case.ends if end.rank == words.rank and end.failed), None)
+    ended = next((end for end in case.raw.ends if end.rank == words.rank and end.failed), None)
     return Failure(
         verdict=match.verdict,
         why=match.why(**known),
@@ -409,9 +385,9 @@ def failure_of(case: Case, match: Match | None) -> Failure | None:
 
 def _evidence(case: Case, match: Match) -> tuple[Evidence, ...]:
     """Return the matched line with its statement, and the exception of a rank's own if that is another one."""
-    if match.words in case.said:
-        return where_raised(case, match.words.rank, match.line) or with_place(match.words, match.index)
     shown = with_place(match.words, match.index)
+    if match.words in case.said:
+        return where_raised(case, match.words.rank, match.line) or shown
     first = next(iter(case.own), None)
     if first is None or not first.exception or is_line_of(match.line, first.exception):
         return shown

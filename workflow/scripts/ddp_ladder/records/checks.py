@@ -11,23 +11,22 @@ from typing import Any
 
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.correctness import NAMED, SAMPLES_SEEN, Diagnosis, diagnose, one_model, plain_check, world
+from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.records.failures import is_complete
-from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words
-from ddp_ladder.records.raw_files import RawRun, host_name, node_rank_of
+from ddp_ladder.records.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
+from ddp_ladder.records.raw_files import RawRun, host_name
 from ddp_ladder.records.raw_models import RankEnd, Source
 from ddp_ladder.records.record import Throughput
 
 STRONGEST: Source = "counted"
-ORDER: tuple[Source, ...] = ("counted", "samples_per_step", "metrics", "log", "guessed")
-"""The sources of a throughput, from the strongest to the weakest."""
 IN_WORDS: Mapping[Source, str] = {
     "counted": "samples counted at the loader, steps timed",
     "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
     "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
-    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
     "log": "the throughput is what the program printed (workload.throughput_regex)",
+    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
 }
+"""The sources of a throughput, from the strongest to the weakest."""
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
@@ -49,75 +48,64 @@ SAME_CHOICES = (
     "look for what the script decides by rank or by node (RANK, the host's name, what a node has of GPUs and cores): "
     "this must be the same on every rank"
 )
-NO_SUCH_BACKEND = {"cpu": ("nccl", "fake"), "cuda": ("fake",)}
-"""Backends that do not carry tensors of a device."""
 
 
 def weakest(sources: Iterable[str]) -> Source:
     """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
     named = set(sources)
-    return next((source for source in reversed(ORDER) if source in named), STRONGEST)
+    return next((source for source in reversed([*IN_WORDS]) if source in named), STRONGEST)
 
 
-def diagnoses(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> tuple[Diagnosis, ...]:
-    """Return all sanity checks of a run, with their failures. A check that lacks its evidence fails."""
-    return tuple(_checks(spec, raw, throughput))
-
-
-def _checks(spec: RunSpec, raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    yield plain_check(
+def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
+    """Yield all sanity checks of a run, with their failures. A check that lacks its evidence fails."""
+    spec, ends = raw.spec, raw.ends
+    yield diagnose(
         "complete",
         not raw.problems,
-        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len({agent.node_rank for agent in raw.agents})} nodes",
+        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len(raw.hosts)} nodes",
         f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
-    yield _exit_codes(spec, raw, ends)
+    yield _exit_codes(raw)
     seen = any(end.parameters for end in ends)
     own_account = throughput.source if throughput and throughput.source in OWN_ACCOUNT and not seen else None
-    yield world(spec, raw, own_account is not None)
-    yield placement(spec, raw)
-    yield ranks_agree(ends)
+    yield world(raw, own_account is not None)
+    yield _placement(raw)
+    yield _ranks_agree(ends)
     if own_account:
-        wanted = "the program's own account, as there is no better one"
-        yield plain_check("evidence", True, IN_WORDS[own_account], wanted)
+        yield diagnose("evidence", True, IN_WORDS[own_account], "the program's own account, as there is no better one")
     else:
-        yield from one_model(spec, ends)
+        yield from one_model(raw)
     if spec.launcher != "python":
         yield _backend(spec, ends)
     if raw.reads_log:
         yield _whole_log(raw)
         yield _printed(spec, throughput)
         return
-    yield _steps(spec, raw)
+    yield _steps(raw)
     yield _samples(raw, throughput)
 
 
-def _exit_codes(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Diagnosis:
-    bad = [f"rank {end.rank}: {end.exception or end.exit_code}" for end in ends if end.failed]
+def _exit_codes(raw: RawRun) -> Diagnosis:
+    bad = [f"rank {end.rank}: {end.exception or end.exit_code}" for end in raw.ends if end.failed]
     bad += [f"{agent}: {end.signal or end.exit_code}" for agent, end in raw.agents.items() if end.failed]
     outcome = raw.ended.outcome if raw.ended else "no end recorded"
     bad += [outcome] if outcome != "finished" else []
-    after = bool(bad) and is_complete(spec, raw)
+    after = bool(bad) and is_complete(raw)
     measured = ("after the training: " if after else "") + (", ".join(bad) or "all 0")
-    return plain_check("exit codes", bool(ends) and (not bad or after), measured, "0 on every rank and node")
+    return diagnose("exit codes", bool(raw.ends) and (not bad or after), measured, "0 on every rank and node")
 
 
-# Agents and ranks ran where the job put them
-
-
-def placement(spec: RunSpec, raw: RawRun) -> Diagnosis:
+def _placement(raw: RawRun) -> Diagnosis:
     """Check that agents and ranks ran where the job put them. Only the short host names are compared."""
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    hosts = {host_name(end.host) for end in raw.agents.values()}
-    wrong = [*_misplaced(spec, raw, ends)]
-    measured = f"{len(ends)} ranks in the order of {spec.nodes} nodes on {len(hosts)} hosts"
-    measured = in_short(wrong, NAMED, "; ") or (measured if ends and raw.agents else "nothing")
+    spec, wrong = raw.spec, [*_misplaced(raw)]
+    hosts = len({*raw.hosts.values()})
+    measured = f"{len(raw.ends)} ranks in the order of {spec.nodes} nodes on {hosts} hosts" if raw.ends else "nothing"
+    measured = in_short(wrong, NAMED, "; ") or measured
     return diagnose(
         "placement",
-        bool(ends) and bool(raw.agents) and not wrong,
+        bool(raw.ends) and bool(raw.agents) and not wrong,
         measured,
-        f"ranks in the order of {_list(raw.run.nodes)}, {spec.gpus_per_node} on each",
+        f"ranks in the order of {in_short(raw.run.nodes)}, {spec.gpus_per_node} on each",
         "agents or ranks are not where the job put them",
         measured,
         "compare `srun --label hostname` with the job's nodes: each must be a machine of its own; let the script take "
@@ -126,56 +114,27 @@ def placement(spec: RunSpec, raw: RawRun) -> Diagnosis:
     )
 
 
-def _misplaced(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
+def _misplaced(raw: RawRun) -> Iterator[str]:
     """Yield each agent, node and rank that is not where it was put; causes first."""
-    hosts = {host_name(end.host) for end in raw.agents.values()}
-    for agent, end in raw.agents.items():
-        if host_name(end.node) != host_name(raw.run.nodes[agent.node_rank]):
-            yield f"{agent} was {end.node}, not {raw.run.nodes[agent.node_rank]}"
-    yield from _shared_hosts(raw)
-    for rank in ends:
-        if host_name(rank.host) not in hosts:
-            yield f"rank {rank.rank} was on {rank.host}, where no agent of the run was"
-    if spec.launcher != "python":
-        yield from _out_of_order(spec, raw, ends)
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 2 * NAMED else f"{names[0]} to {names[-1]} ({len(names)} nodes)"
-
-
-def _shared_hosts(raw: RawRun) -> Iterator[str]:
-    """Yield names of several hosts and hosts of several names; simulated nodes share one name and one host."""
-    hosts: dict[str, dict[str, None]] = {}
+    nodes = raw.run.nodes
     names: dict[str, dict[str, None]] = {}
     for agent, end in raw.agents.items():
-        node = raw.run.nodes[agent.node_rank]
-        hosts.setdefault(node, {})[host_name(end.host)] = None
-        names.setdefault(host_name(end.host), {})[node] = None
-    yield from (f"{_list([*several])} are one host, {host}" for host, several in names.items() if len(several) > 1)
-    yield from (f"{name} is several hosts: {_list([*several])}" for name, several in hosts.items() if len(several) > 1)
+        node = nodes[agent.node_rank]
+        names.setdefault(host_name(end.host), {})[node] = None  # simulated nodes share one name and one host
+        if host_name(end.node) != host_name(node):
+            yield f"{agent} was {end.node}, not {node}"
+    yield from (f"{in_short([*several])} are one host, {host}" for host, several in names.items() if len(several) > 1)
+    for rank in raw.ends:
+        wanted = divmod(rank.rank, raw.spec.gpus_per_node)
+        place = (raw.node_rank(rank), rank.local_rank)
+        if host_name(rank.host) not in names:
+            yield f"rank {rank.rank} was on {rank.host}, where no agent of the run was"
+        elif place != wanted:
+            places = [f"local rank {local} of node {k} ({nodes[k]})" for k, local in (place, wanted)]
+            yield f"rank {rank.rank} was {places[0]}, not {places[1]}"
 
 
-def _out_of_order(spec: RunSpec, raw: RawRun, ends: Sequence[RankEnd]) -> Iterator[str]:
-    hosts = {agent.node_rank: host_name(end.host) for agent, end in raw.agents.items()}
-    for end in ends:
-        wanted = divmod(end.rank, spec.gpus_per_node)
-        place = (node_rank_of(end, hosts), end.local_rank)
-        if place != wanted:
-            yield f"rank {end.rank} was {_place(raw.run.nodes, *place)}, not {_place(raw.run.nodes, *wanted)}"
-
-
-def _place(nodes: Sequence[str], node_rank: int | None, local_rank: int) -> str:
-    if node_rank is None:
-        return f"local rank {local_rank} of a node that the launcher did not name"
-    name = f" ({nodes[node_rank]})" if node_rank < len(nodes) else ""
-    return f"local rank {local_rank} of node {node_rank}{name}"
-
-
-# All ranks ran the same, on the same
-
-
-def ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
+def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
     """Compare what the ranks ran, and on what."""
     found = _disagreements(ends)
     fields = {name.partition(":")[0] for name in found}
@@ -195,20 +154,16 @@ def ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
     """Return each field that differs, with which ranks have which value."""
-    hosts = {end.rank: end.host for end in ends}
-    groups: dict[str, dict[str, list[int]]] = {}
-    values: dict[str, Any] = {}
+    groups: dict[str, dict[str, list[RankEnd]]] = {}
     for end in ends:
         for name, value in _compared(end):
-            key = json.dumps(value, sort_keys=True)
-            values[key] = value
-            groups.setdefault(name, {}).setdefault(key, []).append(end.rank)
+            groups.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).append(end)
     found = {}
     for name, of_field in groups.items():
-        largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
-        words = distinct_words(name, *(values[key] for key, _ in largest_first))
-        parts = [f"{word} on {on_hosts(ranks, hosts)}" for word, (_, ranks) in zip(words, largest_first, strict=True)]
-        if len(parts) > 1:
+        if len(of_field) > 1:
+            largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
+            words = distinct_words(name, *(json.loads(value) for value, _ in largest_first))
+            parts = [f"{word} on {_places(alike)}" for word, (_, alike) in zip(words, largest_first, strict=True)]
             found[name] = in_short(parts, NAMED)
     return found
 
@@ -228,55 +183,49 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
     yield "backend", end.backend
 
 
-def on_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+def _places(ends: Sequence[RankEnd]) -> str:
     """Return ``rank 3 (node1)`` or ``ranks 0-2, 7 (node0, node1)``."""
-    names = list(dict.fromkeys(hosts[rank] for rank in ranks))
+    names = list(dict.fromkeys(end.host for end in ends))
     ranges: list[list[int]] = []
-    for rank in ranks:
-        if ranges and ranges[-1][1] == rank - 1:
-            ranges[-1][1] = rank
+    for end in ends:
+        if ranges and ranges[-1][1] == end.rank - 1:
+            ranges[-1][1] = end.rank
         else:
-            ranges.append([rank, rank])
+            ranges.append([end.rank, end.rank])
     numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-    return f"rank{'s' if len(ranks) > 1 else ''} {numbers} ({in_short(names, NAMED)})"
+    return f"rank{'s' if len(ends) > 1 else ''} {numbers} ({in_short(names, NAMED)})"
 
 
 def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
-    """Check the backend: the wanted one; with ``auto``, any that carries tensors of the rank's device."""
-    seen = ", ".join(sorted({str(end.backend) for end in ends})) or "nothing"
-    if spec.backend_wanted != "auto":
-        ok = bool(ends) and all(end.backend == spec.backend for end in ends)
-        return plain_check("backend", ok, seen, spec.backend)
-    odd = [end for end in ends if end.backend in NO_SUCH_BACKEND.get(end.device.kind, ())]
-    hosts = {end.rank: end.host for end in odd}
-    measured = f"{odd[0].backend} on {on_hosts(list(hosts), hosts)}" if odd else seen
-    wanted = f"one that carries tensors of a {spec.device} device"
-    return plain_check("backend", bool(ends) and not odd, measured, wanted)
+    seen = sorted({str(end.backend) for end in ends})
+    is_free = spec.backend_wanted == "auto"
+    wanted = "any (network.backend is auto)" if is_free else spec.backend
+    return diagnose("backend", bool(ends) and (is_free or seen == [wanted]), ", ".join(seen) or "nothing", wanted)
 
 
-# Enough was measured
-
-
-def _steps(spec: RunSpec, raw: RawRun) -> Diagnosis:
+def _steps(raw: RawRun) -> Diagnosis:
+    spec = raw.spec
     counts = sorted({len(rank.steps) for rank in raw.ranks.values()})
-    wanted = spec.warmup_steps + spec.min_steps
-    return plain_check(
-        "enough steps",
-        len(counts) == 1 and counts[0] >= wanted,
+    made, wanted = min(counts, default=0), spec.warmup_steps + spec.min_steps
+    limits = sorted({end.ended_by for end in raw.ends} & {"max_steps", "max_seconds"})
+    longer = f"raise measure.{limits[0]}" if limits else "train longer (more epochs or data in workload.args)"
+    lower = f"lower measure.min_steps to {made - spec.warmup_steps} or less"
+    if made <= spec.warmup_steps:
+        lower = f"lower measure.warmup_steps and measure.min_steps to {made} or less together"
+    return diagnose(
+        ENOUGH_STEPS,
+        len(counts) == 1 and made >= wanted,
         f"{' and '.join(map(str, counts)) or 'none'} optimizer steps",
         f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
+        next_step=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
     )
 
 
 def _printed(spec: RunSpec, throughput: Throughput | None) -> Diagnosis:
     """Check that the regular expression matched a line after the warm-up."""
     count = len(throughput.blocks_samples_per_s) if throughput else 0
-    return plain_check(
-        "throughput printed",
-        count > 0,
-        f"{count} matches after the warm-up",
-        f"at least 1 match of workload.throughput_regex ({spec.throughput_regex}) in the log",
-    )
+    wanted = f"at least 1 match of workload.throughput_regex ({spec.throughput_regex}) in the log"
+    return diagnose("throughput printed", count > 0, f"{count} matches after the warm-up", wanted)
 
 
 def _whole_log(raw: RawRun) -> Diagnosis:
@@ -297,7 +246,7 @@ def _whole_log(raw: RawRun) -> Diagnosis:
 
 def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     """Check that every rank counted samples from start to end; without them the throughput means nothing."""
-    empty = [str(k) for k, rank in sorted(raw.ranks.items()) if rank.steps.samples.sum() == 0]
+    empty = [str(k) for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0]
     rates = throughput.blocks_samples_per_s if throughput else ()
     idle = sum(rate == 0 for rate in rates)
     measured = "on every rank, all the time"
@@ -305,5 +254,12 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
         measured = f"none on rank {', '.join(empty)}"
     elif idle:
         measured = f"none in {idle} of {len(rates)} blocks of steps"
-    wanted = "training batches from a torch DataLoader on every rank, all the time"
-    return plain_check(SAMPLES_SEEN, bool(raw.ranks) and not empty and not idle, measured, wanted)
+    return diagnose(
+        "samples seen",
+        bool(raw.ranks) and not empty and not idle,
+        measured,
+        "training batches from a torch DataLoader on every rank, all the time",
+        next_step="set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
+        'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
+        "file that DDP_LADDER_METRICS names (config/README.md)",
+    )

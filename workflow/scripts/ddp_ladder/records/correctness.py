@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
@@ -19,7 +18,7 @@ from ddp_ladder.records.record import Check, Failure, Remark
 Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 NAMED = 3  # parameters, ranks or hosts in a message
-SAMPLES_SEEN = "samples seen"  # the name of a check
+ENOUGH_STEPS = "enough steps"  # the name of a check
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
 DIVERGED = (
@@ -46,59 +45,56 @@ EQUALLY_MANY = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A check, and what it means if it did not pass; None: only what the check itself shows."""
+    """A check, and what it means if it did not pass."""
 
     check: Check
-    failure: Failure | None = None
+    failure: Failure
 
 
-def plain_check(name: str, ok: bool, measured: str, wanted: str) -> Diagnosis:
-    """Return a check that says itself what is wrong."""
-    return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted))
-
-
-def diagnose(name: str, ok: bool, measured: str, wanted: str, verdict: str, why: str, next_step: str) -> Diagnosis:
-    """Return a check with its failure, which is used only if it did not pass."""
-    failure = Failure(verdict=verdict, why=why, next=next_step)
+def diagnose(
+    name: str, ok: bool, measured: str, wanted: str, verdict: str = "", why: str = "", next_step: str = ""
+) -> Diagnosis:
+    """Return a check with its failure, used only if it did not pass; by default it says what the check says."""
+    why = why or f"measured {measured}, wanted {wanted}"
+    failure = Failure(verdict=verdict or name, why=why, next=next_step)
     return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
 
 
 def listed(numbers: Sequence[int]) -> str:
     """Return the numbers as one text."""
-    return ", ".join(str(number) for number in numbers)
+    return ", ".join(map(str, numbers))
 
 
-def one_model(spec: RunSpec, ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     """Yield every finding that the evidence allows, causes first."""
-    yield _devices(spec, ends)
-    yield from _disjoint_data(ends)
-    yield from _finite(ends)
-    yield _equal_parameters(spec, ends)
-    if len(ends) > 1:
-        yield _equal_steps(ends)
-    yield from _order(ends)
+    yield _devices(raw)
+    yield from _disjoint_data(raw.ends)
+    yield from _finite(raw.ends)
+    yield _equal_parameters(raw)
+    if len(raw.ends) > 1:
+        yield _equal_steps(raw.ends)
+    yield from _order(raw.ends)
 
 
-def world(spec: RunSpec, raw: RawRun, own_account: bool) -> Diagnosis:
+def world(raw: RawRun, own_account: bool) -> Diagnosis:
     """Check that all ranks are in one process group. Without one each trains alone, and appears faster.
 
     own_account: only the program itself reported figures; it may lack torch.
     """
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    sizes = sorted({end.world_size for end in ends})
+    spec, ends = raw.spec, raw.ends
     judged = spec.world_size > 1 and not raw.reads_log and not own_account
     alone = [end.rank for end in ends if judged and end.backend is None]
-    measured = " and ".join(str(size) for size in sizes) or "nothing"
-    others = [end.rank for end in ends if end.world_size != spec.world_size]
-    who = "all ranks" if len(others) == len(ends) else f"rank {listed(others)}"
-    seen = " and ".join(str(size) for size in sizes if size != spec.world_size)
-    why = f"{spec.world_size} ranks were started; for {who} the world has {seen or measured}"
+    others = [end for end in ends if end.world_size != spec.world_size]
+    measured = " and ".join(map(str, sorted({end.world_size for end in ends}))) or "nothing"
+    who = "all ranks" if len(others) == len(ends) else f"rank {listed([end.rank for end in others])}"
+    seen = " and ".join(map(str, sorted({end.world_size for end in others}))) or measured
+    why = f"{spec.world_size} ranks were started; for {who} the world has {seen}"
     if alone:
         measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
         why = f"{measured}, so each of them trained a model of its own"
     return diagnose(
         "world size",
-        sizes == [spec.world_size] and not alone,
+        bool(ends) and not others and not alone,
         measured,
         str(spec.world_size),
         "no process group was formed" if alone else "the ranks are not in one process group",
@@ -111,26 +107,27 @@ def world(spec: RunSpec, raw: RawRun, own_account: bool) -> Diagnosis:
     )
 
 
-def _devices(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
+def _devices(raw: RawRun) -> Diagnosis:
     held: dict[tuple[str, str], list[int]] = {}
-    for end in ends:
+    for end in raw.ends:
         held.setdefault((end.host, end.device.id), []).append(end.rank)
-    kinds = sorted({end.device.kind for end in ends})
+    kinds = sorted({end.device.kind for end in raw.ends})
     shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for DistributedDataParallel'
     )
     if not shared:
-        next_step = f"let the script train on {spec.device}, or correct node.gpus and network.backend in cluster.yaml"
-    measured, wanted = f"{len(held)} x {'/'.join(kinds) or 'none'}", f"{spec.world_size} x {spec.device}"
+        next_step = (
+            f"let the script train on {raw.spec.device}, or correct node.gpus and network.backend in cluster.yaml"
+        )
     return diagnose(
         "distinct devices",
-        len(held) == spec.world_size and kinds == [spec.device],
-        measured,
-        wanted,
-        "several ranks share one device" if shared else "distinct devices",
-        in_short(shared, NAMED, "; ") or f"measured {measured}, wanted {wanted}",
+        len(held) == raw.spec.world_size and kinds == [raw.spec.device],
+        f"{len(held)} x {'/'.join(kinds) or 'none'}",
+        f"{raw.spec.world_size} x {raw.spec.device}",
+        "several ranks share one device" if shared else "",
+        in_short(shared, NAMED, "; "),
         next_step,
     )
 
@@ -201,16 +198,15 @@ def _not_finite(end: RankEnd) -> str:
     return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
 
 
-def _equal_parameters(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
+def _equal_parameters(raw: RawRun) -> Diagnosis:
     """Check that all replicas end with the same bits, as replicas that were trained together do.
 
     Of sharded models (FSDP, tensor parallelism) only parameters marked as replicated are compared.
     """
+    ends, world_size = raw.ends, raw.spec.world_size
     seen = {end.rank: end.parameters for end in ends if end.parameters}
-    if seen and len(seen) == spec.world_size and all(each.sharded for each in seen.values()):
-        which = _which_differ(
-            {k: [each.tensors[n] for n in each.replicated if n < len(each.tensors)] for k, each in seen.items()}
-        )
+    if seen and len(seen) == world_size and all(each.sharded for each in seen.values()):
+        which = _which_differ({k: [each.tensors[n] for n in each.replicated] for k, each in seen.items()})
         return diagnose(
             "equal parameters",
             not which,
@@ -222,9 +218,12 @@ def _equal_parameters(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
             "that they compute it from the same samples, or that it is averaged over them",
         )
     distinct = {each.checksum for each in seen.values()}
-    measured, wanted = f"{len(distinct)} distinct on {len(seen)} ranks", f"1 distinct on {spec.world_size} ranks"
-    ok = len(seen) == spec.world_size and len(distinct) == 1
-    why = f"{measured}, wanted {wanted}"
+    measured, wanted = f"{len(distinct)} distinct on {len(seen)} ranks", f"1 distinct on {world_size} ranks"
+    verdict, why = "the ranks ended with different parameters", f"{measured}, wanted {wanted}"
+    next_step = (
+        "see what is done to these parameters outside DistributedDataParallel's backward pass: set to be ignored, "
+        "created or written after wrapping, trained through model.module, or stepped inside no_sync"
+    )
     if len(seen) < len(ends) or not ends:
         without = [end.rank for end in ends if not end.parameters]
         verdict = "equal parameters"
@@ -236,13 +235,9 @@ def _equal_parameters(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
             "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train "
             "through the wrapper: model = DistributedDataParallel(model)"
         )
-    else:
-        verdict = "the ranks ended with different parameters"
-        next_step = (
-            "see what is done to these parameters outside DistributedDataParallel's backward pass: set to be ignored, "
-            "created or written after wrapping, trained through model.module, or stepped inside no_sync"
-        )
-    why += _which_differ({rank: each.tensors for rank, each in seen.items()}) if seen else ""
+    if seen:
+        why += _which_differ({rank: each.tensors for rank, each in seen.items()})
+    ok = len(seen) == world_size and len(distinct) == 1
     return diagnose("equal parameters", ok, measured, wanted, verdict, why, next_step)
 
 
@@ -263,16 +258,10 @@ def _equal_steps(ends: Sequence[RankEnd]) -> Diagnosis:
     counts = {end.rank: end.steps.count for end in ends}
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     ok = counts[fewest] == counts[most]
-    measured = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
-    return diagnose(
-        "equal steps",
-        ok,
-        f"{counts[most]} on every rank" if ok else measured,
-        "as many steps on every rank",
-        "the ranks made different numbers of steps",
-        measured,
-        EQUALLY_MANY,
-    )
+    apart = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
+    measured, wanted = f"{counts[most]} on every rank" if ok else apart, "as many steps on every rank"
+    verdict = "the ranks made different numbers of steps"
+    return diagnose("equal steps", ok, measured, wanted, verdict, apart, EQUALLY_MANY)
 
 
 def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
@@ -305,27 +294,34 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
 # Remarks: worth knowing, although it may be intended
 
 
-def remarks_on_run(spec: RunSpec, raw: RawRun) -> Iterator[Remark]:
+def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     """Yield what a reader should know although it may be intended."""
-    ends = [rank.end for _, rank in sorted(raw.ranks.items())]
-    if spec.world_size > 1 and len(ends) == spec.world_size:
-        yield from _on_data(ends)
-    yield from _on_logs(raw)
+    if raw.spec.world_size > 1 and raw.has_all_ranks:
+        yield from _on_data(raw.ends)
+    for agent, end in raw.agents.items():
+        if (log := end.log) and (log.error or log.left_out_bytes):
+            bytes_ = log.lost_bytes if log.error else log.left_out_bytes
+            why = f"could not be written: {log.error}" if log.error else "are left out of its middle"
+            yield Remark(
+                name="log",
+                what=f"the log is incomplete: {bytes_ / 1e6:,.1f} MB of the output of {agent} {why}",
+                next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml, and see that the "
+                "disk of the results has room (df -h)",
+            )
+            break
     problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
-    if spec.profile_steps and ends and problem:
+    if raw.spec.profile_steps and raw.ends and problem:
         next_step = "nothing for the figures, which are complete without a profile"
         yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
 
 
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
-    loader = ends[0].loader
     batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
-        seen = in_short([f"{batch} on rank {rank}" for rank, batch in sorted(batches.items())], NAMED)
+        seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
         what = f"the ranks use batches of different size: {seen}"
         yield Remark(name="batch", what=what, next="give every rank the same batch size")
-    shares = shared_samples(ends)
-    most = max(shares.values(), default=0.0)
+    loader, shares = ends[0].loader, shared_samples(ends)
     if not shares:
         yield Remark(
             name="disjoint data",
@@ -333,28 +329,10 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             "(no DataLoader, batches without tensors or made on the device, or samples all alike)",
             next="",
         )
-        return
-    if most < MOST_SHARED and loader and loader.shards is False:
+    elif loader and loader.shards is False and max(shares.values()) < MOST_SHARED:
         yield Remark(
             name="disjoint data",
             what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
             "all of them, unless its dataset is a part",
             next="use DistributedSampler, unless each rank's dataset is a part",
         )
-
-
-def _on_logs(raw: RawRun) -> Iterator[Remark]:
-    """Yield a remark on output that is not in the log."""
-    for agent, end in raw.agents.items():
-        log = end.log
-        if log and (log.error or log.left_out_bytes):
-            bytes_ = log.lost_bytes if log.error else log.left_out_bytes
-            why = f"could not be written: {log.error}" if log.error else "are left out of its middle"
-            what = f"{bytes_ / 1e6:,.1f} MB of the output of {agent} {why}"
-            yield Remark(
-                name="log",
-                what=f"the log is incomplete: {what}",
-                next="print less, as it takes time too, or raise logs.max_mb_per_node in config.yaml, and see that the "
-                "disk of the results has room (df -h)",
-            )
-            return

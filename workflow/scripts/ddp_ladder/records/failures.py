@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_ladder.common.files import Agent, RunDirectory, agents_of
+from ddp_ladder.common.files import Agent, file_text
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.case import (
     Case,
     Ended,
@@ -31,12 +30,12 @@ from ddp_ladder.records.case import (
     where_raised,
     with_caught,
 )
-from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, SAMPLES_SEEN, Diagnosis
+from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import hung
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
-from ddp_ladder.records.record import Check, Evidence, Failure, Remark
+from ddp_ladder.records.record import Failure, Remark
 from ddp_ladder.records.signatures import Words, classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
@@ -48,14 +47,17 @@ LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time tha
 TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
 
 
-def _where(end: RankEnd | Ended) -> dict[str, Any]:
+def _of_rank(end: RankEnd | Ended) -> dict[str, Any]:
     """Return rank, node and time of a failure."""
     return {"rank": end.rank, "node": end.host, "at_s": end.ended_at_s}
 
 
-def _first_to_end(ends: Iterable[AgentEnd]) -> AgentEnd:
-    """Return the end record of the agent that ended first; the others end as a consequence."""
-    return min(ends, key=lambda end: float(end.ended_at_s))
+def _of_node(end: AgentEnd) -> dict[str, Any]:
+    return {"node": end.host, "at_s": end.ended_at_s}
+
+
+def _time(end: RankEnd | AgentEnd) -> float:
+    return end.ended_at_s
 
 
 def _agent(end: AgentEnd) -> Agent:
@@ -69,10 +71,10 @@ def time_limit(case: Case) -> Failure | None:
     """Return the failure of a run that the end of its job cut short."""
     if case.outcome != "time limit":
         return None
-    key = f"stages.{case.spec.stage}.runtime"
+    key = f"stages.{case.raw.spec.stage}.runtime"
     return Failure(
         verdict="time limit",
-        why=f"the job of scale {case.spec.scale} reached its {key}, or the end of the allocation that it runs in",
+        why=f"the job of scale {case.raw.spec.scale} reached its {key}, or the end of the allocation that it runs in",
         next=f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
         "measure.max_seconds",
     )
@@ -80,10 +82,9 @@ def time_limit(case: Case) -> Failure | None:
 
 def not_set_up(case: Case) -> Failure | None:
     """Return the failure of a node whose processes could not be started."""
-    failed = [end for end in case.raw.agents.values() if end.error is not None]
-    if not failed:
+    end = min((end for end in case.raw.agents.values() if end.error), key=_time, default=None)
+    if end is None:
         return None
-    end = _first_to_end(failed)
     key = str(end.error).partition(":")[0]
     of_workload = key.startswith("workload.")
     where = "config.yaml" if of_workload else "cluster.yaml or in the variant"
@@ -92,8 +93,7 @@ def not_set_up(case: Case) -> Failure | None:
         verdict=f"{'the workload' if of_workload else 'software or network'} could not be set up",
         why=f"{_agent(end)} ({end.host}): {end.error}",
         next=f"correct {key} in {where}, and start snakemake again{secret}",
-        node=end.host,
-        at_s=end.ended_at_s,
+        **_of_node(end),
     )
 
 
@@ -101,8 +101,8 @@ def not_written(case: Case) -> Failure | None:
     """Return the failure of a run whose records could not be written; its training may have succeeded."""
     if not case.raw.unwritten and case.outcome != "not written":
         return None
-    path = case.directory.path
-    why = list(case.raw.unwritten.values()) or [f"an agent could not write below {path}: see its message in the log"]
+    path = case.raw.directory.path
+    why = case.raw.unwritten or (f"an agent could not write below {path}: see its message in the log",)
     return Failure(
         verdict="the records could not be written",
         why="; ".join(why[:2]),
@@ -116,8 +116,8 @@ def not_written(case: Case) -> Failure | None:
 
 def no_gpu(case: Case) -> Failure | None:
     """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
-    without = [(end, end.gpus_seen) for end in case.ends if end.gpus_seen and end.gpus_seen.count == 0]
-    if case.spec.device != "cuda" or not without:
+    without = [(end, end.gpus_seen) for end in case.raw.ends if end.gpus_seen and end.gpus_seen.count == 0]
+    if case.raw.spec.device != "cuda" or not without:
         return None
     end, seen = without[0]
     agents = [agent for agent in case.raw.agents.values() if agent.host == end.host]
@@ -145,10 +145,10 @@ def no_gpu(case: Case) -> Failure | None:
 
 def port_taken(case: Case) -> Failure | None:
     """Return the failure of a launcher or a rank whose port was in use: the run's own, or one that the script chose."""
-    rendezvous, own = case.raw.run.rendezvous, case.own[:1]
-    node = own[0].host if own else case.host(Agent(0, None if case.raw.run.agents_per_node == 1 else 0))
-    words = [Words("rank", end.rank, node, ((end.exception or ""),)) for end in own]
-    if not case.ends:
+    rendezvous, own = case.raw.run.rendezvous, next(iter(case.own), None)
+    node = own.host if own else case.host(case.raw.run.all_agents[0])
+    words = [Words("rank", own.rank, node, (own.exception or "",))] if own else []
+    if not case.raw.ends:
         words = [each for each in case.printed if each.node == node]
     lines = [(each, line) for each in words for line in each.lines if "EADDRINUSE" in line]
     if not lines:
@@ -162,9 +162,9 @@ def port_taken(case: Case) -> Failure | None:
         why=f"{why} of {rendezvous.host}" if is_ours else f"{why}, which the script has chosen",
         next="start snakemake again, which takes another port for a script that leaves MASTER_ADDR and MASTER_PORT as "
         "the launcher sets them; see what listens there with `ss --listening --processes`",
-        rank=own[0].rank if own and not is_ours else None,
+        rank=own.rank if own and not is_ours else None,
         node=node,
-        evidence=quote(*lines[0][:1], lines[0][1:]),
+        evidence=quote(lines[0][0], [lines[0][1]]),
     )
 
 
@@ -189,15 +189,15 @@ def aborted_or_told_to_end(case: Case) -> Failure | None:
 
 def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     """Return the failure of a run whose first ranks to end were ended by a signal."""
-    name = ranks[0].signal
-    alike = [rank for rank in ranks if rank.signal == name]
-    verdict, next_step = _advice(name, alike[0].host)
+    first = ranks[0]
+    alike = [rank.place for rank in ranks if rank.signal == first.signal]
+    verdict, next_step = _advice(first.signal, first.host)
     return Failure(
         verdict=verdict,
-        why=f"{in_short([rank.place for rank in alike], NAMED)}: ended by {name}",
+        why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
-        evidence=crash(case, alike[0].host),
-        **_where(alike[0]),
+        evidence=crash(case, first.host),
+        **_of_rank(first),
     )
 
 
@@ -240,20 +240,20 @@ def _advice(signal: str | None, host: str) -> tuple[str, str]:
 
 def left_early(case: Case) -> Failure | None:
     """Return the failure of ranks that ended well while others waited, or that waited for each other; else None."""
-    spec, raw, ends = case.spec, case.raw, case.ends
-    raised = [end for end in ends if end.exception]
+    raw, end_s = case.raw, math.inf
+    raised = [end for end in raw.ends if end.exception]
     if any(end.exception for end in case.own):
         return None
-    timed_out = raw.ended is not None and raw.ended.outcome == "time limit"
-    # A script may save its state and end well at the time limit: then it did not leave the others.
-    latest_s = raw.ended.ended_at_s - LONG_BEFORE_S if raw.ended and timed_out else math.inf
-    done = [end for end in ends if not end.exception and end.exit_code == 0 and end.ended_at_s < latest_s]
+    if raw.ended is not None and case.outcome == "time limit":
+        # A script may save its state and end well at the time limit: then it did not leave the others.
+        end_s = raw.ended.ended_at_s - LONG_BEFORE_S
+    done = [end for end in raw.ends if not end.failed and end.ended_at_s < end_s]
     # NCCL's watchdog aborts a rank only after its timeout; a rank that aborts sooner has a reason of its own.
-    waited_s = min((end.ended_at_s for end in done), default=math.inf) + LONG_BEFORE_S
+    waited_s = min(map(_time, done), default=math.inf) + LONG_BEFORE_S
     aborted = [rank for rank in case.seen_to_fail if rank.signal == ABORTED and rank.ended_at_s > waited_s]
     gave_up = {rank.rank for rank in aborted} - raw.ranks.keys()
-    missing = [rank for rank in range(spec.world_size) if rank not in raw.ranks and rank not in gave_up]
-    if missing and not timed_out:
+    missing = [rank for rank in range(raw.spec.world_size) if rank not in raw.ranks and rank not in gave_up]
+    if missing and case.outcome != "time limit":
         return None  # a rank without a record was killed, and is the one that the others lost
     waiting = [f"rank {end.rank} was in its step {end.steps.count + 1}" for end in raised]
     waiting += [f"rank {rank} was aborted" for rank in sorted(gave_up)]
@@ -264,10 +264,10 @@ def left_early(case: Case) -> Failure | None:
             verdict="a rank left the others",
             why=f"{left}; {in_short(waiting, NAMED)} and waited for it",
             next=EQUALLY_MANY,
-            **_where(done[0]),
+            **_of_rank(done[0]),
         )
         return with_caught(failure, case)
-    if len(raised) > 1 and len(raised) == spec.world_size and all(_waited(end.exception or "") for end in raised):
+    if len(raised) == raw.spec.world_size > 1 and all(_waited(end.exception or "") for end in raised):
         return Failure(
             verdict="the ranks waited for each other",
             why="; ".join(f"rank {end.rank} after {end.steps.count} steps: {end.exception}" for end in raised[:NAMED]),
@@ -287,8 +287,8 @@ def saved_state(case: Case) -> Failure | None:
 
     Read from the ranks, because the launcher replaces their exit codes by its own.
     """
-    saved = [end for end in case.ends if end.exit_code == os.EX_TEMPFAIL]
-    if not saved or any(end.exception and not is_consequence(end.exception) for end in case.ends):
+    saved = [end for end in case.raw.ends if end.exit_code == os.EX_TEMPFAIL]
+    if not saved or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
         return None
     steps = max(end.steps.count for end in saved)
     which = ", ".join(str(end.rank) for end in saved)
@@ -307,7 +307,13 @@ def own_failure(case: Case) -> Failure | None:
     end = case.own[0]
     if not end.exception:
         return _exit_code(case, end, f"rank {end.rank}: exit code {end.exit_code}")
-    return symptom_of(case, end) or _exception(case, end, end.exception, where_raised(case, end.rank, end.exception))
+    return symptom_of(case, end) or Failure(
+        verdict="the script raised an exception",
+        why=f"rank {end.rank}: {end.exception}",
+        next=case.look,
+        evidence=where_raised(case, end.rank, end.exception),
+        **_of_rank(end),
+    )
 
 
 def failed_silently(case: Case) -> Failure | None:
@@ -321,19 +327,15 @@ def failed_silently(case: Case) -> Failure | None:
     return _exit_code(case, end, f"{end.place}: exit code {end.exit_code}, {when}")
 
 
-def _exception(case: Case, end: RankEnd | Ended, text: str, evidence: tuple[Evidence, ...]) -> Failure:
-    why = f"rank {end.rank}: {text}"
-    verdict = "the script raised an exception"
-    return Failure(verdict=verdict, why=why, next=case.look, evidence=evidence, **_where(end))
-
-
 def _exit_code(case: Case, end: RankEnd | Ended, why: str) -> Failure:
     """Return the failure of a rank that ended with an exit code, with its last line."""
-    if named := root_at_end(case, end.host, end.rank):
-        return named
-    shown = caught(case, end.host, end.rank)
-    why += _last_words(case, end.host, end.rank)
-    return Failure(verdict="the script failed", why=why, next=case.look, evidence=shown, **_where(end))
+    return root_at_end(case, end.host, end.rank) or Failure(
+        verdict="the script failed",
+        why=why + _last_words(case, end.host, end.rank),
+        next=case.look,
+        evidence=caught(case, end.host, end.rank),
+        **_of_rank(end),
+    )
 
 
 def _last_words(case: Case, host: str, rank: int | None = None) -> str:
@@ -347,33 +349,29 @@ def _last_words(case: Case, host: str, rank: int | None = None) -> str:
 def lost_launcher(case: Case) -> Failure | None:
     """Return the failure of a run of which a launcher was killed, often with its ranks."""
     killed = [end for end in case.raw.agents.values() if end.signal and end.signal not in TERMINATED]
-    killed = [end for end in killed if not end.failed_ranks]
-    if not killed:
+    end = min((end for end in killed if not end.failed_ranks), key=_time, default=None)
+    if end is None:
         return None
-    end = _first_to_end(killed)
     return Failure(
         verdict="a launcher was killed",
         why=f"the launcher of node {end.node_rank} ({end.host}): ended by {end.signal}",
         next=_advice(end.signal, end.host)[1],
-        node=end.host,
-        at_s=end.ended_at_s,
+        **_of_node(end),
     )
 
 
 def lost(case: Case) -> Failure | None:
     """Return the failure of ranks that lost another rank, or were told to end, whose end no agent saw."""
     raw = case.raw
-    victims = [end for end in case.ends if end.exception]  # none has a reason of its own
-    silent = [agent for agent in agents_of(case.spec.nodes, raw.run.agents_per_node) if agent not in raw.agents]
+    victim = min((end for end in raw.ends if end.exception), key=_time, default=None)  # none has a reason of its own
+    silent = [agent for agent in raw.run.all_agents if agent not in raw.agents]
     told = [end for end in raw.agents.values() if end.signal in TERMINATED]  # as srun does when it has lost a task
-    if not victims and not (silent and told and len(told) == len(raw.agents)):
-        return None
-    if victims:
-        first = min(victims, key=lambda end: float(end.ended_at_s))
-        at_s, seen = first.ended_at_s, f"rank {first.rank} on {first.host} lost the others: {first.exception}"
+    if victim is not None:
+        at_s, seen = victim.ended_at_s, f"rank {victim.rank} on {victim.host} lost the others: {victim.exception}"
+    elif silent and told and len(told) == len(raw.agents):
+        at_s, seen = min(map(_time, told)), f"the others were then ended by {told[0].signal}"
     else:
-        at_s = min(end.ended_at_s for end in told)
-        seen = f"the others were then ended by {told[0].signal}"
+        return None
     if silent:
         names = in_short([f"{agent} ({raw.run.nodes[agent.node_rank]})" for agent in silent], NAMED)
         return Failure(
@@ -384,12 +382,12 @@ def lost(case: Case) -> Failure | None:
             node=raw.run.nodes[silent[0].node_rank],
             at_s=at_s,
         )
-    without = [str(rank) for rank in range(case.spec.world_size) if rank not in raw.ranks]
+    without = [str(rank) for rank in range(raw.spec.world_size) if rank not in raw.ranks]
     gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
     return Failure(
         verdict="the ranks lost each other",
         why=f"no rank is known to have failed by itself; {gone}{seen}",
-        next=f"read the last lines of the other ranks in {case.directory.log}; if they ended well, look at the network "
+        next=f"read the last lines of the other ranks in {raw.directory.log}; if they ended well, look at the network "
         "between the nodes (network.interface in cluster.yaml), and start snakemake again",
         at_s=at_s,
     )
@@ -397,25 +395,19 @@ def lost(case: Case) -> Failure | None:
 
 def launcher_failed(case: Case) -> Failure | None:
     """Return the failure of a launcher whose ranks report nothing."""
-    if case.raw.ended and not case.raw.agents and not case.ends:
-        log = case.directory.launcher_log
-        words = slurms_words(log.read_text(errors="replace")) if log.exists() else []
+    raw = case.raw
+    if raw.ended and not raw.agents and not raw.ends:
+        words = slurms_words(file_text(raw.directory.launcher_log) or "")
         why = "; ".join(words[-2:]) or "no agent left an end record"
         return Failure(verdict="the launcher failed", why=why, next=case.look)
-    agents = [end for end in case.raw.agents.values() if end.failed]
-    if not agents:
+    end = min((end for end in raw.agents.values() if end.failed), key=_time, default=None)
+    if end is None:
         return None
-    end = _first_to_end(agents)
-    if not case.ends and not end.signal and (named := root_at_end(case, end.host)):
+    if not raw.ends and not end.signal and (named := root_at_end(case, end.host)):
         return named
     exit_of = f"ended by {end.signal}" if end.signal else f"exit code {end.exit_code}"
-    return Failure(
-        verdict="the launcher failed",
-        why=f"{_agent(end)}: {exit_of}{_last_words(case, end.host)}",
-        next=case.look,
-        node=end.host,
-        at_s=end.ended_at_s,
-    )
+    why = f"{_agent(end)}: {exit_of}{_last_words(case, end.host)}"
+    return Failure(verdict="the launcher failed", why=why, next=case.look, **_of_node(end))
 
 
 # All processes ended well: what was measured is not what was wanted
@@ -423,11 +415,11 @@ def launcher_failed(case: Case) -> Failure | None:
 
 def nothing_seen(case: Case) -> Failure | None:
     """Return the failure of a run that ended well but made no measurable step; None if one was seen."""
-    ranks = case.raw.ranks
-    if case.raw.reads_log or len(ranks) < case.spec.world_size or any(len(rank.steps) for rank in ranks.values()):
+    raw = case.raw
+    if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
         return None
-    own_processes = sum(rank.end.own_processes for rank in ranks.values())
-    reasons = [reason for rank in ranks.values() for reason in rank.end.not_measured]
+    own_processes = sum(end.own_processes for end in raw.ends)
+    reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith("steps: ")]
     started = f"; it started {own_processes} processes with multiprocessing" if own_processes else ""
     failure = Failure(
@@ -444,39 +436,9 @@ def nothing_seen(case: Case) -> Failure | None:
 def failed_check(case: Case) -> Failure:
     """Return the failure behind the first sanity check that did not pass."""
     first = next(each for each in case.found if not each.check.ok)
-    if first.check.name == "enough steps":
-        return with_caught(_too_few_steps(case, first.check), case)
-    why = f"measured {first.check.measured}, wanted {first.check.wanted}"
-    if first.check.name == SAMPLES_SEEN:
-        return _no_samples(why)
-    return first.failure or Failure(verdict=first.check.name, why=why, next=case.look)
-
-
-def _too_few_steps(case: Case, check: Check) -> Failure:
-    """Return the failure of a run that ended before enough steps were measured."""
-    spec, ranks = case.spec, case.raw.ranks
-    made = min(len(rank.steps) for rank in ranks.values())
-    limits = {rank.end.ended_by for rank in ranks.values()} & {"max_steps", "max_seconds"}
-    longer = f"raise measure.{limits.pop()}" if limits else "train longer (more epochs or data in workload.args)"
-    lower = f"lower measure.min_steps to {made - spec.warmup_steps} or less"
-    if made <= spec.warmup_steps:
-        lower = f"lower measure.warmup_steps and measure.min_steps to {made} or less together"
-    return Failure(
-        verdict=check.name,
-        why=f"measured {check.measured}, wanted {check.wanted}",
-        next=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
-    )
-
-
-def _no_samples(why: str) -> Failure:
-    """Return the failure of a training whose batches did not come from a torch DataLoader."""
-    return Failure(
-        verdict=SAMPLES_SEEN,
-        why=why,
-        next="set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
-        'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
-        "file that DDP_LADDER_METRICS names (config/README.md)",
-    )
+    if first.check.name == ENOUGH_STEPS:
+        return with_caught(first.failure, case)
+    return first.failure if first.failure.next else first.failure.replace(next=case.look)
 
 
 # The table
@@ -516,9 +478,9 @@ ROWS: tuple[Row, ...] = (
 those near the end, and torchrun's own "root cause", the first end that it saw, is in none."""
 
 
-def explain(spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory) -> Failure:
+def explain(raw: RawRun, found: Sequence[Diagnosis]) -> Failure:
     """Return why a run failed. found: its sanity checks, of which one did not pass."""
-    case = Case(spec, raw, found, directory)
+    case = Case(raw, found)
     return next(failure for row in ROWS if (failure := row(case)) is not None)
 
 
@@ -534,38 +496,34 @@ OF_PROCESSES: tuple[Row, ...] = (
 )
 
 
-def is_complete(spec: RunSpec, raw: RawRun) -> bool:
+def is_complete(raw: RawRun) -> bool:
     """Return True if nothing that failed in this run came before the end of its training.
 
     Every rank left its end record, and its script ran through, reached the limit (max_steps, max_seconds), or raised an
     exception after all loops that had made steps. Who was told to end may have ended early, and well, and a launcher
     that fails without one of its ranks is not explained by it: these runs are not complete.
     """
-    ends = [rank.end for rank in raw.ranks.values()]
-    if len(ends) < spec.world_size or raw.ended is None or any(end.failed and not end.after_training for end in ends):
+    cut_short = any(end.failed and not end.after_training for end in raw.ends)
+    if not raw.has_all_ranks or raw.ended is None or cut_short:
         return False
     if raw.ended.outcome != "finished":
-        return max(end.ended_at_s for end in ends) < raw.ended.ended_at_s - LONG_BEFORE_S
+        return max(map(_time, raw.ends)) < raw.ended.ended_at_s - LONG_BEFORE_S
     bad = [end for end in raw.agents.values() if end.failed]
     own = [end for end in bad if end.signal not in TERMINATED]
     return not bad or (bool(own) and all(end.failed_ranks for end in own))
 
 
-def after_training(
-    spec: RunSpec, raw: RawRun, found: Sequence[Diagnosis], directory: RunDirectory
-) -> tuple[Remark, ...]:
-    """Return what failed after a complete training, with its cause; it spoils no figure."""
-    case = Case(spec, raw, found, directory)
-    if not is_complete(spec, raw) or not case.ended_badly:
-        return ()
+def after_training(raw: RawRun, found: Sequence[Diagnosis]) -> Iterator[Remark]:
+    """Yield what failed after a complete training, with its cause; it spoils no figure."""
+    case = Case(raw, found)
+    if not is_complete(raw) or not case.ended_badly:
+        return
     failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
     cause = f"{failure.verdict}: {failure.why}" if failure else f"the run ended by its {case.outcome}"
     shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
-    return (
-        Remark(
-            name="end",
-            what=f"after its training, which is complete and counts, {cause}{shown}",
-            next="nothing has to be done for the figures; what a script does at its end (a last checkpoint, a summary) "
-            f"may be missing: read {directory.log}",
-        ),
+    yield Remark(
+        name="end",
+        what=f"after its training, which is complete and counts, {cause}{shown}",
+        next="nothing has to be done for the figures; what a script does at its end (a last checkpoint, a summary) "
+        f"may be missing: read {raw.directory.log}",
     )

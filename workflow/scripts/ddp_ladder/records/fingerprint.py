@@ -5,14 +5,12 @@ One of them is the amount of training, in steps or samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import Gpu, RankEnd
 from ddp_ladder.records.record import Record
 
 LONGEST_VALUE = 60  # characters of a value in a message
@@ -28,23 +26,21 @@ OWN_DIRECTORY_ADVICE = (
 class MustMatch:
     """A compared field, and how its value is read from a record.
 
-    same: the comparison, if it is not equality. next: what to do about a difference.
+    same: the comparison of two values, if it is not equality. next: what to do about a difference.
     """
 
     name: str
     value: Callable[[Record], Any]
     where_known: bool = False  # compared only if both sides have it: some runs cannot measure it
     measured: bool = False  # recorded by each rank, under this name
-    same: Callable[[Record, Record], bool] | None = None
+    same: Callable[[Any, Any], bool] | None = None
     next: str = ""
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Return both values if they differ, else None; of mappings (files, libraries) the common keys that differ."""
-        if self.same is not None and self.same(a, b):
-            return None
         here, there = self.value(a), self.value(b)
         if self.same is not None:
-            return here, there
+            return None if self.same(here, there) else (here, there)
         if self.where_known and not (here and there):
             return None
         if isinstance(here, Mapping) and isinstance(there, Mapping):
@@ -92,11 +88,6 @@ def _compiled(record: Record) -> str | None:
     return None if graphs is None else "yes" if graphs else "no"
 
 
-def _training(record: Record) -> str | None:
-    done = training_of(record)
-    return done.in_words if done else None
-
-
 def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device.kind for rank in record.ranks})) or record.spec.device
 
@@ -112,23 +103,24 @@ LOOSE = 0.25
 class Training:
     """The training of a run. samples: of all ranks, without padding."""
 
+    ranks: int
     steps: int
     samples: int
     passes: int | None  # over the training data; None: not seen
     cut: bool  # ended by max_steps or max_seconds, not by itself
 
-    @property
-    def in_words(self) -> str:
+    def __str__(self) -> str:
         return f"{self.steps:,} ({self.samples:,} samples)"
 
 
-def training_of(record: Record) -> Training | None:
+def _training(record: Record) -> Training | None:
     """Return the training of a run; None if unknown, or if an earlier attempt did a part (exit code 75)."""
     steps = {rank.steps for rank in record.ranks}
     source = record.throughput.source if record.throughput else None
     if len(steps) != 1 or 0 in steps or source in (None, "log") or record.fingerprint.get("goes_on"):
         return None
     return Training(
+        ranks=len(record.ranks),
         steps=steps.pop(),
         samples=sum(rank.samples for rank in record.ranks),
         passes=record.fingerprint.get("passes"),
@@ -136,17 +128,16 @@ def training_of(record: Record) -> Training | None:
     )
 
 
-def same_training(a: Record, b: Record) -> bool:
+def _same_training(one: Training | None, other: Training | None) -> bool:
     """Return True if both runs did the same amount of training, or if nothing can be expected of them.
 
     A script counts in steps or in passes over its data. With the same settings it makes the same number of steps at
     every scale, or it consumes the same samples, in fewer steps if more ranks share them. A run that did neither did
     not do what the settings ask for; for example, it resumed from a snapshot of another run.
     """
-    one, other = training_of(a), training_of(b)
     if one is None or other is None or (one.cut and other.cut):
         return True
-    slack = 0.0 if a.spec.world_size == b.spec.world_size else _slack(one, other)
+    slack = 0.0 if one.ranks == other.ranks else _slack(one, other)
     if one.cut or other.cut:
         part, whole = (one, other) if one.cut else (other, one)
         return whole.steps >= (1 - TOLERANCE) * part.steps or whole.samples + slack >= (1 - TOLERANCE) * part.samples
@@ -199,7 +190,7 @@ MUST_MATCH = (
     _measured("cpu_model"),
     _measured("threads"),
     _planned("threads_per_rank"),
-    MustMatch("steps", _training, same=same_training, next=OWN_DIRECTORY_ADVICE),
+    MustMatch("steps", _training, same=_same_training, next=OWN_DIRECTORY_ADVICE),
 )
 
 BATCH = {
@@ -252,17 +243,13 @@ def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:
 
 
 def distinct_words(name: str, *values: Any) -> list[str]:
-    """Return the values as texts, shortened unless that would make them look alike."""
-    short = [shown(name, value) for value in values]
-    return short if len({*short}) == len(short) else [in_full(value) for value in values]
-
-
-def shown(name: str, value: Any) -> str:
-    """Return a value as text for a message; digests and long texts are cut."""
-    text = in_full(value)
+    """Return the values as texts; digests and long texts are cut unless that would make them look alike."""
+    texts = [in_full(value) for value in values]
     if name.endswith("sha256"):
-        return text[:DIGEST_LENGTH]
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+        short = [text[:DIGEST_LENGTH] for text in texts]
+    else:
+        short = [text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…" for text in texts]
+    return short if len({*short}) == len(short) else texts
 
 
 def in_full(value: Any) -> str:
@@ -277,32 +264,27 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
-def whole_fingerprint(spec: RunSpec, raw: RawRun) -> dict[str, Any]:
+def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
     """Return rank 0's fingerprint, with the fields that come from all ranks, the nodes and the job."""
     if 0 not in raw.ranks:
         return {}
-    ends = [raw.ranks[k].end for k in sorted(raw.ranks)]
-    batches = [end.fingerprint.get("batch_per_gpu") for end in ends]
-    ddp, loader = ends[0].ddp, ends[0].loader
-    repository = raw.run.repository
+    first, repository = raw.ends[0], raw.run.repository
+    batches = [end.fingerprint.get("batch_per_gpu") for end in raw.ends]
+    ddp, loader = first.ddp, first.loader
+    # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
+    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
+    gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     return {
-        **ends[0].fingerprint,
+        **first.fingerprint,
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,
         "goes_on": raw.run.goes_on,
-        "global_batch": sum(batches) if len(ends) == spec.world_size and all(batches) else None,
+        "global_batch": sum(batches) if raw.has_all_ranks and all(batches) else None,
         "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,
         "bucket_bytes": ddp and ddp.bucket_bytes,
         "comm_hook": ddp and ddp.comm_hook,
-        "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in ends}),
-        **_gpus(ends, [gpu for agent in raw.agents.values() for gpu in agent.gpus]),
+        "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in raw.ends}),
+        "driver": " + ".join(sorted({gpu.driver for gpu in gpus})) or None,
+        "power_limit_w": sorted({gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None}) or None,
     }
-
-
-def _gpus(ends: Sequence[RankEnd], gpus: Sequence[Gpu]) -> dict[str, Any]:
-    """Return driver and power limits of the GPUs that were used, matched by name: a node may have others too."""
-    names = {end.device.name for end in ends if end.device.kind == "cuda"}
-    used = [gpu for gpu in gpus if gpu.name in names]
-    limits = sorted({gpu.power_limit_w for gpu in used if gpu.power_limit_w is not None})
-    return {"driver": " + ".join(sorted({gpu.driver for gpu in used})) or None, "power_limit_w": limits or None}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short
-from ddp_ladder.records.case import Case
+from ddp_ladder.records.case import LIBRARY, Case
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
@@ -44,23 +44,21 @@ class Stalled:
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         """The lines of the script on its stack, the most recent call first."""
-        own = [frame for frame in self.stack if frame.is_of_script] or self.stack
-        return tuple(
-            Evidence(speaker=f"rank {self.stall.rank} on {self.host}", line=frame.text) for frame in own[:LINES]
-        )
+        speaker = f"rank {self.stall.rank} on {self.host}"
+        return tuple(Evidence(speaker=speaker, line=frame.text) for frame in of_script(self.stack)[:LINES])
 
     @property
     def text(self) -> str:
         """Where it was: ``rank 3 (node 1, node7) after 12 steps: File "train.py", line 12, in train, in barrier()``."""
-        stall, frame = self.stall, script_frame(self.stack)
+        stall = self.stall
         place, after = f"rank {stall.rank} (node {self.node_rank}, {self.host})", f"after {count(stall.steps, 'step')}"
         if stall.process == "stopped":  # how many steps it made since its last sign is not known
             return f"{place}: its process {stall.pid} was stopped"
         if self.ended:
             return f"{place}: its script ended {after}"
-        if frame is None:
+        if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
-        return f"{place} {after}: {', '.join([frame.text, doing(self.stack)]).removesuffix(', ')}"
+        return f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack))))}"
 
 
 def hung(case: Case) -> Failure | None:
@@ -68,17 +66,11 @@ def hung(case: Case) -> Failure | None:
     reports = case.raw.stalls
     if not reports or (case.own and case.own[0].ended_at_s < min(report.found_at_s for report in reports)):
         return None
-    ranks = case.directory.ranks
-    stacks = f"{case.directory.nodes}/hang-*.json"
+    ranks = case.raw.directory.ranks
+    stacks = f"{case.raw.directory.nodes}/hang-*.json"
     if any(ranks.glob("flight_*")):
         stacks += f"; torch's flight recorder has their last collectives: torchfrtrace {ranks} --prefix flight_"
     return failure_of(reports, stacks)
-
-
-def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
-    """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
-    ranks = stalled(reports)
-    return _failure(ranks, lagging(ranks), reports[0], stacks)
 
 
 def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
@@ -124,9 +116,11 @@ def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
     return least if len(least) < len(ranks) else []
 
 
-def _failure(ranks: Sequence[Stalled], causes: Sequence[Stalled], report: AgentStall, stacks: str) -> Failure:
-    shown = causes or ranks
-    named = [in_short([rank.text for rank in shown], NAMED, "; ")]
+def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
+    """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
+    ranks = stalled(reports)
+    causes = lagging(ranks)
+    named = [in_short([rank.text for rank in causes or ranks], NAMED, "; ")]
     waiting = [rank for rank in ranks if rank not in causes and rank.waits]
     if causes and waiting:
         others = in_short([str(rank.stall.rank) for rank in waiting], NAMED)
@@ -141,7 +135,7 @@ def _failure(ranks: Sequence[Stalled], causes: Sequence[Stalled], report: AgentS
         next=next_step,
         rank=causes[0].stall.rank if causes else None,
         node=causes[0].host if causes else None,
-        at_s=report.found_at_s - silent_s,
+        at_s=reports[0].found_at_s - silent_s,
         evidence=tuple(line for rank in (*causes[:NAMED], *waiting[:1]) for line in rank.evidence),
     )
 
@@ -176,11 +170,8 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
 
 
 _HEADER = "(most recent call first):"
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
-_LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|^<frozen |/ddp_ladder_instrument/|instrument\.py$"
-)
-_OWN = re.compile(r"/ddp_ladder_instrument/|/instrument\.py$")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$', re.MULTILINE)
+_OWN = re.compile(r'^  File ".*(?:/ddp_ladder_instrument/.*|/instrument\.py)", line .*\n?', re.MULTILINE)
 _COLLECTIVE = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 _WRAPPERS = {"wrapper", "decorate_context", "_fn"}
 _BACKWARD = "_engine_run_backward"
@@ -198,40 +189,34 @@ _BUSY_FUNCTION = re.compile(r"^(?!.*(?:train|fit|main|loop)).*(?:save|checkpoint
 
 @dataclass(frozen=True)
 class Frame:
-    """A place in a program. line: None if it is not known."""
+    """A place in a program. line: ``???`` if it is not known."""
 
     file: str
-    line: int | None
+    line: str
     function: str
-
-    @property
-    def is_of_script(self) -> bool:
-        """True for the user's own code: no installed package, no standard library, not the instrument."""
-        return not _LIBRARY.search(self.file)
 
     @property
     def text(self) -> str:
         """The line as Python's tracebacks show it."""
-        return f'File "{self.file}", line {self.line if self.line is not None else "?"}, in {self.function}'
+        return f'File "{self.file}", line {self.line}, in {self.function}'
+
+    def is_in(self, *files: str) -> bool:
+        return any(file in self.file for file in files)
 
 
 def without_own(text: str) -> str:
     """Return the stack without the frames of the instrument."""
-    lines = ((line, _frame(line)) for line in text.splitlines())
-    return "\n".join(line for line, frame in lines if not (frame and _OWN.search(frame.file)))
+    return _OWN.sub("", text).rstrip("\n")
 
 
 def main_stack(text: str) -> list[Frame]:
     """Return the frames of the last stack, the most recent call first: a rank may have answered twice."""
-    lines = text.rpartition(_HEADER)[2].splitlines()
-    return [frame for line in lines if (frame := _frame(line))]
+    return [Frame(**found.groupdict()) for found in _FRAME.finditer(text.rpartition(_HEADER)[2])]
 
 
-def _frame(line: str) -> Frame | None:
-    found = _FRAME.match(line)
-    if not found:
-        return None
-    return Frame(found["file"], int(found["line"]) if found["line"].isdigit() else None, found["function"])
+def of_script(stack: list[Frame]) -> list[Frame]:
+    """Return the frames of the user's own code: no installed package, no standard library; all if there are none."""
+    return [frame for frame in stack if not LIBRARY.search(frame.file)] or stack
 
 
 def in_collective(stack: list[Frame]) -> bool:
@@ -239,34 +224,22 @@ def in_collective(stack: list[Frame]) -> bool:
 
     During a backward pass the gradients are reduced; a stack cannot tell this from computing.
     """
-    if not stack:
-        return False
-    top = stack[0]
-    return any(part in top.file for part in _COLLECTIVE) or top.function == _BACKWARD
+    return bool(stack) and (stack[0].is_in(*_COLLECTIVE) or stack[0].function == _BACKWARD)
 
 
 def is_at_work(stack: list[Frame]) -> bool:
     """Return True if the rank saves, validates, compiles, or waits for a program that it started."""
     return any(
-        any(part in frame.file for part in _BUSY_FILES)
-        or (frame.is_of_script and _BUSY_FUNCTION.search(frame.function) is not None)
+        frame.is_in(*_BUSY_FILES) or (not LIBRARY.search(frame.file) and _BUSY_FUNCTION.search(frame.function))
         for frame in stack
     )
-
-
-def script_frame(stack: list[Frame]) -> Frame | None:
-    """Return the deepest frame of the user's code; the deepest at all if there is none."""
-    return next((frame for frame in stack if frame.is_of_script), stack[0] if stack else None)
 
 
 def doing(stack: list[Frame]) -> str:
     """Return what the rank was doing besides the line of its script: ``in backward()``; empty if nothing is known."""
     if in_collective(stack):
-        calls = [frame.function for frame in stack if any(part in frame.file for part in _COLLECTIVE)]
-        named = next((name for name in reversed(calls) if name not in _WRAPPERS), "backward")
-        return f"in {named}()"
-    if any(_LOADER in frame.file for frame in stack):
+        calls = [frame.function for frame in stack if frame.is_in(*_COLLECTIVE)]
+        return f"in {next((name for name in reversed(calls) if name not in _WRAPPERS), 'backward')}()"
+    if any(frame.is_in(_LOADER) for frame in stack):
         return "waiting for a batch of its DataLoader"
-    if any(frame.function == "synchronize" for frame in stack):
-        return "waiting for its GPU"
-    return ""
+    return "waiting for its GPU" if any(frame.function == "synchronize" for frame in stack) else ""

@@ -5,31 +5,27 @@ A node whose agent left no end record may not have written all its samples, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ddp_ladder.common.files import Agent, RunDirectory, read_json
+from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
 from ddp_ladder.nodes.usage import LEAST_SAMPLES, RankUse, Usage, node_usage
-from ddp_ladder.records.raw_files import RankFiles, RawRun, host_name, node_rank_of
-from ddp_ladder.records.raw_models import AgentEnd
+from ddp_ladder.records.raw_files import RankFiles, RawRun
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Timing
 from ddp_ladder.records.statistic import Warmup
 
 
-def usage_of(
-    raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts | None, directory: RunDirectory
-) -> Usage | None:
+def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts | None) -> Usage | None:
     """Return what a run used; None if its nodes were not sampled. timing: None if the run has no figures."""
     if raw.run.monitor is None:
         return None
     notes: list[str] = []
-    ranks = tuple(_rank_use(raw, files) for _, files in sorted(raw.ranks.items()))
-    timelines = timelines_of(raw, warmup)
-    samples = read_node_samples(raw, directory, notes)
+    ranks = tuple(_rank_use(raw, end) for end in raw.ends)
+    timelines = timelines_of(raw, warmup.steps)
+    samples = read_node_samples(raw, notes)
     nodes = [node_usage(each, timelines[k], ranks) for k, each in samples.items()]
     lacking: dict[str, list[str]] = {}
     for about in (each.about for each in samples.values()):
@@ -46,7 +42,7 @@ def usage_of(
         nodes=good,
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
-        on_gpus=raw.run.spec.device == "cuda",
+        on_gpus=raw.spec.device == "cuda",
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         step=step,
@@ -55,18 +51,15 @@ def usage_of(
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
 
 
-def timelines_of(raw: RawRun, warmup: Warmup) -> dict[int, Timeline]:
+def timelines_of(raw: RawRun, warmup_steps: int) -> dict[int, Timeline]:
     """Return the timeline of each node whose agent has ended, by its rank: that of its first rank."""
-    firsts: dict[int, RankFiles] = {}
-    for _, files in sorted(raw.ranks.items()):
-        firsts.setdefault(node_rank(raw, files), files)
-    return {
-        node_rank: timeline(end.launched_at_s, end.ended_at_s, _step_times(firsts.get(node_rank), warmup))
-        for node_rank, end in _agents(raw).items()
-    }
+    firsts: dict[int, StepTimes | None] = {}
+    for files in raw.ranks.values():
+        firsts.setdefault(raw.node_rank(files.end), _step_times(files, warmup_steps))
+    return {k: timeline(end.launched_at_s, end.ended_at_s, firsts.get(k)) for k, end in _agents(raw).items()}
 
 
-def read_node_samples(raw: RawRun, directory: RunDirectory, notes: list[str]) -> dict[int, NodeSamples]:
+def read_node_samples(raw: RawRun, notes: list[str]) -> dict[int, NodeSamples]:
     """Return the samples of each node whose agent has ended, by its rank; ``notes`` gets why others have none."""
     found: dict[int, NodeSamples] = {}
     ends = _agents(raw)
@@ -77,12 +70,12 @@ def read_node_samples(raw: RawRun, directory: RunDirectory, notes: list[str]) ->
         monitored = ends[node_rank].monitor
         if monitored is not None and monitored.error:
             notes.append(f"{node}: {monitored.error}")
-        path = directory.monitor(node_rank)
+        path = raw.directory.monitor(node_rank)
         try:
             about = MonitorFile.from_json(read_json(path))
             if (about.spec_hash, about.job, about.node_rank) != (raw.run.spec_hash, raw.run.job, node_rank):
                 raise ValueError("it is of another run")
-            path = directory.samples(node_rank)
+            path = raw.directory.samples(node_rank)
             samples = read_samples(path, about)
             if monitored is not None and len(samples) < monitored.samples:
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
@@ -95,41 +88,23 @@ def read_node_samples(raw: RawRun, directory: RunDirectory, notes: list[str]) ->
 
 
 def _agents(raw: RawRun) -> dict[int, AgentEnd]:
-    """Return the end of the agent of each node that sampled it, by the node's rank."""
-    first: dict[int, tuple[Agent, AgentEnd]] = {}
-    for agent, end in raw.agents.items():
-        known = first.get(agent.node_rank)
-        if known is None or (agent.local_rank or 0) < (known[0].local_rank or 0):
-            first[agent.node_rank] = (agent, end)
-    return {node_rank: end for node_rank, (agent, end) in first.items() if not agent.local_rank}
+    """Return the end of the agent of each node that sampled it, by the node's rank: its only one, or its first."""
+    return {agent.node_rank: end for agent, end in raw.agents.items() if not agent.local_rank}
 
 
-def node_rank(raw: RawRun, files: RankFiles) -> int:
-    """Return the rank of the node that a rank ran on."""
-    hosts: Mapping[int, str] = {agent.node_rank: host_name(end.host) for agent, end in raw.agents.items()}
-    known = node_rank_of(files.end, hosts)
-    return files.end.rank // raw.run.spec.gpus_per_node if known is None else known
-
-
-def _step_times(files: RankFiles | None, warmup: Warmup) -> StepTimes | None:
-    if files is None or files.steps.ended_at_s is None:
+def _step_times(files: RankFiles, warmup_steps: int) -> StepTimes | None:
+    steps, phases = files.steps, files.end.phases
+    if steps.ended_at_s is None:
         return None
-    phases = files.end.phases
-    return StepTimes(
-        ended_at_s=files.steps.ended_at_s,
-        step_time_s=files.steps.step_time_s,
-        warmup_steps=warmup.steps,
-        epoch_steps=phases.epoch_steps if phases else (),
-        validations_s=phases.validations_s if phases else (),
-    )
+    epochs, validations_s = (phases.epoch_steps, phases.validations_s) if phases else ((), ())
+    return StepTimes(steps.ended_at_s, steps.step_time_s, warmup_steps, epochs, validations_s)
 
 
-def _rank_use(raw: RawRun, files: RankFiles) -> RankUse:
-    end = files.end
+def _rank_use(raw: RawRun, end: RankEnd) -> RankUse:
     return RankUse(
         rank=end.rank,
         local_rank=end.local_rank,
-        node_rank=node_rank(raw, files),
+        node_rank=raw.node_rank(end),
         gpu=end.device.id if end.device.kind == "cuda" else None,
         workers=end.fingerprint.get("num_workers"),
     )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
@@ -89,8 +89,6 @@ def read_run_file(directory: RunDirectory) -> RunFile:
         raise ValueError(f"{directory.run} does not describe a run: {error}") from None
     if run.spec_hash != run.spec.hash:
         raise ValueError(f"{directory.run}: spec_hash is not that of its spec")
-    if len(run.nodes) != run.spec.nodes:
-        raise ValueError(f"{directory.run} names {len(run.nodes)} nodes, its spec has {run.spec.nodes}")
     return run
 
 
@@ -105,6 +103,12 @@ class RunEnd(RawFile):
     @property
     def wall_s(self) -> float:
         return self.ended_at_s - self.started_at_s
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.wall_s < 0:
+            raise ValueError("it ends before it starts")
+        return self
 
 
 class FailedRank(Model):
@@ -254,9 +258,6 @@ class Loss(Model):
     not_finite_steps: Several[Positive]
 
 
-Fingerprint = Mapping[str, Any]
-"""What ran, and on which software and hardware: what ``records.fingerprint`` compares, and more."""
-
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 
 
@@ -319,7 +320,7 @@ class RankEnd(RawFile, RankFacts):
     )
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
     loss: Loss | None = None
-    fingerprint: Fingerprint
+    fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
     steps: StepsFile
     not_measured: Several[str]
 
@@ -386,8 +387,3 @@ def read_stalls(directory: RunDirectory, agents: Iterable[Agent]) -> dict[Agent,
         with contextlib.suppress(OSError, ValueError):
             stalls[agent] = AgentStall.from_json(read_json(directory.hang(agent)))
     return stalls
-
-
-def is_stuck(reports: Iterable[AgentStall]) -> bool:
-    """Return True if a rank in these reports is stuck."""
-    return any(rank.stuck for report in reports for rank in report.ranks)

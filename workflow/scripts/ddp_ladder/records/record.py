@@ -98,8 +98,6 @@ class Timing(Model):
     )
     measured_steps: Positive
     step_time_s: Duration
-    step_time_s_low: Duration
-    step_time_s_high: Duration
     step_time_s_p5: float = Field(ge=0, description="5th percentile of single steps, each on its slowest rank.")
     step_time_s_p95: float = Field(ge=0, description="95th percentile of single steps.")
     blocks_step_time_s: Several[Duration] = Field(min_length=1)

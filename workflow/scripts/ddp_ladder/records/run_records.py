@@ -40,7 +40,9 @@ class RunRecords:
         known = self._believed.get(spec.name)
         if known is None or known[0] is not spec:
             self._believed[spec.name] = known = spec, _found(lambda: _believe(self.directory(spec), spec))
-        return _record(known[1])
+        if isinstance(known[1], Exception):
+            raise known[1]
+        return known[1]
 
     def is_believed(self, spec: RunSpec) -> bool:
         """Return True if there is a record that ``believed`` accepts."""
@@ -57,7 +59,7 @@ class RunRecords:
         from the raw files.
         """
         if spec.name not in self._any:
-            self._any[spec.name] = _found(lambda: stored_or_assembled(self.directory(spec)))
+            self._any[spec.name] = _found(lambda: _stored_or_assembled(self.directory(spec)))
         record = self._any[spec.name]
         return record if isinstance(record, Record) and _is_kept(record, spec, self.directory(spec)) else None
 
@@ -69,7 +71,7 @@ class RunRecords:
             return False
 
 
-def stored_or_assembled(directory: RunDirectory) -> Record:
+def _stored_or_assembled(directory: RunDirectory) -> Record:
     """Return the record of a run that was started: the stored one, or if it is missing or wrong, from the raw files.
 
     Raises OSError or ValueError if run.json is missing or damaged.
@@ -105,12 +107,6 @@ def _found(read: Callable[[], Record]) -> Found:
         return read()
     except (OSError, ValueError) as error:
         return error
-
-
-def _record(found: Found) -> Record:
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 def as_made(plan: Plan, runs: RunRecords) -> Plan:

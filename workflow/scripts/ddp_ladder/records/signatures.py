@@ -207,7 +207,7 @@ def read_lines(log: Path, logs: int = 1) -> tuple[str, ...]:
 
 def last_lines(log: Path, most: int) -> list[str]:
     """Return the last lines of a log that are not blank, without secrets."""
-    return [cut(redacted(line)) for line in read_lines(log) if line.strip()][-most:]
+    return [cut(line) for line in read_lines(log) if line.strip()][-most:]
 
 
 def lines_of_agent(lines: Sequence[str], agent: str) -> Sequence[str]:
@@ -252,6 +252,6 @@ def of_srun(lines: Iterable[str]) -> Iterator[Words]:
 
 
 def cut(line: str) -> str:
-    """Return a line for a message: without blanks at its ends, and cut if it is long."""
-    line = line.strip()
+    """Return a line for a message: without secrets and without blanks at its ends, and cut if it is long."""
+    line = redacted(line).strip()
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Statistic, Throughput, Timing
 
@@ -130,19 +131,8 @@ def median_interval(values: Values) -> tuple[float, float, float]:
     largest enclose the median less often than that; they are the interval then.
     """
     ordered = np.sort(values)
-    outside = _places_outside(len(ordered))
+    outside = max(0, int(binom.ppf(TAILS[0], len(ordered), 0.5)) - 1)  # values left out at each end
     return median(ordered), float(ordered[outside]), float(ordered[-1 - outside])
-
-
-def _places_outside(count: int) -> int:
-    """Return how many of ``count`` ordered values to drop at each end and still enclose the median in 95 % of cases."""
-    tail, outside = 0.5**count, 0
-    while outside < (count - 1) // 2:
-        tail += math.comb(count, outside + 1) * 0.5**count
-        if 2 * tail > 1 - COVERAGE:
-            break
-        outside += 1
-    return outside
 
 
 WINDOW_STEPS = 5  # odd: the median is one of them
@@ -153,8 +143,6 @@ MOST_NOISE = 30.0
 """A change explains more than this many variances of the noise: noise alone hardly ever does."""
 FEW_WINDOWS = 8  # so few show their noise badly: the change must then be twice as large
 STILL_FASTER = 1.5  # the first third of what is left, over the last: it is not steady yet
-
-Series = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -169,7 +157,7 @@ class Warmup:
     slower: float | None = None
 
 
-def find_warmup(step_time_s: Series, minimum: int, keep: int) -> Warmup:
+def find_warmup(step_time_s: Values, minimum: int, keep: int) -> Warmup:
     """Return the warm-up of a run with these step times, each of the slowest rank.
 
     It ends at a change point against the rest of the run: the series of medians of five steps is divided in two where
@@ -200,15 +188,15 @@ def find_warmup(step_time_s: Series, minimum: int, keep: int) -> Warmup:
     return Warmup(end, stable=True, slower=slower)
 
 
-def _windows(step_time_s: Series, size: int) -> Series:
+def _windows(step_time_s: Values, size: int) -> Values:
     """Return the logarithm of the median of each window of so many steps."""
     windows = len(step_time_s) // size
     ordered = np.sort(step_time_s[: windows * size].reshape(windows, size), axis=1)
-    logs: Series = np.log(np.maximum(ordered[:, size // 2], np.finfo(np.float64).tiny))
+    logs: Values = np.log(np.maximum(ordered[:, size // 2], np.finfo(np.float64).tiny))
     return logs
 
 
-def _slow_steps(step_time_s: Series, size: int, noise: float) -> int:
+def _slow_steps(step_time_s: Values, size: int, noise: float) -> int:
     """Return how many first steps are slower than all others; 0 if there is no such change.
 
     noise: standard deviation of a window's logarithm.

@@ -7,6 +7,7 @@ prints are weak evidence, for programs that cannot be instrumented, and a check 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import count, significant
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.plan.plan import RunSpec
@@ -61,7 +63,6 @@ def measure(
     step_times = PerBlock(block_time_s, steps)
     statistic = statistic_of([rates])
     rate, rate_low, rate_high = rates.with_interval(statistic)
-    step, step_low, step_high = step_times.with_interval(statistic)
     median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
     p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
     return (
@@ -70,7 +71,9 @@ def measure(
             samples_per_s_low=rate_low,
             samples_per_s_high=rate_high,
             samples_per_s_total=float(samples.sum() / block_time_s.sum()),
-            samples_per_s_end_to_end=_end_to_end(ranks, training_s),
+            samples_per_s_end_to_end=sum(int(rank.samples[1:].sum()) for rank in ranks) / training_s
+            if training_s
+            else None,
             blocks_samples_per_s=tuple(rates.values.tolist()),
             source=source,
             statistic=statistic,
@@ -80,9 +83,7 @@ def measure(
             warmup_stable=warmup.stable,
             warmup_slower=warmup.slower,
             measured_steps=times.shape[1],
-            step_time_s=step,
-            step_time_s_low=step_low,
-            step_time_s_high=step_high,
+            step_time_s=float(step_times.of(statistic)),
             step_time_s_p5=float(p5_s),
             step_time_s_p95=float(p95_s),
             blocks_step_time_s=tuple(step_times.values.tolist()),
@@ -97,9 +98,8 @@ def measure(
 
 
 def data_wait_fraction(wait_s: NDArray[np.float64], step_time_s: NDArray[np.float64]) -> float | None:
-    """Return the fraction of the step time spent waiting for data; None if a wait is unknown or there are no steps."""
-    fraction = float(wait_s.sum() / step_time_s.sum()) if step_time_s.size else math.nan
-    return None if math.isnan(fraction) else fraction
+    """Return the fraction of the step time spent waiting for data; None if there are no steps."""
+    return float(wait_s.sum() / step_time_s.sum()) if step_time_s.size else None
 
 
 def drift(step_times_s: NDArray[np.float64]) -> float | None:
@@ -108,12 +108,6 @@ def drift(step_times_s: NDArray[np.float64]) -> float | None:
     if not third:
         return None
     return median(step_times_s[-third:]) / median(step_times_s[:third]) - 1
-
-
-def _end_to_end(ranks: Sequence[Steps], training_s: float | None) -> float | None:
-    """Return samples per second after the first step, with validation, checkpoints and clean-up included."""
-    samples = sum(int(rank.samples[1:].sum()) for rank in ranks)
-    return samples / training_s if training_s else None
 
 
 PRINTED = "printed throughput"
@@ -130,23 +124,12 @@ def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
 
     Empty if there is no log.
     """
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    return tuple(_rates(text, re.compile(pattern)))
-
-
-def _rates(text: str, pattern: re.Pattern[str]) -> Iterator[float]:
-    # A progress bar rewrites its line; each state of it becomes a separate line here.
-    for line in re.split(r"[\r\n]+", text):
-        for match in pattern.finditer(line):
-            try:
-                rate = float(match[1] or "")
-            except ValueError:
-                continue
-            if math.isfinite(rate) and rate > 0:
-                yield rate
+    rates = []
+    for line in (file_text(log) or "").split("\n"):  # also each state of a progress bar, which ends with \r
+        for match in re.finditer(pattern, line):
+            with contextlib.suppress(ValueError):
+                rates.append(float(match[1] or ""))
+    return tuple(rate for rate in rates if 0 < rate < math.inf)
 
 
 def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
@@ -154,27 +137,25 @@ def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, 
     return rates[min(warmup_steps, len(rates) // 2) :]
 
 
-def compare_with_log(spec: RunSpec, counted: float, log: Path) -> tuple[Remark, ...]:
+def compare_with_log(spec: RunSpec, counted: float, log: Path) -> Iterator[Remark]:
     """Compare what the script prints with what was counted (samples/s); a difference above APART is a remark.
 
     There is none without workload.throughput_regex.
     """
     if spec.throughput_regex is None:
-        return ()
+        return
     rates = measured_rates(printed_rates(log, spec.throughput_regex), spec.warmup_steps)
     if not rates:
         what = (
             f"not compared with what was counted: workload.throughput_regex ({spec.throughput_regex}) matches no line"
         )
-        return (Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second"),)
-    printed = float(np.median(rates))
-    if counted and abs(printed / counted - 1) <= APART:
-        return ()
-    what = (
-        f"the script prints {printed:,.4g} samples/s (median of {count(len(rates), 'line')} after the warm-up), and "
-        f"{counted:,.4g} were counted on {count(spec.world_size, 'rank')}"
-    )
-    return (Remark(name=PRINTED, what=what, next=USUAL_REASONS),)
+        yield Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second")
+    elif abs((printed := median(rates)) - counted) > APART * counted:
+        what = (
+            f"the script prints {printed:,.4g} samples/s (median of {count(len(rates), 'line')} after the warm-up), "
+            f"and {counted:,.4g} were counted on {count(spec.world_size, 'rank')}"
+        )
+        yield Remark(name=PRINTED, what=what, next=USUAL_REASONS)
 
 
 def log_figures(
@@ -198,14 +179,11 @@ def log_figures(
         source="log",
         statistic=statistic,
     )
-    step_s = global_batch / rate
     p5_s, p95_s = np.quantile(steps_s, [0.05, 0.95])
     timing = Timing(
         warmup_steps=len(rates) - len(measured),
         measured_steps=len(measured),
-        step_time_s=step_s,
-        step_time_s_low=global_batch / high,
-        step_time_s_high=global_batch / low,
+        step_time_s=global_batch / rate,
         step_time_s_p5=float(p5_s),
         step_time_s_p95=float(p95_s),
         blocks_step_time_s=tuple(steps_s.tolist()),
@@ -219,38 +197,28 @@ def log_figures(
 DISTURBED = 7.4  # median absolute deviations: five standard deviations of a normal distribution
 
 
-def parts_of_run(
-    ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmup, statistic: Statistic
-) -> StepParts | None:
-    """Return the parts of a run's mean step; None unless all ranks have measured steps, of the same number.
+def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmup, statistic: Statistic) -> StepParts:
+    """Return the parts of a run's mean step. ranks: all with the same number of steps, more than the warm-up's.
 
     nodes: of each rank. statistic: a median of blocks leaves out what disturbed few of them, and so does this.
     """
-    if len({len(rank.steps) for rank in ranks}) != 1 or len(ranks[0].steps) <= warmup.steps:
-        return None
-    times_s, waits_s = (
-        np.stack([column[warmup.steps :] for column in columns])
-        for columns in ([r.steps.step_time_s for r in ranks], [r.steps.data_wait_s for r in ranks])
-    )
-    used = _undisturbed(times_s.max(axis=0)) if statistic == MEDIAN_OF_BLOCKS else np.ones(times_s.shape[1], bool)
+    times_s = np.stack([rank.steps.step_time_s[warmup.steps :] for rank in ranks])
+    waits_s = np.stack([rank.steps.data_wait_s[warmup.steps :] for rank in ranks])
+    slowest_s = times_s.max(axis=0)
+    used = _undisturbed(slowest_s) if statistic == MEDIAN_OF_BLOCKS else np.ones(len(slowest_s), bool)
     timed, compute_s, comm_s, overlap_s = used, None, None, None
-    if all(rank.steps.ddp_s is not None for rank in ranks):
-        ddp_s = np.stack([rank.steps.ddp_s[warmup.steps :] for rank in ranks if rank.steps.ddp_s is not None])
+    of_ddp = [rank.steps.ddp_s[warmup.steps :] for rank in ranks if rank.steps.ddp_s is not None]
+    if len(of_ddp) == len(ranks):
+        ddp_s = np.stack(of_ddp)
         on_all = used & ~np.isnan(ddp_s).any(axis=(0, 2))
         if on_all.sum() >= LEAST_TIMED_STEPS:
             timed = on_all
             forward_s, backward_s, comm_s, overlap_s = np.moveaxis(ddp_s[:, timed], 2, 0)
             compute_s = forward_s + backward_s
+    on_gpus = ranks[0].end.device.kind == "cuda"
     return step_parts(
-        RankSteps(
-            times_s[:, timed],
-            waits_s[:, timed],
-            compute_s,
-            comm_s,
-            overlap_s,
-            on_gpus=ranks[0].end.device.kind == "cuda",
-        ),
-        times_s.max(axis=0)[used],
+        RankSteps(times_s[:, timed], waits_s[:, timed], compute_s, comm_s, overlap_s, on_gpus),
+        slowest_s[used],
         timed[used],
         nodes,
         _loaders(ranks),
@@ -269,12 +237,12 @@ def _undisturbed(slowest_s: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _loaders(ranks: Sequence[RankFiles]) -> Loaders:
-    batches_s = []
-    for rank in ranks:
-        workers, batch_s = rank.end.loader.num_workers if rank.end.loader else None, rank.end.worker_batch_s
-        batches_s.append(batch_s / workers if workers and batch_s is not None else None)
-    loads_itself = [rank.end.loader is not None and rank.end.loader.num_workers == 0 for rank in ranks]
-    return Loaders(not all(loads_itself), batches_s)
+    workers = [rank.end.loader.num_workers if rank.end.loader else None for rank in ranks]
+    batches_s = [rank.end.worker_batch_s for rank in ranks]
+    of_each = [
+        batch_s / n if n and batch_s is not None else None for n, batch_s in zip(workers, batches_s, strict=True)
+    ]
+    return Loaders(any(n != 0 for n in workers), of_each)
 
 
 WHOLE_LOOP = "whole loop"  # the name of the remark
@@ -284,8 +252,8 @@ NOTABLE_S = 0.05
 
 def remark_on_loop(
     samples_per_s: float, ranks: Sequence[tuple[Steps, RankPhases | None]], warmup_steps: int
-) -> Remark | None:
-    """Return a remark if the loop took longer than its steps, by more than known validations and checkpoints explain.
+) -> Iterator[Remark]:
+    """Yield a remark if the loop took longer than its steps, by more than known validations and checkpoints explain.
 
     What is in no step, and is neither a validation that passes over a DataLoader nor torch.save, may be training that
     the instrument does not see: a rollout every few steps, in eval mode or between passes. So the run is remarked, and
@@ -296,8 +264,8 @@ def remark_on_loop(
     first = max(warmup_steps, 1)
     known_s, elapsed_s = [], []
     for steps, phases in ranks:
-        if steps.ended_at_s is None or len(steps) < first + 2 or np.isnan(steps.ended_at_s).any():
-            return None
+        if steps.ended_at_s is None or len(steps) < first + 2:
+            return
         edges_s = steps.ended_at_s[first - 1 :]
         known = {*phases.validations_s, *phases.saves_s} - {*phases.without_a_pass_s} if phases else set()
         elapsed_s.append(np.diff(edges_s))
@@ -309,15 +277,14 @@ def remark_on_loop(
     samples = np.sum([steps.samples[first:] for steps, _ in ranks], axis=0)
     rest = np.arange(len(loop_s)) != np.argmax(loop_s - step_s)
     loop, in_steps = loop_s[rest].sum(), step_s[rest].sum()
-    if loop - in_steps <= max(NOTABLE_EXCESS * in_steps, NOTABLE_S):
-        return None
-    return Remark(
-        name=WHOLE_LOOP,
-        what=f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
-        f"{significant(samples[rest].sum() / loop)} samples/s, without known validations and checkpoints",
-        next="look at what the script does between its steps: if it is part of the training (a rollout, data that the "
-        "model makes), only the second figure holds; if it is a validation, the first one does",
-    )
+    if loop - in_steps > max(NOTABLE_EXCESS * in_steps, NOTABLE_S):
+        yield Remark(
+            name=WHOLE_LOOP,
+            what=f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
+            f"{significant(samples[rest].sum() / loop)} samples/s, without known validations and checkpoints",
+            next="look at what the script does between its steps: if it is part of the training (a rollout, data that "
+            "the model makes), only the second figure holds; if it is a validation, the first one does",
+        )
 
 
 def _covered_s(edges_s: NDArray[np.float64], spans: Iterable[tuple[float, float]]) -> NDArray[np.float64]:

@@ -23,7 +23,6 @@ from ddp_ladder.records.node_usage import read_node_samples, timelines_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.records.statistic import Warmup
 from ddp_ladder.report.document import Block
 from ddp_ladder.report.plots import COLOURS, GREY, PAPER, STYLE, drawn, legend_key
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -85,10 +84,9 @@ def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[li
     Raises OSError or ValueError if its files have been damaged since.
     """
     raw = read_raw_run(directory, FIRST_RANK)  # the others' steps may be many, and are not drawn
-    nodes = [samples for samples in read_node_samples(raw, directory, notes).values() if len(samples)]
-    warmup = record.timing.warmup_steps if record.timing else record.spec.warmup_steps
-    first = nodes[0].about.node_rank if nodes else 0
-    return nodes, timelines_of(raw, Warmup(warmup, stable=True))[first]
+    nodes = [samples for samples in read_node_samples(raw, notes).values() if len(samples)]
+    warmup_steps = record.timing.warmup_steps if record.timing else record.spec.warmup_steps
+    return nodes, timelines_of(raw, warmup_steps)[nodes[0].about.node_rank if nodes else 0]
 
 
 def _caption(nodes: Sequence[NodeSamples]) -> str:

@@ -45,7 +45,6 @@ from ddp_ladder.records.raw_models import (
     ProcessState,
     RankStall,
     RunFile,
-    is_stuck,
     read_stalls,
 )
 from ddp_ladder.settings.keys import Hang
@@ -223,7 +222,7 @@ class Stalls:
             self._stuck_since_s = None
             return False
         reports = read_stalls(self._directory, self._agents)
-        if not is_stuck(reports.values()):
+        if not any(rank.stuck for report in reports.values() for rank in report.ranks):
             return False
         others = (agent for agent in self._agents if agent not in reports)
         if all(self._directory.agent_end(agent).exists() for agent in others):

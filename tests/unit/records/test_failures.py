@@ -1,0 +1,698 @@
+"""The cause of a failed run: raw files and logs of several ranks, with genuine output of torch, NCCL, Gloo and Slurm.
+
+Causes come before consequences: what agents saw of their ranks, against what the ranks say themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
+from ddp_ladder.records.failures import PORT_TAKEN
+from ddp_ladder.records.record import Evidence, Failure, Record
+from ddp_ladder.records.signatures import TRACEBACK
+from make_records import make_spec
+from make_runs import (
+    STARTED_AT_S,
+    edit,
+    edit_agent,
+    edit_rank,
+    failure_of,
+    read_steps,
+    reassemble,
+    write_run,
+    write_steps,
+)
+
+Change = Callable[[RunDirectory], Any]
+AT_S = STARTED_AT_S + 9
+
+LOST = (
+    "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer "
+    "[127.0.0.1]:2472. This is typically caused by a remote worker crashing. Check the logs of the remote worker "
+    "before reporting an error. GLHF! 🏖️"
+)
+NCCL_LOST = (
+    "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3356, unhandled system "
+    "error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5 ncclSystemError: System call (e.g. socket, "
+    "malloc) or external library call failed or device error."
+)
+WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+NO_INTERFACE = "node1:1812:1812 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found"
+CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"
+WORKER = "RuntimeError: DataLoader worker (pid(s) 4081) exited unexpectedly"
+SHM = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
+NODE_FAILURE = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***"
+ABORTED = """epoch 1
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with exception: CUDA error
+Fatal Python error: Aborted
+"""
+
+# What torchrun and the ranks of two nodes print, torch 2.13, shortened to the frames of the script.
+OF_NODE_0 = f"""\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/ada/train.py", line 25, in main
+[rank0]:     model(x).mean().backward()
+[rank0]:   File "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py", line 623, in backward
+[rank0]:     torch.autograd.backward(
+[rank0]: {LOST}
+W1122 11:15:58.190000 1814 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal
+"""
+OF_NODE_1 = """\
+epoch 1: accuracy 0.97
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/ada/train.py", line 20, in main
+[rank1]:     batch = batches[number]
+[rank1]:             ~~~~~~~^^^^^^^^
+[rank1]:   File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataset.py", line 9, in __getitem__
+[rank1]:     raise KeyError(index)
+[rank1]: IndexError: index 61 is out of range
+E1122 11:15:56.233000 1809 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_11:15:52
+  rank      : 1 (local_rank: 0)
+  exitcode  : 1 (pid: 1850)
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> RunDirectory:
+    """Two nodes with a rank each, and their logs."""
+    directory = write_run(tmp_path, make_spec("2x1"))
+    both(prints(0, OF_NODE_0), prints(1, OF_NODE_1))(directory)
+    return directory
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> RunDirectory:
+    """Two nodes with two ranks each."""
+    return write_run(tmp_path, make_spec("2x2"))
+
+
+def both(*changes: Change) -> Change:
+    return lambda run: [change(run) for change in changes]
+
+
+def in_rank(number: int, **values: Any) -> Change:
+    return lambda run: edit_rank(run, number, **values)
+
+
+def in_agent(node: int, **values: Any) -> Change:
+    return lambda run: edit_agent(run, node, **values)
+
+
+def in_end(**values: Any) -> Change:
+    return lambda run: edit(run.ended, lambda end: end.update(values))
+
+
+def node_of(run: RunDirectory, rank: int) -> tuple[int, int]:
+    """Node and local rank."""
+    return divmod(rank, read_json(run.run)["spec"]["gpus_per_node"])
+
+
+def raised(
+    rank: int, exception: str | None, at_s: float = AT_S, exit_code: int = 1, after_training: bool = False
+) -> Change:
+    def change(run: RunDirectory) -> None:
+        end = {"exit_code": exit_code, "ended_by": "exception", "exception": exception, "ended_at_s": at_s}
+        edit_rank(run, rank, **end, after_training=after_training)
+        edit_agent(run, node_of(run, rank)[0], exit_code=1)
+
+    return change
+
+
+def seen(rank: int, signal: str | None, at_s: float = AT_S - 1, exit_code: int = 1) -> Change:
+    """Its agent saw the rank fail."""
+
+    def change(run: RunDirectory) -> None:
+        node, local = node_of(run, rank)
+        end = {
+            "rank": rank,
+            "local_rank": local,
+            "pid": 7,
+            "signal": signal,
+            "exit_code": exit_code,
+            "ended_at_s": at_s,
+        }
+        edit(run.agent_end(Agent(node)), lambda agent: agent.setdefault("failed_ranks", []).append(end))
+        edit_agent(run, node, exit_code=1)
+
+    return change
+
+
+def without(*ranks: int) -> Change:
+    return lambda run: [(run.ranks / f"rank{rank}.json").unlink() for rank in ranks]
+
+
+def died(rank: int, signal: str | None, at_s: float = AT_S - 1, exit_code: int = -9) -> Change:
+    return both(seen(rank, signal, at_s, exit_code), without(rank))
+
+
+def prints(node: int, text: str) -> Change:
+    return lambda run: run.agent_log(Agent(node), 2).write_text(text)
+
+
+def srun(text: str) -> Change:
+    return lambda run: run.launcher_log.write_text(text)
+
+
+def gone(node: int) -> Change:
+    return lambda run: run.agent_end(Agent(node)).unlink()
+
+
+def stops(rank: int, steps: int) -> Change:
+    return lambda run: write_steps(run, rank, read_steps(run, rank)[:steps])
+
+
+def in_words(found: Failure) -> str:
+    lines = "".join(f"\n{each.speaker}: {each.line}" for each in found.evidence)
+    return f"{found.verdict} ({found.place}): {found.why}; {found.next}{lines}"
+
+
+def check(run: RunDirectory, change: Change, begin: str, *words: str) -> None:
+    change(run)
+    said = in_words(failure_of(run))
+    assert said.startswith(begin)
+    assert [word for word in words if word not in said] == [], said
+
+
+KILLED = "a rank was killed (rank 3 on node1): rank 3 (node 1, node1): ended by SIGKILL"
+LAUNCHER = both(in_agent(1, exit_code=-9, signal="SIGKILL"))
+TORCH_MISSING = (
+    "python: Error while finding module specification for 'torch.distributed.run' "
+    "(ModuleNotFoundError: No module named 'torch')\n"
+)
+PORT = "DistNetworkError: The server socket has failed. {}useIpv6: false, code: -98, name: EADDRINUSE, message"
+TOLD = both(in_agent(0, exit_code=-15, signal="SIGTERM"), in_agent(1, exit_code=-15, signal="SIGTERM"))
+OF_FOUR: dict[str, tuple[Any, ...]] = {
+    # A rank that died, against those that lost it, by clocks that differ.
+    "killed": (
+        both(*(raised(k, LOST, AT_S - 5) for k in (0, 1, 2)), died(3, "SIGKILL")),
+        KILLED,
+        "out-of-memory killer",
+    ),
+    "killed before another failed": (both(raised(0, "ValueError: bad batch"), died(3, "SIGKILL")), KILLED),
+    "killed after another failed": (
+        both(raised(0, "ValueError: bad batch"), died(3, "SIGKILL", AT_S + 1)),
+        "the script raised an exception (rank 0 on node0): rank 0: ValueError: bad batch",
+    ),
+    "two died": (
+        both(died(3, "SIGKILL", AT_S), died(1, "SIGSEGV", AT_S - 3)),
+        "a rank crashed (rank 1 on node0): rank 1 (node 0, node0): ended by SIGSEGV",
+    ),
+    "two died alike": (
+        both(died(3, "SIGKILL", AT_S), died(1, "SIGSEGV", AT_S - 3), died(2, "SIGKILL", AT_S - 4)),
+        "a rank was killed (rank 2 on node1): rank 2 (node 1, node1), rank 3 (node 1, node1): ended by SIGKILL",
+    ),
+    # An abort and a SIGTERM may be consequences: of NCCL's watchdog, of Slurm and torchrun.
+    "aborted": (
+        both(died(3, "SIGABRT", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
+        "a rank aborted (rank 3 on node1): rank 3 (node 1, node1): ended by SIGABRT",
+    ),
+    "told to end": (
+        both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
+        "a rank was told to end (rank 3 on node1): rank 3 (node 1, node1): ended by SIGTERM",
+    ),
+    "aborted, and another failed by itself": (
+        both(died(3, "SIGABRT", AT_S - 3), raised(0, LOST), raised(1, "ValueError: bad batch"), raised(2, LOST)),
+        "the script raised an exception (rank 1 on node0): rank 1: ValueError: bad batch",
+    ),
+    "aborted while it ended": (died(3, "SIGABRT", AT_S + 2), "a rank aborted (rank 3 on node1)"),
+    "aborted long after the others had left": (
+        died(3, "SIGABRT", AT_S + 600),
+        "a rank left the others (rank 0 on node0)",
+        "rank 3 was aborted",
+    ),
+    # Ranks that left the others.
+    "left": (
+        both(raised(0, LOST), stops(1, 50)),
+        "a rank left the others (rank 1 on node0): rank 1 ended after 50 steps, rank 2 ended after 60 steps, rank 3 "
+        "ended after 60 steps; rank 0 was in its step 61 and waited for it",
+        "let every rank make the same number of steps",
+    ),
+    "waited for each other": (
+        both(*(raised(k, WAITED) for k in range(4))),
+        f"the ranks waited for each other (): rank 0 after 60 steps: {WAITED}; rank 1 after 60 steps: {WAITED}",
+    ),
+    "left long before the time limit": (
+        both(without(0), in_end(outcome="time limit", ended_at_s=AT_S + 600), in_rank(1, ended_at_s=AT_S)),
+        "a rank left the others (rank 1 on node0): rank 1 ended after 60 steps",
+        "rank 0 had not ended and waited for it",
+    ),
+    "time limit": (
+        both(without(0), in_end(outcome="time limit", ended_at_s=AT_S + 5)),
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime, or the end of the allocation that it",
+        "raise stages.stage3.runtime or ask for a longer allocation, or shorten the run with measure.max_steps",
+    ),
+    "time limit, and what it caused": (
+        both(in_end(outcome="time limit"), raised(0, LOST), in_agent(0, exit_code=-15, signal="SIGTERM")),
+        "time limit (): ",
+    ),
+    # Exit code 75; the launcher's own is 1, and a peer that lost the connection meanwhile is none of the cause.
+    "saved its state": (
+        both(in_rank(1, exit_code=75), in_agent(0, exit_code=0)),
+        "stopped by a signal, saved its state (): rank 1: exit code 75 after 60 steps, which says: saved, try again",
+    ),
+    "saved its state, and a peer was lost": (
+        both(*(in_rank(k, exit_code=75) for k in (1, 2, 3)), raised(0, LOST)),
+        "stopped by a signal, saved its state (): rank 1, 2, 3: exit code 75 after 60 steps",
+        "start snakemake again",
+    ),
+    # Launchers and nodes.
+    "launcher killed": (
+        both(raised(0, LOST), without(2, 3), LAUNCHER),
+        "a launcher was killed (node1): the launcher of node 1 (node1): ended by SIGKILL",
+        "dmesg",
+    ),
+    "launcher killed with all ranks": (both(without(0, 1, 2, 3), LAUNCHER), "a launcher was killed (node1)"),
+    "node gone": (
+        both(raised(0, LOST), without(2, 3), gone(1)),
+        "a node was lost (node1): node 1 (node1) left no end record: its agent was killed, or the node is gone; rank 0",
+        "slurm.exclude in cluster.yaml",
+    ),
+    "node gone before the others missed it": (  # Slurm tells the other agents to end at once: they are no cause
+        both(without(0, 1, 2, 3), gone(1), in_agent(0, exit_code=-15, signal="SIGTERM")),
+        "a node was lost (node1)",
+        "or the node is gone; the others were then ended by SIGTERM",
+    ),
+    "no step began": (
+        both(without(0, 1, 2, 3), gone(0), gone(1)),
+        "the launcher failed (): no agent left an end record; read ",
+        "train.log",
+    ),
+    "srun refused": (
+        both(
+            without(0, 1, 2, 3),
+            gone(0),
+            gone(1),
+            srun("srun: job 7\nsrun: error: Unable to create step for job 7: No\n"),
+        ),
+        "srun could not start the agents (): Slurm refused the job step: No",
+    ),
+    "no network": (
+        in_agent(1, exit_code=1, error="network.interface: no interface ib7 on node1; there are lo, eth0", argv=[]),
+        "software or network could not be set up (node1): node 1 (node1): network.interface: no interface ib7 on node1",
+        "correct network.interface in cluster.yaml or in the variant",
+    ),
+    "no disk": (
+        both(
+            without(1), lambda run: write_json(run.ranks / "rank1.unwritten", {"host": "node0", "error": "OSError: No"})
+        ),
+        "the records could not be written (): rank 1 (node0): OSError: No",
+        "df -h",
+    ),
+    # Exit codes, with the last line that was printed.
+    "exit code without a record": (
+        both(died(3, None, exit_code=3), prints(1, "done\ndataset is missing\n")),
+        "the script failed (rank 3 on node1): rank 3 (node 1, node1): exit code 3, without an end record; the last "
+        "line that was printed: dataset is missing",
+    ),
+    "file missing on one node": (
+        both(
+            raised(2, "FileNotFoundError: [Errno 2] No such file or directory: '/data/part-7'", AT_S - 1),
+            raised(0, LOST),
+        ),
+        "a file is missing (rank 2 on node1): node1 has no /data/part-7",
+        "software.container.binds",
+    ),
+    "the script's port": (
+        both(raised(0, PORT.format("port: 12355, ")), raised(1, LOST)),
+        "the script's port is taken (rank 0 on node0): another process listens on port 12355, which the script has ",
+    ),
+    "the run's port": (
+        both(raised(0, PORT.format("")), raised(1, LOST)),
+        f"{PORT_TAKEN} (node0): another process listens on port 20001 of 127.0.0.1",
+    ),
+    **{
+        f"out of memory {k}": (
+            both(raised(0, LOST), srun(f"{words}\nsrun: error: node1: task 0: Killed\n")),
+            f"out of memory ({'' if 'stepd:' in words else 'node1'})",
+            f": {words.strip()}",
+            "node.memory_mb",
+        )
+        for k, words in enumerate(
+            (
+                # Slurm 22.05.8 with JobAcctGatherParams=OverMemoryKill
+                "slurmstepd-node1: error: Step 7.1 exceeded memory limit (3000000 > 2000), being killed",
+                # as its documentation has it, with control groups
+                "slurmstepd: error: Detected 1 oom_kill event in StepId=7.1. Some of the step tasks have been OOM ",
+                "srun: error: node1: task 0: Out Of Memory",
+            )
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", OF_FOUR)
+def test_the_cause_among_four_ranks(four: RunDirectory, name: str) -> None:
+    check(four, *OF_FOUR[name])
+
+
+def of_exception(exception: str, verdict: str, advice: str) -> tuple[Any, ...]:
+    change = both(raised(1, exception), raised(0, LOST, AT_S - 5))
+    return (
+        change,
+        f"{verdict} (rank 1 on node1): ",
+        f"\nrank 1 (node1): {exception}",
+        "; 1. ",
+        advice,
+        "start snakemake",
+    )
+
+
+HANDLED = "During handling of the above exception, another exception occurred:"
+LED = f"{TRACEBACK}:\n{CUDA_OOM}\n\n{HANDLED}\n\n{TRACEBACK}:\nRuntimeError: training failed"
+OF_PAIR: dict[str, tuple[Any, ...]] = {
+    "an exception that nobody knows is shown verbatim with its statement": (
+        both(raised(1, "IndexError: index 61 is out of range"), raised(0, LOST, AT_S - 5)),
+        "the script raised an exception (rank 1 on node1): rank 1: IndexError: index 61 is out of range; read ",
+        '\nrank 1 (node1): File "/home/ada/train.py", line 20, in main\nrank 1 (node1): batch = batches[number]\n'
+        "rank 1 (node1): IndexError: index 61 is out of range",
+    ),
+    "CUDA": of_exception(CUDA, "CUDA out of memory", "workload.batch_per_gpu"),
+    "disk": of_exception("OSError: [Errno 28] No space left on device", "the disk is full", "df -h"),
+    "ordinal": of_exception(ORDINAL, "a rank asked for a GPU that it does not see", "node.gpus"),
+    "package": of_exception(
+        "ModuleNotFoundError: No module named 'timm'", "a Python package is missing", "software.python"
+    ),
+    "worker": of_exception(WORKER, "a worker of the data loader died", "node.memory_mb"),
+    "a log names the cause": (
+        both(
+            raised(0, NCCL_LOST),
+            raised(1, NCCL_LOST),
+            prints(1, f"{NO_INTERFACE}\n[rank1]: torch.distributed.{NCCL_LOST}"),
+        ),
+        "NCCL found no network interface (rank 1 on node1)",
+        f"\nrank 1 (node1): {NO_INTERFACE}",
+    ),
+    "ambiguous, but all there is": (both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")), "NCCL failed ("),
+    "NCCL's own log": (
+        both(
+            *(raised(k, NCCL_LOST) for k in (0, 1)),
+            prints(1, ""),
+            lambda run: (run.nodes / "nccl.node1.1001.log").write_text(f"\n{NO_INTERFACE}\n"),
+        ),
+        "NCCL found no network interface (rank 1 on node1)",
+    ),
+    "why a worker died": (both(raised(1, WORKER), prints(1, f"{SHM}\n{OF_NODE_1}")), "/dev/shm is full"),
+    "why Slurm killed a worker": (
+        both(raised(1, WORKER), srun("slurmstepd-node1: error: Detected 1 oom_kill event in StepId=7.0. Some tasks\n")),
+        "out of memory (node1)",
+    ),
+    "a launcher that could not start the ranks": (
+        both(without(0, 1), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, TORCH_MISSING)),
+        "a Python package is missing (rank 0 on node0)",
+    ),
+    "a cause inside the traceback of another exception": (
+        both(
+            raised(1, "RuntimeError: training failed"),
+            prints(1, "\n".join(f"[rank1]: {line}" for line in LED.split("\n"))),
+        ),
+        "CUDA out of memory (rank 1 on node1)",
+        f"\nrank 1 (node1): {CUDA_OOM}\nrank 1 (node1): RuntimeError: training failed",
+    ),
+    "the scheduler, before the ranks that it killed": (
+        both(raised(0, LOST), died(1, "SIGKILL"), srun(f"{NODE_FAILURE}\nsrun: error: node1: task 1: Killed\n")),
+        "a node died (node1)",
+        f"\nslurm (node1): {NODE_FAILURE}",
+    ),
+    "a named cause, before the scheduler": (
+        both(raised(0, LOST), died(1, "SIGKILL"), srun(f"{NODE_FAILURE}\n"), prints(1, f"{NO_INTERFACE}\n")),
+        "NCCL found no network interface",
+    ),
+    "not torchrun's root cause, which may be that of the healthy rank if another one hangs": (
+        both(raised(0, LOST), without(1), srun("srun: error: node2: task 1: Exited with exit code 1\n")),
+        "the ranks lost each other (): no rank is known to have failed by itself; rank 1 left no end record",
+    ),
+    "an abort, with the words of the runtime": (
+        both(prints(1, ABORTED), raised(0, LOST), died(1, "SIGABRT")),
+        "a rank aborted (rank 1 on node1)",
+        "\nrank 1 (node1): terminate called after throwing an instance of 'c10::DistBackendError'",
+        "\nrank 1 (node1): what():  [PG ID 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PAIR)
+def test_the_cause_and_its_lines(pair: RunDirectory, name: str) -> None:
+    check(pair, *OF_PAIR[name])
+
+
+def test_a_check_that_did_not_pass_is_not_explained_by_what_the_script_printed(pair: RunDirectory) -> None:
+    prints(1, f"{CUDA_OOM}\ntrying half the batch\n")(pair)
+    edit(pair.ranks / "rank1.json", lambda end: end["parameters"].update(checksum=f"sha256:{'b' * 64}"))
+    assert failure_of(pair).evidence == ()
+
+
+def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:
+    prints(1, "y" * 5000 + "\n" + "z\n" * 500_000 + f"{NO_INTERFACE} {'x' * 5000}\n")(pair)
+    raised(0, NCCL_LOST)(pair)
+    (shown,) = failure_of(pair).evidence
+    assert shown == Evidence(speaker="rank 1 (node1)", line=f"{NO_INTERFACE} {'x' * (299 - len(NO_INTERFACE))}...")
+
+
+@pytest.mark.parametrize(
+    ("scale", "stage", "larger"),
+    [("1x1", "stage1", "1x2"), ("1x2", "stage1", "1x4"), ("2x4", "stage1", "4x4"), ("1x2", "stage2", None)],
+)
+def test_a_model_that_does_not_fit_where_the_ladder_starts(
+    tmp_path: Path, scale: str, stage: str, larger: str | None
+) -> None:
+    run = write_run(tmp_path, make_spec(scale, stage=stage))
+    raised(0, CUDA)(run)
+    text = f"; or, if it is sharded (FSDP, ZeRO), start the ladder at a larger scale: stages.stage1.scales: [{larger}]"
+    found = failure_of(run).next
+    assert (text in found) == ("FSDP" in found) == bool(larger)
+
+
+APEX = "ModuleNotFoundError: No module named 'apex'"
+HANDLED_PORT = f"""\
+ERROR:root:no server for the metrics
+{TRACEBACK}:
+  File "/home/ada/train.py", line 9, in serve
+    server.bind(("", 8265))
+OSError: [Errno 98] Address already in use"""
+HANDLED_IMPORT = f"""\
+{TRACEBACK}:
+  File "/home/ada/train.py", line 2, in <module>
+    import apex
+{APEX}"""
+
+
+def hangs(run: RunDirectory) -> None:
+    """Rank 1 sleeps, and rank 0 waits for it."""
+    edit(run.ended, lambda ended: ended.update(outcome="hang"))
+    stall: dict[str, Any] = {
+        "stuck": True, "process": "alive", "pid": 7, "phase": "training", "steps": 20, "step_s": 0.1,
+        "silent_s": 60.0, "sequence": 20,
+    }  # fmt: skip
+    for rank in (0, 1):
+        (run.ranks / f"rank{rank}.json").unlink()
+        edit_agent(run, rank, exit_code=-9, signal="SIGKILL")
+        end = read_json(run.agent_end(Agent(rank)))
+        frame = 'File "/home/ada/train.py", line 12 in main'
+        waits = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 5320 in barrier\n'
+        stack = f"Current thread 0x01 (most recent call first):\n{'' if rank else waits}  {frame}"
+        report = {
+            **{key: end[key] for key in ("schema_version", "spec_hash", "job", "node_rank", "local_rank", "host")},
+            "node": end["host"],
+            "found_at_s": AT_S,
+            "bounds": {"times_median_step": 10.0, "at_least_s": 60.0, "first_step_s": 1800.0},
+            "ranks": [{**stall, "rank": rank, "stack": stack}],
+        }
+        write_json(run.hang(Agent(rank)), report)
+
+
+EXITS = both(in_rank(1, exit_code=3, ended_at_s=AT_S), in_agent(1, exit_code=1))
+FALLBACK = f"{APEX} - falling back to native AMP"
+SMALLER = f"{CUDA_OOM}\ntrying half the batch"
+DOWNLOADS = "Dataset not found or corrupted. Downloading"
+NEGATIVE = "ValueError: batch 20 has a negative label"
+
+
+@pytest.mark.parametrize(
+    ("printed", "end", "verdict"),
+    [
+        (FALLBACK, hangs, "the training hung"),
+        (HANDLED_IMPORT, hangs, "the training hung"),
+        (FALLBACK, died(1, "SIGKILL"), "a rank was killed"),
+        (HANDLED_IMPORT, died(1, "SIGKILL"), "a rank was killed"),
+        (f"{FALLBACK}\nthe labels are wrong", EXITS, "the script failed"),
+        (f"{HANDLED_IMPORT}\nthe labels are wrong", EXITS, "the script failed"),
+        (HANDLED_IMPORT, NEGATIVE, "the script raised an exception"),
+        (HANDLED_PORT, "FloatingPointError: loss", "the script raised an exception"),
+        (SMALLER, NEGATIVE, "the script raised an exception"),
+        (SMALLER, WORKER, "a worker of the data loader died"),
+        (DOWNLOADS, LOST, "a rank left the others"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["[rank1]: ", ""], ids=["marked", "unmarked"])
+def test_words_that_the_script_went_on_after_are_not_the_cause(
+    pair: RunDirectory, printed: str, end: Change | str, verdict: str, mark: str
+) -> None:
+    both(prints(0, f"{printed}\n"), prints(1, f"{printed}\n"))(pair)
+    if isinstance(end, str):
+        prints(1, f'{printed}\n{mark}{TRACEBACK}:\n{mark}  File "/home/ada/train.py", line 9\n{mark}{end}\n')(pair)
+        raised(1, end)(pair)
+    else:
+        end(pair)
+    assert failure_of(pair).verdict == verdict
+
+
+@pytest.mark.parametrize("after", ["", f'{TRACEBACK}:\n  File "/home/ada/train.py", line 9, in main\n{LOST}\n'])
+def test_a_cause_that_a_rank_caught_and_printed_before_it_ended(pair: RunDirectory, after: str) -> None:
+    """after: another rank that writes into the same log has lost it."""
+    prints(1, f"{HANDLED_IMPORT}\nepoch 1\n{HANDLED_PORT}\n{after}")(pair)
+    check(pair, EXITS, "a port is taken (rank 1 on node1)")
+    check(pair, died(1, None), "a port is taken", "rank 1 (node1)")  # as its agent saw it
+
+
+# A GPU that torch does not see: the words are torch's own, and a rank's facts are edited
+
+NO_GPUS = "No CUDA GPUs are available"
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 11070). Please update your GPU driver by downloading "
+    "and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
+)
+CPU_ONLY = "Torch not compiled with CUDA enabled"
+A100 = {"name": "NVIDIA A100-SXM4-40GB", "driver": "535.129.03", "power_limit_w": 400.0}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen_by_torch", "why", "next_step"),
+    [
+        ([A100], {"built_for": None, "why": CPU_ONLY}, "is built for no CUDA and says: ", "; install for"),
+        ([A100], {"why": TOO_OLD}, "nvidia-smi shows 1 x NVIDIA A100-SXM4-40GB, driver 535.129.03", "; install for"),
+        ([], {}, f"says: {NO_GPUS}; nvidia-smi shows no GPU", "; check node.gres"),
+        ([A100], {"visible": ""}, "CUDA_VISIBLE_DEVICES is ''", "; check node.gres"),
+    ],
+    ids=["CPU-only", "too old", "no GPU", "hidden"],
+)
+def test_fake_cuda_why_a_rank_sees_no_gpu(
+    tmp_path: Path, gpus: list[dict[str, Any]], seen_by_torch: dict[str, Any], why: str, next_step: str
+) -> None:
+    run = write_run(tmp_path, make_spec("1x2", device="cuda"))
+    told = {"count": 0, "built_for": "12.8", "visible": None, "why": NO_GPUS, **seen_by_torch}
+    device = {"kind": "cpu", "index": None, "name": "EPYC", "id": "cpu:1"}
+    change = both(
+        raised(1, f"RuntimeError: {told['why']}"), in_rank(1, device=device, gpus_seen=told), in_agent(0, gpus=gpus)
+    )
+    check(
+        run, change, "torch sees no GPU (rank 1 on node0): rank 1: torch ", why, next_step, "then start snakemake again"
+    )
+
+
+# The last line that a rank printed before torchrun's report, which is as torch 2.4 and 2.15 write it
+
+OLD = (
+    "E1121 21:25:55.821000 140500044909440 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 2) "
+    "local_rank: 0 (pid: 29023) of binary: /python\nTraceback (most recent call last):\n  File x\n"
+)
+NEW = (
+    "W1121 21:25:51.968000 28862 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 28874 closing "
+    "signal SIGTERM\nsaving\n"
+    "E1121 21:25:51.969000 28862 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)\n"
+)
+MARKED = "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer [::1]:901\n"
+FAR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17829."
+RAISED = f'Traceback (most recent call last):\n  File "x.py", line 1\n    loss.backward()\nRuntimeError: {FAR}\n'
+ARGUMENT = "train.py: error: argument --n: invalid int value: 'x'"
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        (f"usage: train.py\n{ARGUMENT}\n{OLD}", ARGUMENT),
+        (f"dataset is missing\n{NEW}====\n", "dataset is missing"),
+        ("epoch 1\n 10%|#\r 20%|##\r\n", "20%|##"),
+        ("\x1b[31mno such file\x1b[0m\n\n", "no such file"),
+        ("x" * 500, "x" * 300 + "..."),
+        ("y\n" * 100_000 + "the end", "the end"),
+        # Rank 0 has lost rank 1, after it has said why it ends.
+        (f"dataset is missing\n{MARKED}{NEW}", "dataset is missing"),
+        (f"epoch 1\nTraining failed: out of coffee\nTraining failed: {FAR}\n{NEW}", "Training failed: out of coffee"),
+        (f"epoch 1\nTraining failed: out of coffee\n{RAISED}{NEW}", "Training failed: out of coffee"),
+        (RAISED, f"RuntimeError: {FAR}"),
+    ],
+)
+def test_an_exit_code_is_explained_by_the_last_line(tmp_path: Path, log: str, line: str) -> None:
+    run = write_run(tmp_path, make_spec("1x2"))
+    in_rank(1, exit_code=3)(run)
+    run.agent_log(Agent(0), 1).write_text(log)
+    said = f"; the last line that was printed: {line}" if line else ""
+    assert failure_of(run).why == f"rank 1: exit code 3{said}"
+
+
+# What fails after a complete training is a remark with its cause; what may have cut it short is a failure
+
+
+def the_remark(record: Record) -> str:
+    assert (record.status, record.failure) == ("ok", None)
+    (remark,) = (remark for remark in record.remarks if remark.name == "end")
+    return remark.what
+
+
+def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
+    """As of a public training of a tokenizer: its record is written, then the process dies and torchrun fails."""
+    before = reassemble(four)
+    both(seen(3, "SIGSEGV"), in_agent(0, exit_code=-15, signal="SIGTERM"))(four)  # the job ends the other agents
+    after = reassemble(four)
+    assert the_remark(after) == (
+        "after its training, which is complete and counts, a rank crashed: rank 3 (node 1, node1): ended by SIGSEGV"
+    )
+    assert (after.throughput, after.timing) == (before.throughput, before.timing)
+    assert [check.measured for check in after.checks if check.name == "exit codes"] == [
+        "after the training: node 0: SIGTERM, node 1: 1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        (
+            both(seen(3, None, exit_code=3), prints(1, "cannot upload the summary\n")),
+            "exit code 3, after the script's end; the last line that was printed: cannot upload",
+        ),
+        (
+            both(
+                *(
+                    both(raised(k, "RuntimeError: no such tracker", after_training=True), seen(k, None))
+                    for k in range(4)
+                )
+            ),
+            "the script raised an exception: rank 0: RuntimeError: no such tracker",
+        ),
+        (in_end(outcome="time limit", ended_at_s=AT_S + 600), "the run ended by its time limit"),
+    ],
+    ids=["an exit handler that fails", "a clean-up that raises", "an end that hangs"],
+)
+def test_what_fails_after_the_training_is_a_remark(four: RunDirectory, change: Change, remark: str) -> None:
+    change(four)
+    assert remark in the_remark(reassemble(four))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        both(raised(3, None, exit_code=75), seen(3, None)),  # it saved its state
+        both(raised(1, "ValueError: bad batch"), seen(1, None)),
+        TOLD,  # a script may end early, and well, when it is told to
+        in_agent(1, exit_code=1),  # the launcher itself failed
+        both(seen(3, "SIGSEGV"), without(2)),  # the launcher ended it because of the crash
+        in_end(outcome="time limit", ended_at_s=AT_S + 8),
+    ],
+    ids=["saved", "raised", "told to end", "launcher", "another rank", "at the time limit"],
+)
+def test_what_may_have_cut_the_training_short_is_a_failure(four: RunDirectory, change: Change) -> None:
+    change(four)
+    assert reassemble(four).status == "failed"

@@ -1,0 +1,307 @@
+"""Throughput and timing of a run, from its steps or its log; its start-up; and its steps against its whole loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ddp_ladder.common.files import Agent
+from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.raw_files import Steps
+from ddp_ladder.records.raw_models import RankPhases
+from ddp_ladder.records.record import Rank, Remark
+from ddp_ladder.records.statistic import Warmup, median_interval
+from ddp_ladder.records.timing import (
+    block_edges,
+    log_figures,
+    measure,
+    measured_rates,
+    printed_rates,
+    remark_on_loop,
+    startup_of,
+)
+from make_records import make_rank, make_spec
+from make_runs import edit, reassemble, write_run, write_steps
+
+NO_WARMUP = Warmup(0, True)
+
+
+def steps(times_s: list[float], samples: int = 8, padding: int = 0, wait_s: float = 0.0) -> Steps:
+    count = len(times_s)
+    return Steps(
+        samples=np.full(count, samples),
+        padding_samples=np.full(count, padding),
+        step_time_s=np.array(times_s),
+        data_wait_s=np.full(count, wait_s),
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "step_s", "blocks", "shortest", "longest"),
+    [
+        (30, 0.01, 10, 3, 3),  # too short for blocks of 1 s: ten of them
+        (39, 0.01, 13, 3, 3),
+        (40, 5.0, 40, 1, 1),  # a step is longer than a block
+        (2000, 0.01, 20, 100, 100),  # blocks of 1 s
+        (5, 0.01, 5, 1, 1),  # fewer steps than blocks
+        (1, 0.01, 1, 1, 1),
+        (10_000, 2.0, 200, 50, 50),  # no more than 200
+        (399, 2.0, 199, 2, 3),
+    ],
+)
+def test_block_edges(count: int, step_s: float, blocks: int, shortest: int, longest: int) -> None:
+    edges = block_edges(np.full(count, step_s))
+    assert len(edges) == blocks
+    assert (min(map(len, edges)), max(map(len, edges))) == (shortest, longest)
+    assert np.concatenate(edges).tolist() == list(range(count))
+
+
+def test_by_hand() -> None:
+    """Two ranks, one warm-up step, twenty steps in ten blocks of two."""
+    rank0 = steps([9.0, 0.25, 0.75, 0.5, 0.5, *[0.5] * 16], padding=3, wait_s=0.05)
+    rank1 = steps([9.0, 0.50, 0.25, 1.0, 1.0, *[0.5] * 16], padding=3, wait_s=0.15)
+    throughput, timing = measure([rank0, rank1], Warmup(1, True), [0.1, 0.3, 0.2], 4.5, 30.0)
+    # First block: max(0.25 + 0.75, 0.5 + 0.25) = 1 s, not the sum of the slowest steps, 1.25 s.
+    # Second: 2 s. Samples: 2 ranks x 2 steps x 8, padding not counted.
+    assert throughput.blocks_samples_per_s == (32.0, 16.0, *[32.0] * 8)
+    assert throughput.samples_per_s == 32.0
+    assert throughput.samples_per_s_total == pytest.approx(320 / 11)
+    assert timing.blocks_step_time_s == (0.5, 1.0, *[0.5] * 8)
+    assert timing.step_time_s == 0.5
+    assert (timing.warmup_steps, timing.measured_steps) == (1, 20)
+    assert timing.data_wait_fraction == pytest.approx(20 * 0.2 / (10.0 + 10.75))
+    assert timing.exposed_comm_fraction == pytest.approx(0.2 / 0.5)
+    assert (timing.startup_s, timing.wall_s) == (4.5, 30.0)
+    assert throughput.samples_per_s_end_to_end is None
+
+
+def test_a_straggler_sets_the_pace() -> None:
+    ranks = [steps([0.1] * 40), steps([0.1] * 40), steps([0.125] * 40)]
+    throughput, timing = measure(ranks, NO_WARMUP, [], None, 9.0)
+    assert throughput.samples_per_s == pytest.approx(24 / 0.125)
+    assert timing.exposed_comm_fraction is None
+
+
+@pytest.mark.parametrize(
+    ("count", "outside"), [(1, 0), (2, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (50, 17)]
+)
+def test_the_intervals_ends_are_those_of_the_tables(count: int, outside: int) -> None:
+    """Ranks as tabulated for the 95 % interval of a median, such as the 6th and 15th of 20 values."""
+    values = np.random.default_rng(7).permutation(np.arange(1.0, count + 1))
+    assert median_interval(values)[1:] == (1.0 + outside, count - outside)
+
+
+def test_percentiles_are_of_single_steps_of_the_slowest_rank() -> None:
+    fast, slow = [0.1] * 200, [0.2] * 180 + [0.9] * 20
+    _, timing = measure([steps(fast), steps(slow)], NO_WARMUP, [], None, 9.0)
+    assert (timing.step_time_s_p5, timing.step_time_s_p95) == (0.2, 0.9)
+    assert timing.step_time_s == pytest.approx((180 * 0.2 + 20 * 0.9) / 200)  # slow steps recur, so it is the mean
+
+
+@pytest.mark.parametrize(("growth", "count"), [(1.3, 600), (0.8, 600), (1.0, 600), (1.3, 30)])
+def test_drift_is_the_last_third_against_the_first(growth: float, count: int) -> None:
+    times_s = np.repeat([0.1, 0.1 * np.sqrt(growth), 0.1 * growth], count // 3).tolist()
+    _, timing = measure([steps(times_s)], NO_WARMUP, [], None, 9.0)
+    assert timing.drift_fraction == pytest.approx(growth - 1)
+
+
+def test_one_slow_block_moves_the_total_and_not_the_median() -> None:
+    times_s = [0.1] * 290 + [0.4] * 10
+    throughput, _ = measure([steps(times_s)], NO_WARMUP, [], None, 99.0)
+    assert throughput.samples_per_s == pytest.approx(80)
+    assert throughput.samples_per_s_total == pytest.approx(8 * 300 / 33)
+
+
+def test_end_to_end_holds_all_that_came_after_the_first_step() -> None:
+    """40 steps of 8 samples on each of two ranks, 39 of them in 10 s: half of that is validation and checkpoints."""
+    ranks = [steps([3.0] + [0.125] * 39, padding=2)] * 2
+    throughput, _ = measure(ranks, Warmup(10, True), [], None, 20.0, training_s=10.0)
+    assert throughput.samples_per_s_end_to_end == pytest.approx(2 * 39 * 8 / 10)
+    assert throughput.samples_per_s == pytest.approx(128)
+
+
+# Rates that a program prints
+
+
+PATTERN = r"throughput: ([0-9.e+]+) samples/s"
+
+
+def test_every_match_of_every_line_counts(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(
+        b"starting\nthroughput: 10 samples/s\rthroughput: 2e1 samples/s\n"
+        b"[rank0] throughput: 30.5 samples/s, throughput: 31 samples/s \xff\n"
+        b"throughput: 1.2.3 samples/s\nthroughput: 0 samples/s\nthroughput: 1e999 samples/s\nthroughput: samples/s\n"
+    )
+    assert printed_rates(log, PATTERN) == (10, 20, 30.5, 31)
+    assert printed_rates(tmp_path / "absent.log", PATTERN) == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "warmup", "left"), [(1, 10, 1), (2, 10, 1), (10, 3, 7), (10, 0, 10), (9, 100, 5), (0, 5, 0)]
+)
+def test_at_most_half_is_warm_up(count: int, warmup: int, left: int) -> None:
+    rates = tuple(float(k) for k in range(count))
+    assert measured_rates(rates, warmup) == rates[count - left :]
+
+
+def test_figures_are_medians_after_the_warm_up() -> None:
+    throughput, timing = log_figures((1, 100, 200, 400), 1, 50, 9.0)
+    assert (throughput.samples_per_s, throughput.source) == (200, "log")
+    assert (throughput.samples_per_s_low, throughput.samples_per_s_high) == (100, 400)
+    assert throughput.blocks_samples_per_s == (100, 200, 400)
+    assert (timing.step_time_s, timing.warmup_steps, timing.measured_steps) == (0.25, 1, 3)
+    assert timing.data_wait_fraction is None
+
+
+@pytest.mark.parametrize("missing", ["left_out_bytes", "lost_bytes"])
+def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> None:
+    run = write_run(tmp_path, make_spec("1x1", throughput_regex=PATTERN))
+    write_steps(run, 0, [])  # as of a program that cannot be instrumented
+    run.log.write_text("throughput: 100 samples/s\n" * 50)
+    for gap, status in ((0, "ok"), (1_234_567, "failed")):
+        log = {"bytes": 9_000_000, "left_out_bytes": 0, "lost_bytes": 0, "error": None, missing: gap}
+        edit(run.agent_end(Agent(0)), lambda end, log=log: end.update(log=log))
+        record = assemble(run)
+        assert record.status == status
+    assert record.failure
+    assert (record.failure.verdict, record.failure.why) == (
+        "the log is incomplete",
+        "1,234,567 bytes of the output are not in the log",
+    )
+    assert "logs.max_mb_per_node" in record.failure.next
+
+
+@pytest.mark.parametrize(
+    ("printed", "said", "advice"),
+    [
+        ((5000, 5000, 1000, 1030, 1100), "", ""),  # the first ones are the warm-up's
+        ((1280,), "the script prints 1,280 samples/s (median of 1 line after the warm-up), and 1,022 were counted",
+         "several optimizer steps per iteration"),
+        ((256,) * 9, "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted on 4 ranks",
+         "the rate of one rank"),
+        ((), "not compared with what was counted: workload.throughput_regex (throughput", "correct it"),
+    ],
+)  # fmt: skip
+def test_the_scripts_own_word_is_compared_with_what_was_counted(
+    tmp_path: Path, printed: tuple[float, ...], said: str, advice: str
+) -> None:
+    run = write_run(tmp_path, make_spec("1x4", throughput_regex=PATTERN), 1024.0)
+    run.log.write_text("".join(f"throughput: {rate} samples/s\n" for rate in printed))
+    record = reassemble(run)
+    assert record.status == "ok"
+    assert record.throughput is not None
+    assert record.throughput.source == "counted"
+    assert record.throughput.samples_per_s == pytest.approx(1024, rel=0.01)
+    found = [remark for remark in record.remarks if remark.name == "printed throughput"]
+    assert len(found) == bool(said)
+    if said:
+        assert said in found[0].what
+        assert advice in found[0].next
+
+
+# The start-up's parts, of one rank
+
+
+def started(number: int, **startup_s: float | None) -> Rank:
+    return make_rank(make_spec("1x4"), number, 0.1, ["node0"]).replace(startup_s=startup_s)
+
+
+NAMES = ("spawn_s", "import_torch_s", "process_group_s", "script_s", "first_step_s", "s", "compile_s")
+
+
+def startup_parts(*ranks: Rank) -> list[float | None]:
+    found = startup_of(ranks)
+    assert found is not None
+    return [found[f"startup_{name}"] for name in NAMES]
+
+
+def test_the_parts_are_those_of_the_rank_that_took_longest_and_add_up() -> None:
+    early = started(0, spawn=1.0, import_torch=2.0, process_group=9.0, first_step=0.5, compile=0.25, total=14.0)
+    late = started(1, spawn=4.0, import_torch=6.0, process_group=0.125, first_step=0.75, compile=0.5, total=14.25)
+    assert startup_parts(early, late) == startup_parts(late, early) == [4.0, 6.0, 0.125, 3.375, 0.75, 14.25, 0.5]
+
+
+def test_what_was_not_measured_is_the_scripts_and_never_negative() -> None:
+    """Such as the process group of the plain baseline; the total, by another clock, may be shorter than the parts."""
+    plain = started(0, spawn=1.0, import_torch=2.0, process_group=None, first_step=0.5, total=4.0)
+    assert startup_parts(plain) == [1.0, 2.0, None, 0.5, 0.5, 4.0, None]
+    assert startup_parts(started(0, spawn=1.0, import_torch=2.0, first_step=0.5, total=3.499))[3] == 0
+
+
+def test_a_rank_that_never_stepped_is_left_out() -> None:
+    assert startup_of((started(0, total=None),)) is None
+    assert startup_parts(started(0, spawn=1.0, total=2.0), started(1, spawn=5.0, total=None))[0] == 1
+
+
+# The figure of a run against its whole loop: 100 steps of 10 ms and 8 samples, on two ranks
+
+
+STEPS, STEP_S, BATCH = 100, 0.01, 8
+RATE = 2 * BATCH / STEP_S
+EVERY_16TH = range(16, STEPS, 16)
+
+
+def judged(
+    gaps: Sequence[int], gap_s: float, validation: str = "", of_ranks: tuple[int, ...] = (0, 1), slow: bool = False
+) -> Remark | None:
+    """Judge a run with a gap before each of some steps. slow: the gap is part of the step.
+
+    validation: what the ranks ``of_ranks`` know of the gaps: ``over a loader``, ``in eval mode``, ``save``.
+    """
+    ranks = []
+    for rank in (0, 1):
+        extra_s = np.zeros(STEPS)
+        extra_s[list(gaps)] = gap_s
+        ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
+        spans = tuple((ended_s[k] - STEP_S - gap_s, ended_s[k] - STEP_S) for k in gaps if validation)
+        spans = spans if rank in of_ranks else ()
+        phases = RankPhases(
+            epoch_steps=(),
+            validations_s=() if validation == "save" else spans,
+            without_a_pass_s=spans if validation == "in eval mode" else (),
+            saves_s=spans if validation == "save" else (),
+        )
+        samples = np.full(STEPS, BATCH)
+        times_s = np.full(STEPS, STEP_S) + (extra_s if slow else 0.0)
+        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
+    return next(remark_on_loop(RATE, ranks, warmup_steps=10), None)
+
+
+@pytest.mark.parametrize("validation", ["", "in eval mode"])
+def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
+    """A rollout every 16 steps: in eval mode, or between two passes over a loader of its own."""
+    remark = judged(EVERY_16TH, 0.3, validation)
+    assert remark is not None
+    assert "1,600 samples/s" in remark.what
+    assert "596 samples/s" in remark.what  # without the longest: 89 steps and 5 rollouts
+    assert "what the script does between its steps" in remark.next
+
+
+@pytest.mark.parametrize("of_ranks", [(0, 1), (0,)])
+@pytest.mark.parametrize("known", ["over a loader", "save"])
+def test_known_validations_and_checkpoints_explain_themselves(known: str, of_ranks: tuple[int, ...]) -> None:
+    assert judged(EVERY_16TH, 0.3, known, of_ranks) is None
+
+
+def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
+    extra_s = np.zeros(STEPS)
+    extra_s[list(EVERY_16TH)] = 0.05
+    ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
+    saves = tuple((end_s - STEP_S, end_s) for end_s in ended_s)  # in each step
+    phases = RankPhases(epoch_steps=(), validations_s=(), saves_s=saves)
+    samples, times_s = np.full(STEPS, BATCH), np.full(STEPS, STEP_S)
+    for known_s, remarks in ((ended_s, 1), (None, 0)):
+        steps = Steps(samples, 0 * samples, times_s, 0 * times_s, known_s)
+        assert len([*remark_on_loop(RATE, [(steps, phases)], warmup_steps=10)]) == remarks
+
+
+@pytest.mark.parametrize(
+    ("gaps", "gap_s", "slow"),
+    [((), 0.0, False), ((50,), 5.0, False), (EVERY_16TH, 0.01, False), (EVERY_16TH, 0.3, True)],
+    ids=["none", "one", "short ones", "slow steps"],
+)
+def test_what_needs_no_remark(gaps: Sequence[int], gap_s: float, slow: bool) -> None:
+    assert judged(gaps, gap_s, slow=slow) is None
