@@ -22,13 +22,13 @@ rule preflight_scale:
     resources:
         mpi="srun",  # as in measure.smk
     params:
-        script=script("run_preflight.py"),
+        script=script("run_scale.py"),
     shell:
         # exec: a signal to the job reaches the script itself.
         r"""
         exec python {params.script:q} \
             --plan {input.plan:q} \
-            --scale {wildcards.scale:q} \
+            --scale {wildcards.scale:q} --preflight \
             >{log:q}
         """
 

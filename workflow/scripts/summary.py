@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.accounting.jobs import read_or_warn
 from ddp_ladder.analysis.forecast import error_rows, forecast_errors, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.formats import full_stop
 from ddp_ladder.gates.verdict import closed_box
 from ddp_ladder.plan.file import read_plan
@@ -23,10 +22,7 @@ from ddp_ladder.report.view import headline
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the summary; writes nothing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/summary.py --plan results/plan.json",
-    )
+    parser = parser_of(__doc__, "summary.py --plan results/plan.json")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
     parser.add_argument("--warning", default="", help="a warning to print too")
     parser.add_argument("--log", default="", help="Snakemake's log, to be named")
