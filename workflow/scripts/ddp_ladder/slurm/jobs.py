@@ -16,7 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.slurm.query import MARK, SlurmError, run_command, squeue, unknown, unreadable
+from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -31,7 +31,6 @@ _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* 
 _OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
 
 _SQUEUE = "iTSNr"
-_SACCT = "JobIDRaw|State|NodeList|Reason"
 
 
 @dataclass(frozen=True)
@@ -151,26 +150,9 @@ def cancel(job_ids: Iterable[str]) -> str:
 
 
 def job_state(state: str, start: str, nodes: str, reason: str) -> JobState:
-    """Return the state from squeue's fields."""
-    return JobState(state, "" if reason == "None" else reason, nodes, "" if start == "N/A" else start)
-
-
-def parse_sacct(text: str) -> dict[str, JobState]:
-    """Parse lines ``id|state|nodes|reason`` after their header; a state may have more words: ``CANCELLED by 1000``.
-
-    Other lines are messages of the site. Raises SlurmError if there is no header.
-    """
-    lines = text.splitlines()
-    if _SACCT not in lines:
-        raise unreadable("sacct", text)
-    found = {}
-    for line in lines[lines.index(_SACCT) + 1 :]:
-        if not re.match(r"\d+\|[A-Z_]+.*\|.*\|", line):
-            continue
-        job, state, nodes, reason = line.split("|", 3)
-        nodes = "" if nodes == "None assigned" else nodes
-        found[job] = JobState(state.partition(" ")[0], "" if reason == "None" else reason, nodes)
-    return found
+    """Return the state from Slurm's fields."""
+    place = "" if nodes == "None assigned" else nodes
+    return JobState(state, "" if reason == "None" else reason, place, "" if start == "N/A" else start)
 
 
 def _queued(job_ids: list[str], within_s: float | None) -> dict[str, JobState]:
@@ -192,15 +174,14 @@ def _accounted(job_ids: list[str]) -> dict[str, JobState]:
 
     Raises SlurmError for no answer: accounting that hangs may know the job.
     """
-    fields = _SACCT.replace("|", ",")
-    command = ["sacct", "--allocations", "--parsable2", f"--jobs={','.join(job_ids)}", f"--format={fields}"]
     try:
-        printed = run_command(command)
+        rows = sacct("JobIDRaw,State,NodeList,Reason", "--allocations", f"--jobs={','.join(job_ids)}")
     except SlurmError as error:
         if error.is_undecided:
             raise
         return {}  # a Slurm without slurmdbd has sacct too, which then fails
-    return parse_sacct(printed)
+    # A state may have more words: CANCELLED by 1000.
+    return {job: job_state(state.partition(" ")[0], "", *rest) for job, state, *rest in map(dict.values, rows)}
 
 
 # The end of a scale's job, results/jobs/<scale>.json: the gate shows it for a scale without records. The file exists
