@@ -15,7 +15,7 @@ rule preflight_scale:
     log:
         f"{ladder.results}/logs/preflight_{{scale}}.log",
     wildcard_constraints:
-        scale=ladder.any_scale_pattern,
+        scale=ladder.scale_pattern(*ladder.plan.stages),
     conda:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1

@@ -46,8 +46,8 @@ def test_look_ups(ladder: Ladder) -> None:
     for job in ladder.plan.jobs:
         patterns = ladder.record_patterns(job.stage)
         assert sorted(pattern.format(scale=job.scale) for pattern in patterns) == sorted(ladder.records(job))
-    assert ladder.scales("stage3") == ["2x1", "2x4"]
-    assert ladder.last_gate == "results/gates/stage3.json"
+    assert ladder.scale_pattern("stage3") == "2x1|2x4"
+    assert ladder.scale_pattern("stage2") == "(?!)"
     assert ladder.job("2x4").runtime_min == 33
 
 

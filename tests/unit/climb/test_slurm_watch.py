@@ -37,7 +37,7 @@ class Desk:
     def __init__(self, log: Path) -> None:
         self.cluster = Cluster()
         self.stream = io.StringIO()
-        self.watch = JobWatch(self.cluster.ask, lambda jobs: "", Console(self.stream), lambda: self.cluster.now_s)
+        self.watch = JobWatch(self.cluster.ask, Console(self.stream), lambda: self.cluster.now_s)
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock

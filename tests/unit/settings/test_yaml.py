@@ -100,8 +100,7 @@ def test_a_byte_order_mark_is_no_matter() -> None:
         ('a: "b\n', "c.yaml, line 2, column 1: not YAML: ", "quotation marks"),
         ("a: [1, 2\nb: 3\n", "c.yaml, line 2, column 2: not YAML: ", "brackets"),
         ("a: @b\n", "c.yaml, line 1, column 4: not YAML: ", "@ or % "),
-        ("a: &a [x]\nb: *a\n", "c.yaml, line 2, column 4: not YAML: an alias; write the value again", ""),
-        ("[" * 20_000, "c.yaml: the file cannot be read: maximum recursion", ""),
+        ("a: &a [*a]\n", "c.yaml: the file cannot be read: maximum recursion", ""),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_message(text: str | bytes, head: str, advice: str) -> None:

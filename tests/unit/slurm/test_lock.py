@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.messages import Refused, UserError
+from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.process import ProcessId
 from ddp_ladder.slurm import lock as locks
 from ddp_ladder.slurm.lock import START, Holder, Lock, held
@@ -87,7 +87,7 @@ def test_a_second_start_is_refused_and_one_after_a_kill_is_told_of_it(tmp_path: 
 
     with start() as killed:
         assert killed is None
-        with pytest.raises(Refused, match="another start is at work on these results") as caught, start():
+        with pytest.raises(UserError, match="another start holds these results") as caught, start():
             pytest.fail("two starts at once")
         assert f"`kill {os.getpid()}`" in str(caught.value)
     (tmp_path / "start.lock1").write_text(json.dumps(asdict(holder(START, dead))))

@@ -63,24 +63,14 @@ class Ladder:
         """The files that the runs wait for: the marker, if there is something to prepare."""
         return [self.data_marker] if self.settings.experiment.workload.prepare else []
 
-    def scales(self, stage: str) -> list[str]:
-        return [str(job.scale) for job in self.plan.stage_jobs(stage)]
-
     def job(self, scale: str) -> ScaleJob:
         return self.plan.job(Scale.parse(scale))
 
     def gate(self, stage: str) -> str:
         return f"{self.results}/gates/{stage}.json"
 
-    @property
-    def last_gate(self) -> str:
-        return self.gate(self.plan.stages[-1])
-
     def records(self, job: ScaleJob) -> list[str]:
         return [f"{self.results}/runs/{run.name}/record.json" for run in job.runs]
-
-    def scale_records(self, scale: str) -> list[str]:
-        return self.records(self.job(scale))
 
     @cached_property
     def runs(self) -> RunRecords:
@@ -105,11 +95,6 @@ class Ladder:
     def preflight_file(self, scale: str) -> str:
         """Return the result of a scale's preflight."""
         return f"{self.results}/preflight/{scale}.json"
-
-    @property
-    def any_scale_pattern(self) -> str:
-        """A regular expression for all scales of the plan."""
-        return "|".join(str(job.scale) for job in self.plan.jobs)
 
     def priority(self, scale: str) -> int:
         """Return a number above 0, higher for a scale that comes earlier in the plan."""
@@ -163,9 +148,9 @@ class Ladder:
         """Return True if a start for these stages has a run to measure."""
         return any(run.stage in stages for missing in self.to_do.values() for run in missing)
 
-    def scale_pattern(self, stage: str) -> str:
-        """Return a regular expression for the scales of a stage; it matches nothing if the stage is absent."""
-        return "|".join(self.scales(stage)) or "(?!)"
+    def scale_pattern(self, *stages: str) -> str:
+        """Return a regular expression for the scales of these stages; it matches nothing if there are none."""
+        return "|".join(str(job.scale) for job in self.plan.jobs if job.stage in stages) or "(?!)"
 
 
 def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from ddp_ladder.settings.keys import (
     Variant,
     Workload,
 )
-from ddp_ladder.settings.placeholders import expand, whole_number
+from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
 from ddp_ladder.settings.terms import (
     DEFAULT_LOG_MB,
     ONE_GPU,
@@ -317,19 +317,9 @@ def plain_variants(experiment: Experiment, stage: str) -> dict[str, Variant]:
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
     """Return the values of a run's placeholders; paths are relative to its working directory."""
-    of_run = (
-        "batch_per_gpu",
-        "global_batch",
-        "nodes",
-        "gpus_per_node",
-        "world_size",
-        "threads_per_rank",
-        "seed",
-        "backend",
-    )
-    paths = {"run_dir": run_dir, "data_dir": data_dir, "start_dir": start_dir}
-    lr = None if spec.lr is None else f"{spec.lr:.10g}"
-    return {**{name: getattr(spec, name) for name in of_run}, **paths, "lr": lr}
+    paths = dict(zip(PATHS, (run_dir, data_dir, start_dir), strict=True))
+    of_run = {name: getattr(spec, name) for name in NAMES if name not in PATHS}
+    return {**of_run, **paths, "lr": None if spec.lr is None else f"{spec.lr:.10g}"}
 
 
 def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.common.messages import Problem, Refused, UserError
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.process import ProcessId
 
 BEAT_S = 5.0  # how often a holder touches its lock
@@ -234,16 +234,13 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
 
 def _refusal(lock: Lock, path: Path) -> UserError:
     holder = _read(path)
-    found = f"{holder or 'a holder that cannot be read'} ({path})"
     end = holder.how_to_end_it if holder else "SIGTERM to its process"
-    if lock.name == START:
-        verdict = "not started: another start is at work on these results"
-        return Refused(verdict, found, f"wait for it, or end it as Ctrl-C does: {end}")
+    who = "start" if lock.name == START else "job"
     return UserError(
         Problem(
             lock.label,
-            f"another job holds {lock.what}, and a second one would write to the same files",
-            found=found,
+            f"another {who} holds {lock.what}, and a second one would write to the same files",
+            found=f"{holder or 'a holder that cannot be read'} ({path})",
             next=f"wait for it, or end it with {end}; then start snakemake again",
         )
     )
