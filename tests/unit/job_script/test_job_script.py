@@ -326,11 +326,6 @@ def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_here(spec, tmp_path, monkeypatch).stdout == "in a file user 1 unset unset\n"
 
 
-if __name__ == "__main__":
-    for golden, content in TEXTS.items():
-        (GOLDEN / f"job_{golden}.sh").write_text(content)
-
-
 def test_the_plain_baseline_is_the_script_alone() -> None:
     text = text_of(spec_of("1x1", variant="plain", launcher="python"))
     _, _, last = text.partition("# The script alone")
@@ -338,3 +333,8 @@ def test_the_plain_baseline_is_the_script_alone() -> None:
     assert "mnist.py" in last
     for word in ("torch.distributed.run", "on_each", "MASTER_PORT", "WORLD_SIZE"):
         assert word not in text
+
+
+if __name__ == "__main__":
+    for golden, content in TEXTS.items():
+        (GOLDEN / f"job_{golden}.sh").write_text(content)

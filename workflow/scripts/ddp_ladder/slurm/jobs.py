@@ -359,30 +359,27 @@ class Submitter:
     def _submit(self, wanted: Submission) -> str:
         failed: SlurmError | None = None
         for turn, pause_s in enumerate((0.0, *PAUSES_S)):
-            refused = failed is not None and not failed.is_undecided
             try:
-                found = self._look(wanted, 0.0 if refused else pause_s)
+                found = self._look(wanted, pause_s)
             except SlurmError as silent:
                 if self._stopped_s is not None:
                     break
-                if not refused:
-                    self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
-                    continue  # a second job may be one too many
-                found = None
+                self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
+                continue  # a second job may be one too many
             if found:
                 self._say(f"{wanted.label}: job {found} is in the queue all the same")
                 return found
-            if refused:
-                raise NotSubmitted(str(failed), "correct what sbatch names: `slurm` and `node` in cluster.yaml")
             if self._stopped_s is not None:
                 raise Stopped
             if turn == len(PAUSES_S):
-                continue
+                break
             try:
                 return self._sbatch(wanted, again=failed is not None)
             except SlurmError as error:
+                if not error.is_undecided:
+                    advice = "correct what sbatch names: `slurm` and `node` in cluster.yaml"
+                    raise NotSubmitted(str(error), advice) from None
                 failed = error
-            if failed.is_undecided:
                 self._say(f"{wanted.label}: {failed}; looking whether it was submitted")
         raise NotSubmitted(
             f"{failed or 'squeue does not answer'}; given up after {duration(sum(PAUSES_S))}",
