@@ -220,17 +220,11 @@ def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
     assert {(row.source, row.gpus, row.runs_planned) for row in found} == {("none", 2, 2)}
 
 
-@pytest.mark.parametrize(
-    ("environment", "is_part"),
-    [
-        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "interactive"}, True),
-        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": NAME}, False),
-        ({"SLURM_JOB_ID": "1"}, False),
-        ({"SLURM_JOB_NAME": "x"}, False),
-    ],
-)
-def test_a_job_that_is_part_of_an_allocation(environment: dict[str, str], is_part: bool) -> None:
-    assert jobs._is_in_allocation(environment) is is_part
+def test_a_job_that_is_part_of_an_allocation() -> None:
+    named = [{"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": name} for name in ("interactive", NAME)]
+    assert [*map(jobs._is_in_allocation, [*named, {"SLURM_JOB_ID": "1"}, {"SLURM_JOB_NAME": "x"}])] == [
+        True, False, False, False,
+    ]  # fmt: skip
 
 
 SLURMS = "Welcome to the cluster\n" + (CAPTURED / "sacct_jobs.txt").read_text()

@@ -84,12 +84,6 @@ def test_the_file_is_as_readable_as_the_umask_says(tmp_path: Path, mask: int, mo
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def test_json_there_and_back(tmp_path: Path) -> None:
-    data = {"a": [1, 2.5, None, True, "ü"], "b": {"c": -(2**62), "d": 1e300}}
-    write_json(tmp_path / "x.json", data)
-    assert read_json(tmp_path / "x.json") == data
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_json_without_figures_that_are_none(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="Out of range"):

@@ -91,18 +91,12 @@ def test_one_process_has_no_run_where_the_ladder_starts_at_several_nodes() -> No
     assert not any("/dp/" in pattern for pattern in ladder.record_patterns("stage1"))
 
 
-@pytest.mark.parametrize(
-    ("rule", "weak", "strong"),
-    [("linear", 0.8, 0.1), ("sqrt", 0.1 * math.sqrt(8), 0.1), ("none", 0.1, 0.1)],
-)
-def test_learning_rate_follows_the_global_batch(rule: str, weak: float, strong: float) -> None:
+@pytest.mark.parametrize(("rule", "growth"), [("linear", 8), ("sqrt", math.sqrt(8)), ("none", 1)])
+def test_learning_rate_follows_the_global_batch(rule: str, growth: float) -> None:
     plan = make_plan(settings(workload={"lr_rule": rule}, modes=("weak", "strong")))
-    weak_run, strong_run = (run_of(plan, f"default/{mode}/2x4/r1") for mode in ("weak", "strong"))
-    assert weak_run.lr == pytest.approx(weak)
-    assert strong_run.lr == pytest.approx(strong)
-    assert float(weak_run.args[3]) == pytest.approx(weak)
-    assert weak_run.args[:2] == ("--batch", "64")
-    assert strong_run.args[:2] == ("--batch", "8")
+    weak, strong = (run_of(plan, f"default/{mode}/2x4/r1") for mode in ("weak", "strong"))
+    assert [weak.lr, float(weak.args[3]), strong.lr] == pytest.approx([0.1 * growth, 0.1 * growth, 0.1])
+    assert (weak.args[:2], strong.args[:2]) == (("--batch", "64"), ("--batch", "8"))
 
 
 def test_every_placeholder() -> None:
@@ -153,11 +147,6 @@ def test_a_steady_drift_makes_no_false_winner(items: int, repeats: int) -> None:
         rates = np.exp(noise - 0.01 * place)
         winners += any(beyond_chance([paired(rates[:, k], rates[:, 0]) for k in range(1, items)]))
     assert winners / 400 <= 0.05
-
-
-def test_seeds_differ_between_repeats_only() -> None:
-    plan = make_plan(settings(repeats=3))
-    assert {(run.repeat, run.seed) for run in plan.runs} == {(1, 7), (2, 8), (3, 9)}
 
 
 def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
@@ -236,17 +225,12 @@ NO_CHANGES: dict[str, dict[str, Any]] = {
 
 def changed(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The hash of 1x4 with each of these values, by key."""
-    given = {}
-    for section, values in table.items():
-        for key, value in values.items():
-            own = (
-                {"default": {}, **values}
-                if section == "variants"
-                else {"warmup_steps": 10}
-                if section == "measure"
-                else {}
-            )
-            given[f"{section}.{key}"] = settings(**{section: {**own, key: value}})
+    beside = {"variants": {"default": {}}, "measure": {"warmup_steps": 10}}  # what a section needs, or has in SAME
+    given = {
+        f"{section}.{key}": settings(**{section: {**beside.get(section, {}), key: value}})
+        for section, values in table.items()
+        for key, value in values.items()
+    }
     return {key: run_of(make_plan(each), "default/weak/1x4/r1").hash for key, each in given.items()}
 
 
@@ -297,12 +281,11 @@ def test_a_job_gets_the_share_of_its_gpus(scale: str, cpus: int, memory_mb: int,
 
 
 def test_a_stage_has_its_own_slurm_values_over_the_site_s() -> None:
-    debug = {**STAGES["stage2"], "slurm": {"partition": "debug", "extra": ["--signal=TERM@60"]}}
-    site = Slurm(account="me", partition="gpu", extra=("--exclusive",))
+    debug = {**STAGES["stage2"], "slurm": {"partition": "debug"}}
+    site = Slurm(account="me", partition="gpu")
     plan = make_plan(settings(stages={**STAGES, "stage2": debug}, site={"slurm": site}))
     assert plan.job(Scale(1, 1)).slurm == plan.job(Scale(2, 4)).slurm == site
-    both = Slurm(account="me", partition="debug", extra=("--exclusive", "--signal=TERM@60"))
-    assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == both
+    assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == Slurm(account="me", partition="debug")
 
 
 def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
