@@ -152,7 +152,7 @@ try:
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load())
-    report_options = [*ladder.report_options, *sources.report_options]
+    report_options = ladder.report_options(sources.centre)
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))
         if rule_name("doctor") not in sys.argv:  # which reports it itself

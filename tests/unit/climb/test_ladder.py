@@ -89,9 +89,14 @@ def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
 
 
 def test_the_report_is_told_of_the_whole_training(ladder: Ladder) -> None:
-    assert ladder.report_options == []
-    assert make(CONFIG + "report: {epochs: 90}\n").report_options == ["--epochs", "90"]
-    assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options == ["--samples", "15000000000"]
+    assert ladder.report_options(None) == []
+    assert make(CONFIG + "report: {epochs: 90}\n").report_options("julich") == [
+        "--epochs",
+        "90.0",
+        "--centre",
+        "julich",
+    ]
+    assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options(None) == ["--samples", "15000000000.0"]
 
 
 def test_stages_up_to() -> None:

@@ -129,12 +129,11 @@ class Ladder:
         except (OSError, ValueError):
             return [file]
 
-    @property
-    def report_options(self) -> list[str]:
-        """The options of report.py that the settings give."""
+    def report_options(self, centre: str | None) -> list[str]:
+        """Return the options of report.py that the settings and this start give."""
         keys = self.settings.experiment.report
-        wanted = {"--epochs": keys.epochs, "--samples": keys.samples}
-        return [part for option, value in wanted.items() if value is not None for part in (option, f"{value:.15g}")]
+        wanted = {"--epochs": keys.epochs, "--samples": keys.samples, "--centre": centre}
+        return [part for option, value in wanted.items() if value is not None for part in (option, str(value))]
 
     @property
     def changes_since_plan(self) -> str:

@@ -45,11 +45,6 @@ class Sources:
             f"--overrides={json.dumps(self.overrides, sort_keys=True)}",
         ]
 
-    @property
-    def report_options(self) -> list[str]:
-        """The options of report.py that no settings file has."""
-        return [] if self.centre is None else ["--centre", self.centre]
-
     def load(self) -> Settings:
         """Read and check the settings. Raises UserError."""
         return load_settings(self.config, self.cluster, self.overrides)
