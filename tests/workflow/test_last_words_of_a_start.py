@@ -70,7 +70,7 @@ def replace(file: Path, old: str, new: str) -> None:
 
 def test_an_error_of_snakemakes_own_is_shown(checkout: Checkout) -> None:
     checkout.without_torch()
-    replace(checkout.path / "workflow/scripts/gate.py", "import argparse", "import argparse, os; os._exit(0)")
+    replace(checkout.path / "workflow/scripts/gate.py", "import sys", "import os, sys; os._exit(0)")
     done = checkout.snakemake("stage1", *LOCAL, "--latency-wait", "0")
     assert done.returncode == 1
     assert "MissingOutputException in rule gate" in done.stdout

@@ -12,7 +12,7 @@ from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, variants_of
 from ddp_ladder.plan.text import changes_in_words
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.keys import Settings
@@ -41,7 +41,7 @@ class Ladder:
         experiment = self.settings.experiment
         return [
             f"{self.results}/runs/{variant}/{mode}/{{scale}}/r{repeat}/record.json"
-            for variant in (*variants_of(experiment, stage), *plain_variants(experiment, stage))
+            for variant in variants_of(experiment, stage)
             for mode in experiment.modes
             for repeat in range(1, experiment.repeats.at_least + 1)
         ]
