@@ -58,23 +58,23 @@ class Advice:
     next: str
 
 
-_AGAIN = "start snakemake again: finished runs are kept"
+AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
-    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
-    "FAILED": Advice("its batch script failed", f"the job's log shows why; then {_AGAIN}"),
-    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {_AGAIN}"),
+    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
+    "FAILED": Advice("its batch script failed", f"the job's log shows why; then {AGAIN}"),
+    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {AGAIN}"),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
     ),
     "PREEMPTED": Advice(
         "a job of higher priority took its nodes",
-        f"{_AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
+        f"{AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
     ),
     "TIMEOUT": Advice("its time was up", "raise stages.{stage}.runtime in config.yaml and start snakemake again"),
-    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {_AGAIN}"),
+    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {AGAIN}"),
 }
-_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", _AGAIN)
+_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", AGAIN)
 
 
 def slurms_words(log: str) -> list[str]:
@@ -204,7 +204,7 @@ class JobEnd:
     nodes: str = ""
     reason: str = ""  # Slurm's
     why: str = ""
-    next: str = "start snakemake again: finished runs are kept"
+    next: str = AGAIN
 
     @property
     def in_words(self) -> str:
