@@ -385,8 +385,8 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     )
 
 
-def _utc(unix_s: float | None) -> str | None:
-    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _utc(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # --- The table.

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.common.files import NotWritten, shown_path
+from ddp_ladder.common.files import NotWritten, file_text, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
@@ -246,11 +246,7 @@ class WatchedJob:
 
     def slurms_words(self) -> str:
         """Return Slurm's own last message in the log, such as ``Exceeded job memory limit``; empty if there is none."""
-        try:
-            text = self.log.read_text(errors="replace")
-        except OSError:
-            return ""
-        return next(iter(slurms_words(text)[-1:]), "")
+        return "".join(slurms_words(file_text(self.log) or "")[-1:])
 
 
 class JobWatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,7 +124,7 @@ class Ladder:
         """plan.json if its content is not what the settings give now; empty if it is. Time stamps do not matter."""
         file = f"{self.results}/plan.json"
         try:
-            return [] if read_json(Path(file)) == json.loads(json.dumps(self.plan.to_json())) else [file]
+            return [] if read_json(Path(file)) == self.plan.to_json() else [file]
         except (OSError, ValueError):
             return [file]
 
