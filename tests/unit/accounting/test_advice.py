@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting.advice import HEADINGS, advice, cells, terminal_lines
+from ddp_ladder.accounting.advice import advice, cells, terminal_lines
 from ddp_ladder.accounting.jobs import JobRow, specs_digest
 from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.plan.plan import Plan
@@ -123,5 +123,5 @@ def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
     found = rows(on_cpus, (7000,), gpu_hours_training=0.001)
     assert "held 0.800 process h, 0.00100 of them" in terminal_lines(on_cpus, found, Path("results"))[0]
-    shown = dict(zip(HEADINGS, cells(_row(large, 0, cpu_efficiency=0.5)), strict=True))
+    shown = cells(_row(large, 0, cpu_efficiency=0.5))
     assert (shown["CPU"].replace(NARROW_SPACE, " "), shown["State"]) == ("50 %", "COMPLETED")
