@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.nodes.describe import read_machines
 from project_copy import NO_TORCH, Checkout, copy_project
-from scales import GPU_SITE, prepare, salloc
+from scales import GPU_SITE, prepare, salloc, scale_job
 
 pytestmark = pytest.mark.slurm
 
@@ -34,7 +33,7 @@ def run_alone(cluster: Cluster, path: Path, scale: str, launcher: str, **preflig
     checkout = copy_project(path)
     wanted = {"enabled": True, "timeout_s": 60, **preflight}
     prepare(checkout, NO_TORCH, scale, {**SITE, "launcher": launcher}, preflight=wanted)
-    argv = [sys.executable, "workflow/scripts/run_preflight.py", "--plan", "results/plan.json", "--scale", scale]
+    argv = [*scale_job(scale), "--preflight"]
     return checkout, salloc(cluster, checkout, [f"--nodes={scale.partition('x')[0]}", *JOB], argv)
 
 

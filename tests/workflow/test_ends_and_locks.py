@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import termios
@@ -143,10 +142,10 @@ def killed(module_checkout: Callable[[], Checkout]) -> Killed:
 def test_a_second_start_beside_a_climb_is_refused(killed: Killed, name: str) -> None:
     done = killed.done[name]
     assert done.returncode == 1
-    assert "| verdict   not started: another start is at work on these results " in done.stdout
-    assert f"| found     process {killed.pid} on " in done.stdout
-    assert str(killed.checkout.path) in re.sub(r"\s*\|\n\|\s*", "", done.stdout)
-    assert f"end it as Ctrl-C does: `kill {killed.pid}`" in done.stdout
+    assert "results: another start holds these results, and a second one would write to the same files" in done.stdout
+    assert f"found    process {killed.pid} on " in done.stdout
+    assert str(killed.checkout.path) in done.stdout
+    assert f"end it with `kill {killed.pid}`" in done.stdout
     assert "LockException" not in done.stdout
 
 

@@ -6,7 +6,6 @@ An error that is none of ours to tell stays where Snakemake prints it.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from project_copy import EXPERIMENT, NO_TORCH, Checkout, last_box
 
@@ -60,24 +59,3 @@ def test_a_closed_gate_has_the_last_word(checkout: Checkout) -> None:
     assert re.search(r"^log +\.snakemake/log/\S+\.log$", done.stdout, re.MULTILINE)
     assert "Error in rule gate" in snakemakes_log(checkout)
     assert "Job stats" not in done.stdout
-
-
-def replace(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new, 1))
-
-
-def test_an_error_of_snakemakes_own_is_shown(checkout: Checkout) -> None:
-    checkout.without_torch()
-    replace(checkout.path / "workflow/scripts/gate.py", "import argparse", "import argparse, os; os._exit(0)")
-    done = checkout.snakemake("stage1", *LOCAL, "--latency-wait", "0")
-    assert done.returncode == 1
-    assert "MissingOutputException in rule gate" in done.stdout
-
-
-def test_a_report_of_nothing_is_one_message(checkout: Checkout) -> None:
-    done = checkout.snakemake("report")
-    assert done.returncode == 1
-    assert done.stdout.startswith("results/plan.json: there is no plan here\n  next ")
-    assert len(done.stdout.splitlines()) == 2

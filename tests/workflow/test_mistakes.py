@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from project_copy import EXPERIMENT, NO_TORCH, Checkout, copy_project
+from project_copy import EXPERIMENT, NO_TORCH, Checkout
 
 # One in each file, the unit tests of settings have the rest: (file, text, what replaces it, what the message says).
 MISTAKES = {
@@ -28,26 +26,6 @@ def test_mistake_is_reported_before_anything_starts(checkout: Checkout, mistake:
     assert f"config/{name}.yaml" in done.stdout
     assert "  next     " in done.stdout
     assert not checkout.results.exists()
-
-
-def test_a_path_that_cannot_be_taken_is_reported(tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path / "a{x}b")
-    checkout.configure()
-    done = checkout.snakemake("--cores", "all")
-    assert done.returncode != 0
-    assert "Traceback" not in done.stdout
-    assert "a brace in the path" in done.stdout
-    assert "  next     rename the directory" in done.stdout
-    assert not checkout.results.exists()
-
-
-def test_files_of_settings_may_have_braces_in_their_paths(checkout: Checkout) -> None:
-    elsewhere = checkout.path / "{x}"
-    (checkout.path / "config").rename(elsewhere)
-    done = checkout.snakemake(
-        *("eject", "--configfile", elsewhere / "config.yaml", "--config", f"cluster={elsewhere / 'cluster.yaml'}")
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def test_an_experiment_that_cannot_be_read_is_named(checkout: Checkout) -> None:

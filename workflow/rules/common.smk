@@ -45,7 +45,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process
-from ddp_ladder.settings.sources import WITHOUT_TRAINING, check_checkout, module_sources, moved, read_sources
+from ddp_ladder.settings.sources import WITHOUT_TRAINING, module_sources, moved, read_sources
 
 failed_jobs = patch_process(workflow, is_module)
 rule_name = workflow.modifier.modify_rulename  # in a module, `use rule * from ladder as ladder_*`
@@ -142,7 +142,6 @@ def judge_partial_results():
 
 # No `configfile:`: Snakemake reads 1:30:00 as 5400 and takes the last of two equal keys.
 try:
-    check_checkout(OWN, Path.cwd())
     if is_module:
         # The module's ``prefix`` or ``replace_prefix``.
         move = workflow.modifier.modify_path
@@ -152,7 +151,7 @@ try:
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
     ladder = Ladder.of(sources.load())
-    report_options = [*ladder.report_options, *sources.report_options]
+    report_options = ladder.report_options(sources.centre)
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))
         if rule_name("doctor") not in sys.argv:  # which reports it itself

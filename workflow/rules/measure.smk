@@ -11,7 +11,7 @@ rule measure_stage1:
         plan=f"{ladder.results}/plan.json",
         data=ladder.prepared_data,
         before=lambda wildcards: force(
-            ladder.scale_records(wildcards.scale), after=ladder.gate_before(ladder.job(wildcards.scale).stage)
+            ladder.records(ladder.job(wildcards.scale)), after=ladder.gate_before(ladder.job(wildcards.scale).stage)
         ),
     output:
         ladder.record_patterns("stage1"),

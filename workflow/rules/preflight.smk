@@ -15,20 +15,20 @@ rule preflight_scale:
     log:
         f"{ladder.results}/logs/preflight_{{scale}}.log",
     wildcard_constraints:
-        scale=ladder.any_scale_pattern,
+        scale=ladder.scale_pattern(*ladder.plan.stages),
     conda:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1
     resources:
         mpi="srun",  # as in measure.smk
     params:
-        script=script("run_preflight.py"),
+        script=script("run_scale.py"),
     shell:
         # exec: a signal to the job reaches the script itself.
         r"""
         exec python {params.script:q} \
             --plan {input.plan:q} \
-            --scale {wildcards.scale:q} \
+            --scale {wildcards.scale:q} --preflight \
             >{log:q}
         """
 

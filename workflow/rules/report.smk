@@ -9,7 +9,7 @@ rule scaling_report:
     """Write the report after the last gate."""
     input:
         plan=f"{ladder.results}/plan.json",
-        gate=ladder.last_gate,
+        gate=ladder.gate(ladder.plan.stages[-1]),
     output:
         # What `snakemake --report` shows: files that are written whatever was measured.
         report(

@@ -3,12 +3,12 @@ for every GPU."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddp_ladder.common.command import parser_of
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.run.agent import NodeTask, run_node
 
@@ -18,10 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     EX_CANTCREAT if its log or its end record cannot be written.
     """
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0",
-    )
+    parser = parser_of(__doc__, "agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0")
     parser.add_argument("--run", type=Path, required=True, help="run directory, with its run.json")
     parser.add_argument(
         "--node-rank",

@@ -12,14 +12,13 @@ folders, in the second one: comparison_of_results.*).
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_results, compare_variants
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.report.comparison import terminal_text, write_comparison
 from ddp_ladder.report.results import read_folder, read_folders
@@ -30,7 +29,7 @@ RESULTS = Path("results")
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the comparison and print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     add = parser.add_argument
     add("folders", nargs="*", metavar="FOLDER", help="two folders of results; none compares the variants")
     add("--results", type=Path, default=RESULTS, help="the ladder whose variants are compared (default: %(default)s)")

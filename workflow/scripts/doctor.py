@@ -5,12 +5,11 @@ Prints a list of pass, warn, FAIL and not checked, each with what to do. Exit co
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.doctor.doctor import examine, failed, listing
 from ddp_ladder.settings.sources import Sources, add_options
 
@@ -18,11 +17,7 @@ from ddp_ladder.settings.sources import Sources, add_options
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the list."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/doctor.py --cluster config/sites/vega.yaml",
-    )
+    parser = parser_of(__doc__, "doctor.py --cluster config/sites/vega.yaml")
     add_options(parser)
     arguments = parser.parse_args(argv)
     sections = examine(Sources.of(arguments))

@@ -5,7 +5,6 @@ Runs nothing.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.job_script.script import climb_script, write_job_script
@@ -25,10 +24,7 @@ from ddp_ladder.settings.sources import Sources, add_options
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the scripts, print where they are and how to start one."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/eject.py --plan results/plan.json",
-    )
+    parser = parser_of(__doc__, "eject.py --plan results/plan.json")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the runs are beside it")
     add_options(parser)
     arguments = parser.parse_args(argv)

@@ -5,7 +5,6 @@ One line on the outcome goes to stderr, the whole judgement to stdout. Exit code
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box, outcome_line
 from ddp_ladder.plan.file import read_plan
@@ -23,11 +22,7 @@ from ddp_ladder.records.run_records import RunRecords
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Judge the stage and write the gate file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/gate.py --plan results/plan.json --stage stage2",
-    )
+    parser = parser_of(__doc__, "gate.py --plan results/plan.json --stage stage2")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
     parser.add_argument("--stage", required=True, help="stage1, stage2 or stage3")
     arguments = parser.parse_args(argv)

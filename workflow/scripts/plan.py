@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.climb.to_do import runs_to_do
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_json
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.plan.text import plan_text
@@ -19,10 +18,7 @@ from ddp_ladder.settings.sources import Sources, add_options
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the settings, write plan.json, print the plan."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/plan.py --out results/plan.json",
-    )
+    parser = parser_of(__doc__, "plan.py --out results/plan.json")
     add_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="plan.json to write")
     arguments = parser.parse_args(argv)

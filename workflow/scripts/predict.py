@@ -7,7 +7,6 @@ repeats. With one --at and one mode the prediction itself is printed, otherwise 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -16,18 +15,14 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.prediction import predict, read_series, scale_of
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import Problem, UserError
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the predictions; write nothing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/predict.py --table points.csv --at 8x4",
-    )
+    parser = parser_of(__doc__, "predict.py --table points.csv --at 8x4")
     parser.add_argument("--table", type=Path, required=True, help="CSV file of the measured scales")
     parser.add_argument("--at", action="append", default=[], metavar="8x4", help="scale to predict; may be repeated")
     parser.add_argument("--variant", help="of a table with several (default: default)")

@@ -5,13 +5,13 @@ What it finds is in facts/ of the preflight's directory.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddp_ladder.common.command import parser_of
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
@@ -20,10 +20,7 @@ from ddp_ladder.run.preflight import examine_node
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the node's facts; EX_CANTCREAT if they cannot be written."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/preflight_node.py --run results/preflight/2x4 --node-rank 0",
-    )
+    parser = parser_of(__doc__, "preflight_node.py --run results/preflight/2x4 --node-rank 0")
     parser.add_argument("--run", type=Path, required=True, help="the preflight's directory, with its run.json")
     parser.add_argument(
         "--node-rank",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.preflight.result import PreflightResult, finding_line, outcome, read_result
@@ -27,11 +26,7 @@ def long_text(result: PreflightResult) -> str:
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/preflight_table.py results/preflight/2x4.json",
-    )
+    parser = parser_of(__doc__, "preflight_table.py results/preflight/2x4.json")
     parser.add_argument("result", type=Path, help="results/preflight/<scale>.json")
     file = parser.parse_args(argv).result
     try:

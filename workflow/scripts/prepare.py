@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.run.training_data import prepare_data
@@ -19,10 +18,7 @@ from ddp_ladder.settings.sources import Sources, add_options
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it to its end. Exit code 128 + n if signal n ended it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/prepare.py -- prepare.py data/digits",
-    )
+    parser = parser_of(__doc__, "prepare.py -- prepare.py data/digits")
     add_options(parser)
     parser.add_argument("command", nargs="+", help="script and arguments, after --")
     arguments = parser.parse_args(argv)

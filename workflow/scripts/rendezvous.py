@@ -5,22 +5,18 @@ A scale's job in an allocation starts this on the run's first node, once per int
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
 from collections.abc import Sequence
 
+from ddp_ladder.common.command import parser_of
 from ddp_ladder.node.network import address_towards, free_ports
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print {"host": ..., "ports": [...]} on one line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python workflow/scripts/rendezvous.py --interface '\"auto\"' --towards node2 --key 42",
-    )
+    parser = parser_of(__doc__, "rendezvous.py --interface '\"auto\"' --towards node2 --key 42")
     parser.add_argument("--interface", type=json.loads, required=True, help="network.interface, as JSON")
     parser.add_argument("--towards", required=True, help="another node of the run; 127.0.0.1 if there is none")
     parser.add_argument("--key", required=True, help="different for different jobs")

@@ -23,7 +23,7 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.accounting.jobs import REPORT_WAITS_S, update_or_warn
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.terminal import terminal_table
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--results",
         type=Path,

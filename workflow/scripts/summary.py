@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.accounting.advice import terminal_lines
-from ddp_ladder.accounting.jobs import read_or_warn
+from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.analysis.forecast import error_rows, forecast_errors, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.formats import full_stop
 from ddp_ladder.gates.verdict import closed_box
 from ddp_ladder.plan.file import read_plan
@@ -23,10 +22,7 @@ from ddp_ladder.report.view import headline
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the summary; writes nothing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="example: python workflow/scripts/summary.py --plan results/plan.json",
-    )
+    parser = parser_of(__doc__, "summary.py --plan results/plan.json")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json; the results are beside it")
     parser.add_argument("--warning", default="", help="a warning to print too")
     parser.add_argument("--log", default="", help="Snakemake's log, to be named")
@@ -43,12 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(terminal_table(points, found.gates, report if report.exists() else None))
     for place, forecast, measured in error_rows(forecast_errors(planned_forecasts(results, plan), points)):
         print(f"forecast {place}: {forecast}; {measured}")
-    rows, warnings = read_or_warn(results)
-    for line in terminal_lines(plan, rows, results):
+    for line in terminal_lines(plan, read_rows(results), results):
         print(line)
     if arguments.log:
         print(f"log      {arguments.log}")
-    for warning in (*found.warnings, *warnings):
+    for warning in found.warnings:
         print(f"warning: {warning}")
     for gate in found.gates.values():
         if not gate.is_open:

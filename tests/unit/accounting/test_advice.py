@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting.advice import HEADINGS, advice, cells, terminal_lines
+from ddp_ladder.accounting.advice import advice, cells, terminal_lines
 from ddp_ladder.accounting.jobs import JobRow, specs_digest
 from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.plan.plan import Plan
@@ -65,10 +65,6 @@ def told(of: Plan, found: Sequence[JobRow]) -> dict[str, int]:
     return {key: int(value) for line in advice(of, found) for key, value in re.findall(r"(\S+): (\d+) in ", line)}
 
 
-def test_a_fitting_request_is_not_named() -> None:
-    assert told(plan(), rows(plan())) == {}
-
-
 def test_memory_that_is_far_too_large_is_named_with_the_value_to_set() -> None:
     large = plan(memory_mb=440_000)
     where = "node.memory_mb: 48000 in cluster.yaml"
@@ -86,18 +82,6 @@ def test_advice_that_was_followed_is_not_given_again(memory_mb: int) -> None:
     assert values == {"node.memory_mb": 48_000, **{f"stages.stage{k}.runtime": 30 for k in (1, 2, 3)}}
     after = plan(values["node.memory_mb"], values["stages.stage1.runtime"])
     assert told(after, found) == {}
-
-
-@pytest.mark.parametrize("used_mb", [500, 7501, 63_000, 190_000])
-def test_every_proposed_amount_of_memory_holds_what_was_used(used_mb: int) -> None:
-    """Whether it was far too large or nearly used up, the proposal is neither."""
-    for memory_mb in (10 * used_mb, int(1.05 * used_mb)):
-        before = plan(max(memory_mb, 40_000))
-        used = (used_mb // 4, used_mb, used_mb)
-        value = told(before, rows(before, used)).get("node.memory_mb")
-        if value is not None:
-            assert value >= 1.5 * used_mb
-            assert told(plan(value), rows(before, used)) == {}
 
 
 def test_a_time_limit_that_is_far_too_long() -> None:
@@ -139,5 +123,5 @@ def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
     found = rows(on_cpus, (7000,), gpu_hours_training=0.001)
     assert "held 0.800 process h, 0.00100 of them" in terminal_lines(on_cpus, found, Path("results"))[0]
-    shown = dict(zip(HEADINGS, cells(_row(large, 0, cpu_efficiency=0.5)), strict=True))
+    shown = cells(_row(large, 0, cpu_efficiency=0.5))
     assert (shown["CPU"].replace(NARROW_SPACE, " "), shown["State"]) == ("50 %", "COMPLETED")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 import time
 from collections.abc import Mapping
@@ -11,32 +12,27 @@ from typing import Any
 import pytest
 from ddp_ladder.accounting import jobs
 from ddp_ladder.accounting.jobs import (
-    COLUMNS,
     Accounted,
-    JobFile,
     JobRow,
     accounted,
     accounting_file,
     ask_sacct,
     job_files,
-    parse_sacct,
-    read_or_warn,
     read_rows,
     update,
     update_or_warn,
-    write_rows,
 )
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError
+from make_jobs import BEGUN_S, JOB, write_job
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
-from make_runs import STARTED_AT_S, STARTUP_S, edit, write_run
+from make_runs import STARTUP_S, edit, write_run
 from slurm_captured import CAPTURED
 
-JOB = "41"
 NAME = "1x2-ddp-ladder-0123456789-0123456789"
 PHASES = ("preflight_s", "startup_s", "training_s")
-BEGUN_S = STARTED_AT_S - 10
 LATER_S = 40  # the second run starts so much later than the first
 RUN_S = 60 * 128 / 1024 + 5  # 60 steps of 128 samples at 1024 samples/s
 
@@ -58,27 +54,6 @@ def sacct(monkeypatch: pytest.MonkeyPatch) -> Known:
 
     monkeypatch.setattr(jobs, "ask_sacct", ask)
     return known
-
-
-def write_job(results: Path, name: str = JOB, **changes: Any) -> None:
-    """Write the file of a job of two GPUs on one node."""
-    usual: dict[str, Any] = {
-        "schema_version": 1,
-        "kind": "measure",
-        "stage": "stage2",
-        "scale": "1x2",
-        "in_allocation": False,
-        "job_id": JOB,
-        "nodes": 1,
-        "gpus": 2,
-        "memory_mb_per_node": 1000,
-        "runs_planned": 2,
-        "specs": "0123456789",
-        "begun_at_s": BEGUN_S,
-        "ended_at_s": BEGUN_S + 100,
-    }
-    file = JobFile(**{**usual, **changes})
-    write_json(results / "jobs" / file.scale / f"{name}.json", file.model_dump())
 
 
 def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, is_whole: bool = True, **changes: Any) -> Accounted:
@@ -197,11 +172,10 @@ def test_a_late_database_completes_the_row_and_a_complete_row_stays(results: Pat
     assert (row.source, row.memory_used_mb_per_node) == ("sacct", 400)
     sacct[JOB] = of_slurm(memory_used_mb_per_node=999)
     shutil.rmtree(results / "runs")
-    shutil.rmtree(results / "jobs")
-    assert the_row(results).model_dump() == pytest.approx(row.model_dump())
-    text = accounting_file(results).read_text()
-    write_rows(results, read_rows(results))
-    assert accounting_file(results).read_text() == text
+    assert the_row(results) == row
+    (line,) = csv.DictReader(accounting_file(results).read_text().splitlines())
+    written = JobRow.model_validate_strings({key: text for key, text in line.items() if text})
+    assert written.model_dump() == pytest.approx(row.model_dump())
 
 
 @pytest.mark.parametrize("another", [{"name": "vasp"}, {"name": NAME.replace("1x2", "1x4")}, {"end_s": BEGUN_S - 3700}])
@@ -222,17 +196,12 @@ def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
     assert (first.gpus, first.elapsed_s) == (2, 30)
 
 
-def test_a_file_that_cannot_be_read_is_a_warning_and_is_kept(results: Path, sacct: Known) -> None:
+def test_a_table_that_cannot_be_written_is_a_warning_and_costs_no_row(results: Path, sacct: Known) -> None:
     write_job(results)
-    write_rows(results, ())
-    file = accounting_file(results)
-    header = file.read_bytes()
-    for damaged in (b"", b"\xff\0", b"a,b\n", header + b",".join(b"x" for _ in COLUMNS) + b"\n", b"x" * 200_000):
-        file.write_bytes(damaged)
-        for rows, (warning,) in (update_or_warn(results), read_or_warn(results)):
-            assert rows == ()
-            assert warning.startswith(f"{file}: this is no table of this version: ")
-        assert file.read_bytes() == damaged
+    accounting_file(results).mkdir()
+    ((row,), (warning,)) = update_or_warn(results)
+    assert (row.job_id, read_rows(results)) == (JOB, (row,))
+    assert warning == f"{accounting_file(results)} cannot be written: Is a directory"
 
 
 def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
@@ -242,8 +211,8 @@ def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
     job = make_plan_of(make_specs(["1x2"], repeats=2)).jobs[0]
     for name in ("local-a-1", "local-a-1.2"):
         with accounted(results, job, "local-a-1", "measure"):
-            assert dict(job_files(results))[name].ended_at_s is None
-        assert dict(job_files(results))[name].ended_at_s is not None
+            assert {path.stem: file.ended_at_s for path, file in job_files(results)}[name] is None
+        assert None not in {file.ended_at_s for _, file in job_files(results)}
     with pytest.raises(KeyError), accounted(results, job, "local-a-3", "measure"):
         raise KeyError
     found = update(results)
@@ -251,28 +220,26 @@ def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
     assert {(row.source, row.gpus, row.runs_planned) for row in found} == {("none", 2, 2)}
 
 
-@pytest.mark.parametrize(
-    ("environment", "is_part"),
-    [
-        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "interactive"}, True),
-        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": NAME}, False),
-        ({"SLURM_JOB_ID": "1"}, False),
-        ({"SLURM_JOB_NAME": "x"}, False),
-    ],
-)
-def test_a_job_that_is_part_of_an_allocation(environment: dict[str, str], is_part: bool) -> None:
-    assert jobs._is_in_allocation(environment) is is_part
+def test_a_job_that_is_part_of_an_allocation() -> None:
+    named = [{"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": name} for name in ("interactive", NAME)]
+    assert [*map(jobs._is_in_allocation, [*named, {"SLURM_JOB_ID": "1"}, {"SLURM_JOB_NAME": "x"}])] == [
+        True, False, False, False,
+    ]  # fmt: skip
 
 
-def captured() -> str:
-    """What a real sacct printed: a job with two steps, and two that were cancelled."""
-    return (CAPTURED / "sacct_jobs.txt").read_text()
+SLURMS = "Welcome to the cluster\n" + (CAPTURED / "sacct_jobs.txt").read_text()
+"""What a real sacct printed: a job with two steps, and two that were cancelled."""
+
+
+def over(monkeypatch: pytest.MonkeyPatch, printed: str) -> dict[str, Accounted]:
+    monkeypatch.setattr(query, "run_command", lambda argv, within_s: printed)
+    return ask_sacct(["1", "2", "3"])
 
 
 def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    found = parse_sacct("Welcome to the cluster\n" + captured())
+    found = over(monkeypatch, SLURMS)
     assert found["1"].is_whole
     assert found["1"].name.startswith("2x2")
     job = found["1"].figures
@@ -297,21 +264,22 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
         (("JobIDRaw|", "sacct: error|"), ""),
     ],
 )
-def test_only_jobs_that_are_over_are_known(what: tuple[str, str], jobs_over: str) -> None:
-    text = captured()
-    assert what[0] in text
-    assert "".join(parse_sacct(text.replace(*what))) == jobs_over
+def test_only_jobs_that_are_over_are_known(
+    what: tuple[str, str], jobs_over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert what[0] in SLURMS
+    assert "".join(over(monkeypatch, SLURMS.replace(*what))) == jobs_over
 
 
 def test_sacct_is_asked_once_and_again_only_while_the_database_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    answers = [captured().replace("|2026-11-22T14:12:02|6|", "|Unknown|6|"), captured()]
+    answers = [SLURMS.replace("|2026-11-22T14:12:02|6|", "|Unknown|6|"), SLURMS]
 
     def run(argv: list[str], within_s: float) -> str:
         asked.append(argv[3])
         return answers[min(len(asked), 2) - 1]
 
-    monkeypatch.setattr(jobs, "run_command", run)
+    monkeypatch.setattr(query, "run_command", run)
     monkeypatch.setattr(jobs, "AGAIN_S", 0.0)
     monkeypatch.setattr(jobs, "LATE_S", 1e12)
     assert not ask_sacct(["1"])["1"].is_whole
@@ -327,5 +295,5 @@ def test_without_slurmdbd_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     def run(argv: list[str], within_s: float) -> str:
         raise SlurmError("Slurm accounting storage is disabled")
 
-    monkeypatch.setattr(jobs, "run_command", run)
+    monkeypatch.setattr(query, "run_command", run)
     assert ask_sacct(["1"], wait_s=60) == {}

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from ddp_ladder.analysis.forecast import forecast_file, read_forecast
 from ddp_ladder.climb.forecasts import after_gate, lines_before, short_runtimes
 from ddp_ladder.climb.to_do import runs_to_do
@@ -74,8 +73,7 @@ def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert line.startswith("warning: no forecast: ")
 
 
-@pytest.mark.parametrize(("mode", "value"), [("weak", 10)])
-def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path, mode: str, value: int) -> None:
+def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path) -> None:
     plan = ladder(tmp_path, rates={"1x1": 9.2, "1x2": 17.2, "2x1": 16.0})  # runs of about 8 min
     assert doubts(plan, tmp_path) == []  # without a forecast nothing is known
     assert len(said(plan, "stage2", tmp_path)) == 1  # 16 of 20 min
@@ -83,7 +81,6 @@ def test_a_runtime_that_is_too_short_is_named_with_a_value(tmp_path: Path, mode:
     assert said(short, "stage2", tmp_path)[1].startswith("warning: config.yaml: stages.stage3.runtime: too short")
     (text,) = doubts(short, tmp_path)
     assert "too short for 2x1: 2 runs will take about 1" in text
-    assert "15 min" in text
     assert "set stages.stage3.runtime: 25, if the partition allows it; otherwise fewer steps" in text
 
 

@@ -46,8 +46,8 @@ def test_look_ups(ladder: Ladder) -> None:
     for job in ladder.plan.jobs:
         patterns = ladder.record_patterns(job.stage)
         assert sorted(pattern.format(scale=job.scale) for pattern in patterns) == sorted(ladder.records(job))
-    assert ladder.scales("stage3") == ["2x1", "2x4"]
-    assert ladder.last_gate == "results/gates/stage3.json"
+    assert ladder.scale_pattern("stage3") == "2x1|2x4"
+    assert ladder.scale_pattern("stage2") == "(?!)"
     assert ladder.job("2x4").runtime_min == 33
 
 
@@ -73,6 +73,8 @@ def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
 def test_preparation(ladder: Ladder) -> None:
     assert ladder.prepare_command == ["prepare.py", "data/digits", "--seed=7"]
     assert ladder.prepared_data == ["data/digits/.prepared"]
+    other = make("\n".join(line for line in CONFIG.splitlines() if "prepare" not in line))
+    assert (other.prepare_command, other.prepared_data) == ([], [])
 
 
 def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
@@ -87,15 +89,14 @@ def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
 
 
 def test_the_report_is_told_of_the_whole_training(ladder: Ladder) -> None:
-    assert ladder.report_options == []
-    assert make(CONFIG + "report: {epochs: 90}\n").report_options == ["--epochs", "90"]
-    assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options == ["--samples", "15000000000"]
-
-
-def test_nothing_to_prepare(ladder: Ladder) -> None:
-    lines = [line for line in CONFIG.splitlines() if "prepare" not in line]
-    other = make("\n".join(lines))
-    assert (other.prepare_command, other.prepared_data) == ([], [])
+    assert ladder.report_options(None) == []
+    assert make(CONFIG + "report: {epochs: 90}\n").report_options("julich") == [
+        "--epochs",
+        "90.0",
+        "--centre",
+        "julich",
+    ]
+    assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options(None) == ["--samples", "15000000000.0"]
 
 
 def test_stages_up_to() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import ladder_executor
-from ddp_ladder.run.progress import Console
-from ddp_ladder.slurm.jobs import Submission
+from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, ladder_executor
+from ddp_ladder.run.progress import LAST_WORDS, Console
+from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, Submission
+from ddp_ladder.slurm.query import SlurmError
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 
 
@@ -109,3 +110,156 @@ def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
     """The last two are private: they report to Snakemake from the thread that submits a job."""
     used = "run_job check_active_jobs cancel_jobs _report_job_submission_threadsafe _report_job_error_threadsafe"
     assert [name for name in used.split() if not hasattr(SlurmExecutor, name)] == []
+
+
+# The watch over Slurm jobs, with a Slurm and a clock that say what the test wants
+
+RUNNING = JobState("RUNNING", nodes="node1")
+
+
+class Cluster:
+    """States that Slurm would tell, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, JobState] = {}
+        self.silent = ""
+        self.asked = 0
+        self.now_s = 0.0
+
+    def ask(self, jobs: Iterable[str]) -> Mapping[str, JobState]:
+        self.asked += 1
+        if self.silent:
+            raise SlurmError(self.silent)
+        return {job: self.states.get(job, JobState(GONE)) for job in jobs}
+
+
+class Desk:
+    """A watch over job 7, with everything around it."""
+
+    def __init__(self, log: Path) -> None:
+        self.cluster = Cluster()
+        self.stream = io.StringIO()
+        self.watch = JobWatch(self.cluster.ask, Console(self.stream), lambda: self.cluster.now_s)
+        self.log = log
+        self.cluster.states["7"] = JobState("PENDING", "Priority")
+        self.is_held = False  # the scale's lock
+        self.watch.add("7", "stage2", "1x4", log, lambda: self.is_held)
+
+    def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
+        self.cluster.now_s += seconds
+        if state is not None:
+            self.cluster.states["7"] = state
+        return self.watch.look()
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "7.log")
+
+
+def test_a_good_job_from_end_to_end(desk: Desk) -> None:
+    assert desk.later(0) == []
+    assert desk.later(60, JobState("PENDING", "Resources", start="2026-11-20T23:40:00")) == []
+    assert desk.later(60, RUNNING) == []
+    (end,) = desk.later(90, JobState("COMPLETED", nodes="node1"))
+    assert end.ok
+    assert desk.text.splitlines() == [
+        f"stage2 1x4: job 7 submitted; its log: {desk.log}",
+        "stage2 1x4: job 7 waits: Priority: jobs of higher priority are before it",
+        "stage2 1x4: job 7 waits: Resources: it is next, and waits for nodes to become free; "
+        "Slurm expects it to start at 2026-11-20 23:40:00",
+        "stage2 1x4: job 7 runs on node1",
+        "stage2 1x4: job 7 ended COMPLETED on node1, after 1 min 30 s",
+    ]
+
+
+def test_a_bad_end_says_why_and_what_to_do(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    (end,) = desk.later(60, JobState("TIMEOUT", "TimeLimit", "node1"))
+    assert not end.ok
+    assert end.in_words == "job 7 ended TIMEOUT on node1: its time was up (TimeLimit)"
+    assert "stages.stage2.runtime" in end.next
+
+
+def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.log.write_text(
+        "stage2 1x4 [1/1] default/weak/r1: started\n"
+        "slurmstepd-node6: error: StepId=6.batch exceeded memory limit (2114228224 > 2097152000), being killed\n"
+        "slurmstepd-node6: error: Exceeded job memory limit\n"
+    )
+    (end,) = desk.later(60, JobState("FAILED", "JobLaunchFailure", "node1"))
+    assert "used more memory than it had asked for (Exceeded job memory limit)" in end.in_words
+
+
+def test_the_jobs_own_lines_are_passed_on_whole_and_once(desk: Desk) -> None:
+    desk.log.write_bytes(b"Building DAG of jobs...\nstage2 1x4 [1/1] default/weak/r1: star")
+    desk.later(1, RUNNING)
+    assert "star" not in desk.text
+    with desk.log.open("ab") as file:
+        file.write(b"ted\nstage3 2x4: of another job\n")
+    desk.later(1)
+    desk.later(1)
+    assert desk.text.count("stage2 1x4 [1/1] default/weak/r1: started\n") == 1
+    assert "Building" not in desk.text
+    assert "stage3" not in desk.text
+
+
+def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> None:
+    desk.later(0)
+    desk.later(ASK_EVERY_S["waiting"] - 1)
+    assert desk.cluster.asked == 1
+    desk.log.write_text("stage2 1x4 [1/1] default/weak/r1: started\n")  # so it runs
+    desk.later(0, RUNNING)
+    assert desk.cluster.asked == 2
+    desk.later(ASK_EVERY_S["running"] - 1)
+    assert desk.cluster.asked == 2
+    with desk.log.open("a") as file:
+        file.write(f"stage2 1x4: {LAST_WORDS}\n")
+    assert desk.later(0) == []
+    assert desk.cluster.asked == 3
+    (end,) = desk.later(1, JobState("COMPLETED"))
+    assert end.ok
+
+
+def test_a_job_that_nobody_knows_is_waited_for_a_while_only(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    assert desk.later(60, JobState(GONE)) == []
+    assert desk.later(GONE_AFTER_S - 1) == []
+    (end,) = desk.later(ASK_EVERY_S["running"])
+    assert (end.ok, end.state) == (False, GONE)
+
+
+def test_a_job_that_nobody_knows_is_not_gone_while_it_holds_its_lock(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.later(60, JobState(GONE))
+    desk.is_held = True
+    for _ in range(20):
+        assert desk.later(GONE_AFTER_S) == []
+    assert desk.text.count("job 7 is unknown to squeue and sacct, but holds its lock: it goes on") == 1
+    desk.is_held = False
+    (end,) = desk.later(GONE_AFTER_S)
+    assert end.state == GONE
+
+
+def test_a_forgotten_job_that_had_said_all_has_ended_well(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
+    (end,) = desk.later(1, JobState(GONE))
+    assert end.ok
+
+
+def test_a_silent_slurm_is_reported_once(desk: Desk) -> None:
+    desk.cluster.silent = "connect failure"
+    for _ in range(5):
+        assert desk.later(ASK_EVERY_S["waiting"]) == []
+    assert desk.text.count("Slurm does not answer (connect failure)") == 1
+    desk.cluster.silent = ""
+    desk.later(ASK_EVERY_S["waiting"], RUNNING)
+    assert "Slurm answers again" in desk.text
+    (end,) = desk.later(60, JobState("COMPLETED"))
+    assert end.ok

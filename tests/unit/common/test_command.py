@@ -31,17 +31,6 @@ def test_our_mistakes_keep_their_traceback() -> None:
         main([])
 
 
-def test_arguments_and_exit_code_pass_through() -> None:
-    @command
-    def main(argv: Sequence[str] | None = None) -> int:
-        """Say what it is for."""
-        return len(argv or ())
-
-    assert main(["a", "b"]) == 2
-    assert main() == 0
-    assert main.__doc__ == "Say what it is for."
-
-
 @pytest.mark.parametrize("path", ["/usr/bin:/bin", None])
 def test_python_means_this_python_in_children(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if path is None:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import (
-    Agent,
-    RunDirectory,
-    agents_of,
     canonical_sha256,
     read_json,
     sha256,
@@ -87,12 +84,6 @@ def test_the_file_is_as_readable_as_the_umask_says(tmp_path: Path, mask: int, mo
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
-def test_json_there_and_back(tmp_path: Path) -> None:
-    data = {"a": [1, 2.5, None, True, "ü"], "b": {"c": -(2**62), "d": 1e300}}
-    write_json(tmp_path / "x.json", data)
-    assert read_json(tmp_path / "x.json") == data
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_json_without_figures_that_are_none(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="Out of range"):
@@ -111,11 +102,6 @@ def test_what_is_not_json_names_its_file_briefly(tmp_path: Path, text: str) -> N
     assert len(str(caught.value)) < 300
 
 
-def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_json(tmp_path / "x.json")
-
-
 def test_digests() -> None:
     assert sha256(b"abc").startswith("ba7816bf8f01cfea")
     one, other = '{"a": 1, "b": [1, 2]}', '{ "b" : [1,2],"a":1}'
@@ -123,24 +109,6 @@ def test_digests() -> None:
     assert canonical_sha256({"b": [1, 2]}) != canonical_sha256({"b": [2, 1]})
     with pytest.raises(ValueError, match="Out of range"):
         canonical_sha256(float("nan"))
-
-
-def test_run_directory() -> None:
-    run = RunDirectory(Path("r1"))
-    assert [path.as_posix() for path in (run.run, run.record, run.ended, run.log)] == [
-        "r1/run.json", "r1/record.json", "r1/ended.json", "r1/train.log",
-    ]  # fmt: skip
-    assert run.agent_end(Agent(3)) == Path("r1/nodes/node3.json")
-    assert run.agent_end(Agent(3, 1)) == Path("r1/nodes/node3.task1.json")
-    assert run.agent_log(Agent(0), 1) == run.log
-    assert run.agent_log(Agent(1), 2) == Path("r1/nodes/node1.log")
-    assert run.agent_log(Agent(0, 1), 2) == Path("r1/nodes/node0.task1.log")
-
-
-def test_agents() -> None:
-    assert agents_of(2, 1) == (Agent(0), Agent(1))
-    assert agents_of(2, 2) == (Agent(0, 0), Agent(0, 1), Agent(1, 0), Agent(1, 1))
-    assert [str(agent) for agent in (Agent(1), Agent(1, 0))] == ["node 1", "node 1, task 0"]
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])

@@ -82,17 +82,10 @@ def golden_texts() -> dict[str, str]:
     }  # fmt: skip
 
 
-def other_texts() -> dict[str, str]:
-    hostile = spec_of("1x2", python="/my env/bin/python", args=("--name", HOSTILE), env={"A": HOSTILE})
-    moved = {"python": "venv/bin/python", "script": "-m package.train", "env": {"PYTHONPATH": "src"}}
-    return {
-        "srun without Slurm": text_of(spec_of("1x2", launcher="srun")),
-        "interface by node": text_of(spec_of("2x1", interface={"node01": "ens1f1", "node02": "ens1f0np0"})),
-        "directory": text_of(spec_of("2x1", directory="results/runs/default/weak/2x1/r1/work/a b", **moved)),
-        "hostile": job_script(
-            make_job(hostile), hostile, Places(Path("/home/me/it's #1 50%"), Path("/home/me/it's #1 50%/50%/run"))
-        ),
-    }
+def hostile_text() -> str:
+    spec = spec_of("1x2", python="/my env/bin/python", args=("--name", HOSTILE), env={"A": HOSTILE})
+    project = Path("/home/me/it's #1 50%")
+    return job_script(make_job(spec), spec, Places(project, project / "50%/run"))
 
 
 TEXTS = golden_texts()
@@ -104,17 +97,13 @@ def test_golden(name: str) -> None:
 
 
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
-    texts = {**TEXTS, **other_texts()}
-    for name, text in texts.items():
+    """SC2016: what stands in single quotes on purpose, for the trap and in hostile values."""
+    by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
+    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text()}.items():
         (tmp_path / f"{name}.sh").write_text(text)
-    for file in (*tmp_path.iterdir(), *TEMPLATES.glob("*.sh")):
-        check_shell(file)
-
-
-def check_shell(file: Path) -> None:
-    # SC2016: what stands in single quotes on purpose, for the trap and in hostile values.
     shellcheck = Path(sys.executable).with_name("shellcheck")
-    command = [shellcheck, "--shell=bash", "--exclude=SC2016", "--external-sources", file]
+    files = [*tmp_path.iterdir(), *TEMPLATES.glob("*.sh")]
+    command = [shellcheck, "--shell=bash", "--exclude=SC2016", "--external-sources", *files]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
@@ -188,19 +177,20 @@ def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-WITNESS = """#!/bin/bash
-printf '%s\\n' "$PWD" "$A" "$@" >"seen.$RANK"
-"""
+def stand_in(directory: Path, script: str, name: str = "my python") -> str:
+    """Write a program that bash runs, and return its path."""
+    program = directory / name
+    program.write_text(f"#!/bin/bash\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
 
 
 def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / 'it\'s a "project" $HOME'
     project.mkdir()
-    python = project / "my python"
-    python.write_text(WITNESS)
-    python.chmod(0o755)
+    python = stand_in(project, """printf '%s\\n' "$PWD" "$A" "$@" >"seen.$RANK\"""")
     spec = make_spec(
-        "1x2", launcher="srun", python=str(python), script="train me.py", args=(HOSTILE, "", "*"), env={"A": HOSTILE}
+        "1x2", launcher="srun", python=python, script="train me.py", args=(HOSTILE, "", "*"), env={"A": HOSTILE}
     )
     done = run_here(spec, project, monkeypatch)
     assert done.returncode == 0, done.stderr
@@ -227,15 +217,10 @@ def test_arguments_that_torchrun_could_take_for_its_own_arrive(
         assert f"seen {' '.join(SHORT_FOR_TORCHRUNS)}\n" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("launcher", ["python", "srun"])
-def test_each_start_has_a_working_directory_of_its_own(
-    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "my python"
-    python.write_text('#!/bin/bash\ntest ! -e seen && touch seen && echo "$1"\n')
-    python.chmod(0o755)
+def test_each_start_has_a_working_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, 'test ! -e seen && touch seen && echo "$1"')
     run = tmp_path / "runs/default/weak/1x1/r1"
-    spec = make_spec(launcher=launcher, python="./my python", directory="runs/default/weak/1x1/r1/work/x")
+    spec = make_spec(launcher="srun", python="./my python", directory="runs/default/weak/1x1/r1/work/x")
     for starts in (1, 2):
         done = run_here(spec, tmp_path, monkeypatch)
         assert (done.returncode, done.stdout) == (0, f"{tmp_path}/{spec.script}\n"), done.stderr
@@ -244,26 +229,15 @@ def test_each_start_has_a_working_directory_of_its_own(
     assert (tmp_path / "shared/seen").exists()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_without_slurm_it_fails_as_the_training_does(
-    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "python"
-    python.write_text('#!/bin/bash\n[ "${LOCAL_RANK:-1}" = 0 ] || exit 3\n')
-    python.chmod(0o755)
-    assert run_here(make_spec("1x2", launcher=launcher, python=str(python)), tmp_path, monkeypatch).returncode == 3
-
-
-def test_without_slurm_the_processes_of_srun_get_the_variables_of_srun(
+def test_without_slurm_ranks_of_srun_get_its_variables_and_one_that_fails_fails_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\necho $SLURM_PROCID of $SLURM_NTASKS on $SLURM_JOB_NODELIST in $SLURM_JOB_ID\n")
-    python.chmod(0o755)
-    done = run_here(make_spec("1x2", launcher="srun", python=str(python)), tmp_path, monkeypatch)
+    told = "echo $SLURM_PROCID of $SLURM_NTASKS on $SLURM_JOB_NODELIST in $SLURM_JOB_ID"
+    python = stand_in(tmp_path, f'{told}\n[ "$LOCAL_RANK" = 0 ] || exit 3')
+    done = run_here(make_spec("1x2", launcher="srun", python=python), tmp_path, monkeypatch)
     first, second = sorted(done.stdout.splitlines())
     assert re.fullmatch(rf"0 of 2 on {re.escape(socket.gethostname())} in 1[0-9]{{8}}", first)
-    assert second == f"1{first[1:]}"
+    assert (second, done.returncode) == (f"1{first[1:]}", 3)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +251,7 @@ def test_a_notice_among_the_names_of_nodes_misleads_nobody(
     names: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """scontrol is a stand-in; names are looked up by the real getent."""
-    (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(f"'{name}'" for name in names))
-    (tmp_path / "scontrol").chmod(0o755)
+    stand_in(tmp_path, "printf '%s\\n' " + " ".join(f"'{name}'" for name in names), "scontrol")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SLURMD_NODENAME", "node1")
     text = text_of(make_spec("2x1"))
@@ -302,33 +275,23 @@ def test_a_module_that_does_not_load_ends_the_job_in_its_own_words(
     """``module`` is a stand-in that uses unset variables and failing commands, as real ones do."""
     body = '() { false; [ -n "$UNSET" ]; [ "$1" = load ] || return 1; echo "Unable to locate $2" >&2; return %d\n}'
     monkeypatch.setenv("BASH_FUNC_module%%", body % (0 if loads else 1))
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\ntouch trained\n")
-    python.chmod(0o755)
-    done = run_here(make_spec(python=str(python), modules=("Sight/2.0",)), tmp_path, monkeypatch)
+    python = stand_in(tmp_path, "touch trained")
+    done = run_here(make_spec(python=python, modules=("Sight/2.0",)), tmp_path, monkeypatch)
     assert "Unable to locate Sight/2.0" in done.stderr
     assert (done.returncode == 0) == loads == (tmp_path / "trained").exists()
 
 
-def test_a_setup_that_fails_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run_here(make_spec(setup="false\necho not here \\"), tmp_path, monkeypatch)
-    assert (done.returncode, done.stdout) == (1, "")
-
-
-def test_a_setup_holds_for_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = tmp_path / "python"
-    python.write_text('#!/bin/bash\necho "$A $B $OMP_NUM_THREADS ${MKL_NUM_THREADS-unset} ${PYTHONPATH-unset}"\n')
-    python.chmod(0o755)
+def test_a_setup_holds_for_the_training_and_one_that_fails_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = stand_in(tmp_path, 'echo "$A $B $OMP_NUM_THREADS ${MKL_NUM_THREADS-unset} ${PYTHONPATH-unset}"')
     monkeypatch.setenv("PYTHONPATH", "/ours")
     monkeypatch.setenv("MKL_NUM_THREADS", "64")
     setup = "cat >file <<'END'\nin a file\nEND\nexport A=\"$(cat file)\" OMP_NUM_THREADS=7\nexport B=site \\"
-    spec = make_spec(setup=setup, python=str(python), env={"B": "user"}, launcher="srun")
+    spec = make_spec(setup=setup, python=python, env={"B": "user"}, launcher="srun")
     assert run_here(spec, tmp_path, monkeypatch).stdout == "in a file user 1 unset unset\n"
-
-
-if __name__ == "__main__":
-    for golden, content in TEXTS.items():
-        (GOLDEN / f"job_{golden}.sh").write_text(content)
+    done = run_here(spec.replace(setup="false\necho not here \\"), tmp_path, monkeypatch)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_the_plain_baseline_is_the_script_alone() -> None:
@@ -338,3 +301,8 @@ def test_the_plain_baseline_is_the_script_alone() -> None:
     assert "mnist.py" in last
     for word in ("torch.distributed.run", "on_each", "MASTER_PORT", "WORLD_SIZE"):
         assert word not in text
+
+
+if __name__ == "__main__":
+    for golden, content in TEXTS.items():
+        (GOLDEN / f"job_{golden}.sh").write_text(content)

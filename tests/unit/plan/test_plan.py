@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,6 @@ from ddp_ladder.analysis.comparison import beyond_chance, paired
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
 from ddp_ladder.settings.keys import (
-    Container,
     Experiment,
     Network,
     Node,
@@ -23,9 +19,6 @@ from ddp_ladder.settings.keys import (
     Software,
 )
 from ddp_ladder.settings.terms import Scale, interface_on
-
-REPOSITORY = Path(__file__).parents[3]
-
 
 STAGES: dict[str, Any] = {
     "stage1": {"scales": ["1x1"], "runtime": 10},
@@ -98,18 +91,12 @@ def test_one_process_has_no_run_where_the_ladder_starts_at_several_nodes() -> No
     assert not any("/dp/" in pattern for pattern in ladder.record_patterns("stage1"))
 
 
-@pytest.mark.parametrize(
-    ("rule", "weak", "strong"),
-    [("linear", 0.8, 0.1), ("sqrt", 0.1 * math.sqrt(8), 0.1), ("none", 0.1, 0.1)],
-)
-def test_learning_rate_follows_the_global_batch(rule: str, weak: float, strong: float) -> None:
+@pytest.mark.parametrize(("rule", "growth"), [("linear", 8), ("sqrt", math.sqrt(8)), ("none", 1)])
+def test_learning_rate_follows_the_global_batch(rule: str, growth: float) -> None:
     plan = make_plan(settings(workload={"lr_rule": rule}, modes=("weak", "strong")))
-    weak_run, strong_run = (run_of(plan, f"default/{mode}/2x4/r1") for mode in ("weak", "strong"))
-    assert weak_run.lr == pytest.approx(weak)
-    assert strong_run.lr == pytest.approx(strong)
-    assert float(weak_run.args[3]) == pytest.approx(weak)
-    assert weak_run.args[:2] == ("--batch", "64")
-    assert strong_run.args[:2] == ("--batch", "8")
+    weak, strong = (run_of(plan, f"default/{mode}/2x4/r1") for mode in ("weak", "strong"))
+    assert [weak.lr, float(weak.args[3]), strong.lr] == pytest.approx([0.1 * growth, 0.1 * growth, 0.1])
+    assert (weak.args[:2], strong.args[:2]) == (("--batch", "64"), ("--batch", "8"))
 
 
 def test_every_placeholder() -> None:
@@ -162,11 +149,6 @@ def test_a_steady_drift_makes_no_false_winner(items: int, repeats: int) -> None:
     assert winners / 400 <= 0.05
 
 
-def test_seeds_differ_between_repeats_only() -> None:
-    plan = make_plan(settings(repeats=3))
-    assert {(run.repeat, run.seed) for run in plan.runs} == {(1, 7), (2, 8), (3, 9)}
-
-
 def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
     ring = {
         "launcher": "srun",
@@ -214,20 +196,15 @@ def test_samples_per_step_are_multiplied_out() -> None:
     assert {run.samples_per_step for run in make_plan(settings()).runs} == {None}
 
 
-SAME = settings()
-IN_A_CONTAINER = {"python": "python3", "container": {"image": "a.sif"}}
-# Keys of a section with another value, each of which changes what is measured.
+GLOO = {"backend": "gloo", "interface": "ib0", "env": {"A": "1"}}
+# Keys with another value, by section, each of which changes what is measured.
 CHANGES: dict[str, dict[str, Any]] = {
     "workload": {
         "script": "other.py", "samples_per_step": "8", "throughput_regex": "([0-9]+)", "args": ["--amp"], "lr": 0.2,
         "batch_per_gpu": 32, "seed": 8, "env": {"A": "1"}, "directory": "{run_dir}", "data_dir": "data",
     },
     "measure": {"warmup_steps": 11, "min_steps": 31, "max_steps": 99, "max_seconds": 99.0, "profile_steps": 5},
-    "variants": {"default": {"args": ["-v"], "env": {"A": "1"}}},
-    "site": {
-        "launcher": "srun", "software": IN_A_CONTAINER, "node": {**NODE, "device": "cpu"},
-        "network": {"backend": "gloo", "interface": "ib0", "env": {"A": "1"}},
-    },
+    "site": {"launcher": "srun", "software": {"python": "p"}, "node": {**NODE, "device": "cpu"}, "network": GLOO},
 }  # fmt: skip
 NO_CHANGES: dict[str, dict[str, Any]] = {
     "workload": {"prepare": ["prepare.py"]},
@@ -237,73 +214,44 @@ NO_CHANGES: dict[str, dict[str, Any]] = {
     },
     "preflight": {"timeout_s": 9},
     "fingerprint": {"may_differ": ["num_workers"]},
-    "variants": {"ring": {}},
+    "stages": {
+        "stage2": {**STAGES["stage2"], "runtime": 99, "gate": {"min_efficiency": 0.1}, "slurm": {"partition": "debug"}}
+    },
 }  # fmt: skip
 
 
-def changed(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The hash of 1x4 with each of these values, by key."""
-    given = {}
-    for section, values in table.items():
-        for key, value in values.items():
-            own = (
-                {"default": {}, **values}
-                if section == "variants"
-                else {"warmup_steps": 10}
-                if section == "measure"
-                else {}
-            )
-            given[f"{section}.{key}"] = settings(**{section: {**own, key: value}})
-    return {key: run_of(make_plan(each), "default/weak/1x4/r1").hash for key, each in given.items()}
+def hashes(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The hash of 1x4 with each of these values alone."""
+    beside = {"measure": {"warmup_steps": 10}, "stages": STAGES}  # as without a change
+    given = [
+        settings(**{section: {**beside.get(section, {}), key: value}})
+        for section, values in table.items()
+        for key, value in values.items()
+    ]
+    return [run_of(make_plan(each), "default/weak/1x4/r1").hash for each in given]
 
 
 def test_the_hash_changes_with_all_that_is_measured_and_nothing_else() -> None:
-    same = run_of(make_plan(SAME), "default/weak/1x4/r1").hash
-    found = changed(CHANGES)
-    assert same not in found.values()
-    assert len(set(found.values())) == len(found)
-    limits = {"runtime": 99, "gate": {"min_efficiency": 0.1}, "slurm": {"partition": "debug"}}
-    others = (
-        settings(repeats=5),
-        settings(results="elsewhere", workload={"args": ARGUMENTS}),
-        settings(modes=("weak", "strong")),
-        settings(stages={name: {**stage, **(limits if name != "stage1" else {})} for name, stage in STAGES.items()}),
-    )
-    assert {*changed(NO_CHANGES).values()} == {same}
-    assert {run_of(make_plan(each), "default/weak/1x4/r1").hash for each in others} == {same}
-
-
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_every_field_of_a_run_is_in_its_hash() -> None:
-    run = make_plan(SAME).runs[0]
-    for name in RunSpec.model_fields:
-        assert run.model_copy(update={name: "changed"}).hash != run.hash, name
-
-
-CONTAINER = Container(image="a.sif", engine="singularity", binds=("/data:/data", "/scratch"), args=("--cleanenv",))
-ELSEWHERE = settings(
-    site={
-        "software": Software(
-            python="python3", modules=("A/1", "B/2"), setup="export A=1\nulimit -l", container=CONTAINER
-        ),
-        "network": Network(backend="auto", interface={"node01": "eth0", "node02": "eth1"}, env={}),
-    }
-)
+    found, same = hashes(CHANGES), hashes(NO_CHANGES)
+    assert len({*found, *same}) == len(found) + 1
+    others = (settings(repeats=5), settings(results="elsewhere"), settings(variants={"default": {}, "b": {}}))
+    assert {run_of(make_plan(each), "default/weak/1x4/r1").hash for each in others} == {*same}
 
 
 def test_the_data_are_shown_in_the_container() -> None:
-    inside = settings(
-        site={"software": Software(python="python3", container=CONTAINER)}, workload={"data_dir": "data/digits"}
-    )
-    (binds,) = {run.container.binds for run in make_plan(inside).runs if run.container}
+    container = {"image": "a.sif", "binds": ["/data:/data", "/scratch"]}
+    software = {"python": "python3", "container": container}
+    (binds,) = {
+        run.container.binds
+        for run in make_plan(settings(site={"software": software}, workload={"data_dir": "data/digits"})).runs
+        if run.container
+    }
     assert binds == ("/data:/data", "/scratch", "data/digits")
 
 
-def test_software_and_interfaces_of_the_site() -> None:
-    run = make_plan(ELSEWHERE).runs[0]
-    assert (run.python, run.modules, run.setup) == ("python3", ("A/1", "B/2"), "export A=1\nulimit -l")
-    assert run.container == CONTAINER
-    assert run.interface == {"node01": "eth0", "node02": "eth1"}
+def test_an_interface_of_each_node() -> None:
+    interface = {"node01": "eth0", "node02": "eth1"}
+    run = make_plan(settings(site={"network": {"interface": interface}})).runs[0]
     assert [interface_on(run.interface, node) for node in ("node01", "node02", "node03")] == ["eth0", "eth1", "auto"]
     assert interface_on("ib0", "node01") == "ib0"
 
@@ -321,12 +269,11 @@ def test_a_job_gets_the_share_of_its_gpus(scale: str, cpus: int, memory_mb: int,
 
 
 def test_a_stage_has_its_own_slurm_values_over_the_site_s() -> None:
-    debug = {**STAGES["stage2"], "slurm": {"partition": "debug", "extra": ["--signal=TERM@60"]}}
-    site = Slurm(account="me", partition="gpu", extra=("--exclusive",))
+    debug = {**STAGES["stage2"], "slurm": {"partition": "debug"}}
+    site = Slurm(account="me", partition="gpu")
     plan = make_plan(settings(stages={**STAGES, "stage2": debug}, site={"slurm": site}))
     assert plan.job(Scale(1, 1)).slurm == plan.job(Scale(2, 4)).slurm == site
-    both = Slurm(account="me", partition="debug", extra=("--exclusive", "--signal=TERM@60"))
-    assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == both
+    assert plan.job(Scale(1, 2)).slurm == plan.job(Scale(1, 4)).slurm == Slurm(account="me", partition="debug")
 
 
 def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
@@ -340,12 +287,3 @@ def test_stage_1_has_the_plain_baseline_beside_the_others() -> None:
     assert (plain[0].launcher, plain[0].env) == ("python", {"A": "1"})
     without = make_plan(settings(measure={"warmup_steps": 10, "min_steps": 30, "plain_baseline": False}))
     assert not any(run.is_plain for run in without.runs)
-
-
-def test_planning_needs_neither_torch_nor_snakemake() -> None:
-    code = (
-        "import sys, ddp_ladder.plan.plan\n"
-        "assert not {'torch', 'snakemake', 'numpy'} & set(sys.modules), sorted(sys.modules)"
-    )
-    scripts = str(REPOSITORY / "workflow" / "scripts")
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": scripts})

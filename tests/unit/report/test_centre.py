@@ -159,7 +159,7 @@ def test_an_unknown_centre_is_one_message_with_the_list() -> None:
         f"  allowed  {', '.join(NAMES)}",
     ]
     sources = read_sources([], {"centre": "csc-large", "repeats": 1})
-    assert (sources.report_options, sources.overrides) == (["--centre", "csc-large"], {"repeats": 1})
+    assert (sources.centre, sources.overrides) == ("csc-large", {"repeats": 1})
 
 
 @pytest.mark.parametrize(

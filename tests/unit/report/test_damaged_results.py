@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import report as report_command
 import summary as summary_command
-from ddp_ladder.accounting.jobs import JobRow, write_rows
+from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
+from make_jobs import write_job
 from make_machine import make_machine
 from make_preflight import write_preflight
 from make_runs import edit, reassemble, write_ladder
@@ -45,7 +46,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_preflight(results, job)
     for stage in plan.stages:
         write_verdict(judge(plan, stage, results), results / "gates")
-    write_rows(results, [make_row(str(job.scale)) for job in plan.jobs])
+    for job in plan.jobs:
+        write_job(results, "4711", scale=str(job.scale), row=make_row(str(job.scale)))
     return results
 
 
@@ -170,7 +172,6 @@ def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, st
 
 
 def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write("accounting.csv", b"\xff")(results)
     for path in ("machine/1x2/node0/machine.json", "forecast/stage2.json", "jobs/1x2/77.json"):
         write(path, b"{")(results)
     for name in ("preflight: damaged", "gate: damaged"):
@@ -185,8 +186,6 @@ def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture
     for path in ("preflight/1x2.json", "gates/stage2.json", RUN):
         assert path in printed
         assert path in page
-    assert "accounting.csv: this is no table" in printed
-    assert "accounting.csv: this is no table" in page
     assert "1 run begun, without a record: gloo/weak/1x2/r1" in page
     assert "runs that the plan does not have are left out" in page
     assert "\x1b" not in printed + page
@@ -206,7 +205,7 @@ def fail(spec_name: str) -> Damage:
 
 STATES: dict[str, tuple[Damage, str]] = {
     "plan alone": (
-        remove("runs", "gates", "preflight", "machine", "accounting.csv"),
+        remove("runs", "gates", "preflight", "machine", "jobs"),
         "12 runs are planned: 12 not run",
     ),
     "stage 1 alone": (

@@ -217,7 +217,8 @@ def test_jobs_are_shown_with_what_they_held() -> None:
     section = section_of(view, "What the runs used")
     assert section
     (block,) = (block for block in section.blocks if block.name == "Jobs")
-    assert block.rows == (accounting.cells(row),)
+    assert block.rows == (tuple(accounting.cells(row).values()),)
+    assert "process h held" in block.headings
     assert any(
         accounting.totals([row], "process") in in_words(item) for block in section.blocks for item in block.items
     )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.settings import yaml as settings_yaml
-from ddp_ladder.settings.keys import Site
-from ddp_ladder.settings.load import load_settings, schema
+from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.steps import sbatch_options
 
@@ -58,49 +54,3 @@ def test_a_site_beside_its_guide(site: str, tmp_path: Path) -> None:
     assert job.runs[0].env == exported
     assert (job.runs[0].interface, job.runs[0].backend) == (interface, "nccl")
     assert job.runs[0].launcher == ("srun" if site == "ethernet6" else "torchrun")
-
-
-TAG = re.compile(r"\[(guide|docs|slides)\]")
-
-
-def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    if isinstance(data, dict) and data:
-        for key, value in data.items():
-            yield from leaves(value, (*path, key))
-    else:
-        yield path, data
-
-
-def comment_of(lines: list[str], number: int) -> str:
-    """A line (from 1) with the comment lines right above it."""
-    first = number - 1
-    while lines[first - 1].lstrip().startswith("#"):
-        first -= 1
-    return "\n".join(lines[first:number])
-
-
-@pytest.mark.parametrize("site", GUIDES)
-def test_every_value_names_its_source(site: str) -> None:
-    document = settings_yaml.read(SITES / f"{site}.yaml")
-    lines = document.file.read_text().splitlines()
-    of_site = schema(Site)["properties"]
-    keys = {(name, key): part for name in of_site for key, part in of_site[name].get("properties", {}).items()}
-    defaults = {path: part["default"] for path, part in keys.items() if "default" in part}
-    defaults |= {("launcher",): of_site["launcher"]["default"]}
-    for path, value in leaves({key: part for key, part in document.data.items() if key != "site"}):
-        if path in defaults and defaults[path] == value:
-            continue
-        places = [comment_of(lines, document.lines[path[:length]]) for length in range(1, len(path) + 1)]
-        assert any(TAG.search(place) for place in places[1:] or places), f"{'.'.join(map(str, path))} of {site}"
-
-
-@pytest.mark.parametrize("site", GUIDES)
-def test_every_source_has_a_date(site: str) -> None:
-    text = (SITES / f"{site}.yaml").read_text()
-    head, _, body = text.partition("\nsite: ")
-    used = set(TAG.findall(body))
-    assert used
-    for tag in used:
-        entry = re.search(rf"#   \[{tag}\](.*\n(#    .*\n)*)", head)
-        assert entry, tag
-        assert "read in 2026-11" in entry[0], tag

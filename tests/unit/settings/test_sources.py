@@ -89,9 +89,6 @@ def test_what_is_not_in_the_working_directory_is_looked_for_in_our_own(
     monkeypatch.chdir(tmp_path)
     site = Path("config/sites/vega.yaml")
     assert read_sources([], {"cluster": str(site)}) == Sources(OWN / CONFIG, OWN / site, {})
-    site.parent.mkdir(parents=True)
-    site.touch()
-    assert read_sources([], {"cluster": str(site), "experiment": "none.yaml"}) == Sources(Path("none.yaml"), site, {})
 
 
 def test_the_config_of_a_module() -> None:

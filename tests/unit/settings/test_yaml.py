@@ -41,6 +41,7 @@ def test_plain_values_follow_yaml_1_2(text: str, value: Any) -> None:
 
 def test_data_lines_and_values_that_stay_as_typed() -> None:
     document = read(
+        "\ufeff"  # a byte order mark is no matter
         'a: 1e-3\nb:\n  - x\n  - "012"\n  - {c: 8}\n\nd: |\n  no\n'
         "args: [1e-4, 0.50, true, null]\nenv: {A: +5, B: }\nprepare:\n"
     )
@@ -53,26 +54,16 @@ def test_data_lines_and_values_that_stay_as_typed() -> None:
         "prepare": None,
     }
     lines = {key_name(path): line for path, line in document.lines.items()}
-    assert {
-        "a": 1,
-        "b": 2,
-        "b[0]": 3,
-        "b[2]": 5,
-        "b[2].c": 5,
-        "d": 7,
-        "args[1]": 9,
-        "env.A": 10,
-    }.items() <= lines.items()
+    expected = {"a": 1, "b": 2, "b[0]": 3, "b[2]": 5, "b[2].c": 5, "d": 7, "args[1]": 9, "env.A": 10}
+    assert expected.items() <= lines.items()
 
 
 def test_where() -> None:
     document = Document(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
-    assert document.where() == "c.yaml"
-    assert document.where("x") == "c.yaml: x"
-    assert document.where("a", "b") == "c.yaml, line 4: a.b"
-    assert document.where("a", "missing", 0) == "c.yaml, line 3: a.missing[0]"
-    assert document.where("o", "p", "q") == "--config: o.p.q"
-    assert document.where("o") == "c.yaml: o"
+    places = [(), ("x",), ("a", "b"), ("a", "missing", 0), ("o", "p", "q"), ("o",)]
+    assert [document.where(*path) for path in places] == [
+        "c.yaml", "c.yaml: x", "c.yaml, line 4: a.b", "c.yaml, line 3: a.missing[0]", "--config: o.p.q", "c.yaml: o",
+    ]  # fmt: skip
 
 
 def test_names_and_values_are_shown_on_one_printable_line() -> None:
@@ -80,10 +71,6 @@ def test_names_and_values_are_shown_on_one_printable_line() -> None:
     assert key_name(("env", "A=B\x1b")) == 'env."A=B\\u001b"'
     assert shown("a\nb\x1b[31m\u202e") == '"a\\nb\\u001b[31m\\u202e"'
     assert len(shown("x" * 1000)) == 100
-
-
-def test_a_byte_order_mark_is_no_matter() -> None:
-    assert read(b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +87,7 @@ def test_a_byte_order_mark_is_no_matter() -> None:
         ('a: "b\n', "c.yaml, line 2, column 1: not YAML: ", "quotation marks"),
         ("a: [1, 2\nb: 3\n", "c.yaml, line 2, column 2: not YAML: ", "brackets"),
         ("a: @b\n", "c.yaml, line 1, column 4: not YAML: ", "@ or % "),
-        ("a: &a [x]\nb: *a\n", "c.yaml, line 2, column 4: not YAML: an alias; write the value again", ""),
-        ("[" * 20_000, "c.yaml: the file cannot be read: maximum recursion", ""),
+        ("a: &a [*a]\n", "c.yaml: the file cannot be read: maximum recursion", ""),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_message(text: str | bytes, head: str, advice: str) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.messages import Refused, UserError
+from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.process import ProcessId
 from ddp_ladder.slurm import lock as locks
 from ddp_ladder.slurm.lock import START, Holder, Lock, held
 
 ELSEWHERE = replace(ProcessId.own(), host="node9", kernel="another")
+DEAD = replace(ProcessId.own(), started=0.0)  # its number is another process now
 AN_HOUR_S = 3600.0
 
 
@@ -27,16 +26,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LOOK_S", 0.02)
     monkeypatch.setattr(locks, "SILENT_AFTER_S", 30.0)
     monkeypatch.setattr(locks, "ENDS_WITHIN_S", 0.1)
-
-
-@pytest.fixture
-def dead() -> ProcessId:
-    """A process of this machine that has ended."""
-    tell = "import json, dataclasses; from ddp_ladder.common.process import ProcessId as P; "
-    tell += "print(json.dumps(dataclasses.asdict(P.own())))"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", tell], env=env, capture_output=True, text=True, check=True)
-    return ProcessId(**json.loads(done.stdout))
 
 
 def lock(results: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> Path:
@@ -81,19 +70,19 @@ def test_a_second_job_is_refused_with_the_name_of_the_holder(desk: Desk) -> None
     assert "`scancel 12`" in text
 
 
-def test_a_second_start_is_refused_and_one_after_a_kill_is_told_of_it(tmp_path: Path, dead: ProcessId) -> None:
+def test_a_second_start_is_refused_and_one_after_a_kill_is_told_of_it(tmp_path: Path) -> None:
     def start() -> Any:
         return held(Lock.of_start(tmp_path), START, pytest.fail, lambda: None)
 
     with start() as killed:
         assert killed is None
-        with pytest.raises(Refused, match="another start is at work on these results") as caught, start():
+        with pytest.raises(UserError, match="another start holds these results") as caught, start():
             pytest.fail("two starts at once")
         assert f"`kill {os.getpid()}`" in str(caught.value)
-    (tmp_path / "start.lock1").write_text(json.dumps(asdict(holder(START, dead))))
+    (tmp_path / "start.lock1").write_text(json.dumps(asdict(holder(START, DEAD))))
     with start() as killed:
         assert killed is not None
-        assert killed.process == dead
+        assert killed.process == DEAD
 
 
 def test_one_of_a_start_that_was_killed_is_given_time_to_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +99,8 @@ def test_one_of_a_start_that_was_killed_is_given_time_to_end(desk: Desk, monkeyp
     assert not path.exists()
 
 
-def test_the_lock_of_a_process_that_is_dead_is_taken_over(desk: Desk, dead: ProcessId) -> None:
-    lock(desk.results, holder("12", dead))
+def test_the_lock_of_a_process_that_is_dead_is_taken_over(desk: Desk) -> None:
+    lock(desk.results, holder("12", DEAD))
     with desk.take(), held(Lock.of_scale(desk.results, "1x2", "1x2"), "14", desk.said.append, desk.losses.set):
         assert desk.locks == ["1x2.lock1", "1x4.lock2"]
     assert desk.said == []
@@ -177,8 +166,8 @@ def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 11])
-def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, dead: ProcessId, number: int) -> None:
-    lock(desk.results, holder("12", dead), number)
+def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, number: int) -> None:
+    lock(desk.results, holder("12", DEAD), number)
     start, everyone_tried = threading.Barrier(8), threading.Event()
     won, lost = list[str](), list[str]()
 
@@ -201,11 +190,9 @@ def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, dead: ProcessId
     assert (len(won), len(lost)) == (1, 7)
 
 
-def test_one_that_has_looked_long_ago_takes_nothing_over(
-    desk: Desk, dead: ProcessId, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_has_looked_long_ago_takes_nothing_over(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its look and its lock, others have come, gone, and come again."""
-    old, create = lock(desk.results, holder("12", dead)), locks._create
+    old, create = lock(desk.results, holder("12", DEAD)), locks._create
 
     def late(path: Path, mine: Holder) -> None:
         monkeypatch.setattr(locks, "_create", create)

@@ -104,21 +104,6 @@ def _rounded_up(value: float, step: int) -> int:
 
 # --- For people.
 
-HEADINGS = (
-    "Job",
-    "Scale",
-    "State",
-    "Queue",
-    "Elapsed",
-    "Preflight",
-    "Start-up",
-    "Training",
-    "GPU h held",
-    "training",
-    "CPU",
-    "Memory per node (MB)",
-)
-
 
 def totals(rows: Sequence[JobRow], unit: str = "GPU") -> str:
     """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, 3.10 of them in training``."""
@@ -136,22 +121,22 @@ def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[st
     return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 9)]
 
 
-def cells(row: JobRow) -> tuple[str, ...]:
-    """Return a job's row below HEADINGS."""
+def cells(row: JobRow) -> dict[str, str]:
+    """Return a job's row, by the headings of the columns."""
     used, asked = (
         UNKNOWN if each is None else f"{each:,}" for each in (row.memory_used_mb_per_node, row.memory_asked_mb_per_node)
     )
-    return (
-        row.job_id,
-        row.scale,
-        row.state,
-        UNKNOWN if row.queue_wait_s is None else duration(row.queue_wait_s),
-        duration(row.elapsed_s),
-        duration(row.preflight_s),
-        duration(row.startup_s),
-        duration(row.training_s),
-        significant(row.gpu_hours_held),
-        significant(row.gpu_hours_training),
-        percent(row.cpu_efficiency),
-        f"{used} of {asked}",
-    )
+    return {
+        "Job": row.job_id,
+        "Scale": row.scale,
+        "State": row.state,
+        "Queue": UNKNOWN if row.queue_wait_s is None else duration(row.queue_wait_s),
+        "Elapsed": duration(row.elapsed_s),
+        "Preflight": duration(row.preflight_s),
+        "Start-up": duration(row.startup_s),
+        "Training": duration(row.training_s),
+        "GPU h held": significant(row.gpu_hours_held),
+        "training": significant(row.gpu_hours_training),
+        "CPU": percent(row.cpu_efficiency),
+        "Memory per node (MB)": f"{used} of {asked}",
+    }

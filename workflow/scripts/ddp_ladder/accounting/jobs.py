@@ -9,16 +9,15 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ddp_ladder.common.files import (
     NotWritten,
@@ -28,13 +27,13 @@ from ddp_ladder.common.files import (
     write_atomically,
     write_json,
 )
-from ddp_ladder.common.model import Model, Version1, first_error
+from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
-from ddp_ladder.slurm.query import SlurmError, run_command, tres
+from ddp_ladder.slurm.query import SlurmError, sacct, seconds, tres
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,AllocTRES,MaxRSS"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
@@ -46,35 +45,11 @@ HOUR_S = 3600.0
 MB = 1024**2  # Slurm's
 SIGNIFICANT = 10
 DIGITS = 10
-_OF_A_SCALE = re.compile(r"\d+x\d+")
 
 Kind = Literal["measure", "preflight"]
 Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
-
-
-class JobFile(Model):
-    """A job's own account of itself. Times are unix times of the host on which it runs."""
-
-    schema_version: Version1
-    kind: Kind = Field(description="measure: the runs of a scale; preflight: `snakemake preflight`.")
-    stage: str
-    scale: str
-    in_allocation: bool = Field(description="It is a part of a Slurm job that the user made.")
-    job_id: str = Field(description="Slurm's; without Slurm local-<host>-<time>-<process>.")
-    nodes: Positive
-    gpus: Positive = Field(description="Of the scale; without a GPU a process counts as one.")
-    memory_mb_per_node: Positive | None = Field(description="Asked for, in Slurm's MB (1024 MB are 1 GB).")
-    runs_planned: Count = Field(description="Without the plain baseline.")
-    specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
-    begun_at_s: float
-    ended_at_s: float | None = Field(description="Null: it is running, or was killed.")
-
-    @property
-    def slurm_id(self) -> str | None:
-        """Its id in Slurm; None if it is not a Slurm job of its own."""
-        return self.job_id if self.job_id.isdecimal() and not self.in_allocation else None
 
 
 class JobRow(Model):
@@ -107,7 +82,28 @@ class JobRow(Model):
     specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
 
 
-COLUMNS = tuple(JobRow.model_fields)
+class JobFile(Model):
+    """A job's own account of itself. Times are unix times of the host on which it runs."""
+
+    schema_version: Version1
+    kind: Kind = Field(description="measure: the runs of a scale; preflight: `snakemake preflight`.")
+    stage: str
+    scale: str
+    in_allocation: bool = Field(description="It is a part of a Slurm job that the user made.")
+    job_id: str = Field(description="Slurm's; without Slurm local-<host>-<time>-<process>.")
+    nodes: Positive
+    gpus: Positive = Field(description="Of the scale; without a GPU a process counts as one.")
+    memory_mb_per_node: Positive | None = Field(description="Asked for, in Slurm's MB (1024 MB are 1 GB).")
+    runs_planned: Count = Field(description="Without the plain baseline.")
+    specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
+    begun_at_s: float
+    ended_at_s: float | None = Field(description="Null: it is running, or was killed.")
+    row: JobRow | None = Field(default=None, description="Its row in accounting.csv, once it is over.")
+
+    @property
+    def slurm_id(self) -> str | None:
+        """Its id in Slurm; None if it is not a Slurm job of its own."""
+        return self.job_id if self.job_id.isdecimal() and not self.in_allocation else None
 
 
 # --- The job's own file.
@@ -123,12 +119,11 @@ def runs_of(job: ScaleJob) -> int:
     return sum(not run.is_plain and run.repeat <= job.at_least for run in job.runs)
 
 
-def job_files(results: Path) -> Iterator[tuple[str, JobFile]]:
-    """Yield the name and the content of each job's file, except damaged ones."""
+def job_files(results: Path) -> Iterator[tuple[Path, JobFile]]:
+    """Yield each job's file with its content, except damaged ones."""
     for path in sorted((results / "jobs").glob("*/*.json")):
-        if _OF_A_SCALE.fullmatch(path.parent.name):
-            with suppress(OSError, ValueError):
-                yield path.stem, JobFile.from_json(read_json(path))
+        with suppress(OSError, ValueError):
+            yield path, JobFile.from_json(read_json(path))
 
 
 @contextmanager
@@ -193,12 +188,12 @@ def ask_sacct(job_ids: Sequence[str], wait_s: float = 0.0) -> dict[str, Accounte
     wait_s: how long to ask again for jobs of which not everything is there yet; the database is filled with a delay.
     """
     until_s = time.monotonic() + wait_s
-    argv = ["sacct", "--parsable2", "--noconvert", f"--jobs={','.join(job_ids)}", f"--format={SACCT}"]
     while job_ids:
         try:
-            found = parse_sacct(run_command(argv, ANSWER_WITHIN_S))
+            rows = sacct(SACCT, "--noconvert", f"--jobs={','.join(job_ids)}", within_s=ANSWER_WITHIN_S)
         except SlurmError:
             return {}
+        found = jobs_over(rows)
         whole = [job_id for job_id in job_ids if job_id in found and found[job_id].is_whole]
         if len(whole) == len(set(job_ids)) or time.monotonic() + AGAIN_S > until_s:
             return found
@@ -206,18 +201,15 @@ def ask_sacct(job_ids: Sequence[str], wait_s: float = 0.0) -> dict[str, Accounte
     return {}
 
 
-def parse_sacct(text: str) -> dict[str, Accounted]:
-    """Parse ``sacct --parsable2 --noconvert --format=SACCT``: the jobs that are over. A site may print lines before."""
-    header = SACCT.replace(",", "|")
-    _, _, table = text.partition(header + "\n")
-    lines = [*csv.DictReader(io.StringIO(table), SACCT.split(","), delimiter="|", quoting=csv.QUOTE_NONE)]
-    steps: dict[str, list[dict[str, str]]] = {}
-    for line in lines:
-        job_id, _, step = line["JobIDRaw"].partition(".")
+def jobs_over(rows: Sequence[Mapping[str, str]]) -> dict[str, Accounted]:
+    """Return the jobs that are over, from sacct's rows of jobs and job steps."""
+    steps: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        job_id, _, step = row["JobIDRaw"].partition(".")
         if step:
-            steps.setdefault(job_id, []).append(line)
-    jobs = {line["JobIDRaw"]: line for line in lines if line["JobIDRaw"].isdecimal()}
-    found = {job_id: _accounted(line, steps.get(job_id, [])) for job_id, line in jobs.items()}
+            steps.setdefault(job_id, []).append(row)
+    jobs = {row["JobIDRaw"]: row for row in rows if row["JobIDRaw"].isdecimal()}
+    found = {job_id: _accounted(row, steps.get(job_id, [])) for job_id, row in jobs.items()}
     return {job_id: job for job_id, job in found.items() if job is not None}
 
 
@@ -229,7 +221,7 @@ def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> A
     given = tres(line["AllocTRES"] or line["ReqTRES"])
     node_list = "" if line["NodeList"] == "None assigned" else line["NodeList"]
     submit_s, elapsed_s = _unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
-    nodes, cpu_s = given.get("node") or int(line["NNodes"] or 0), _seconds(line["TotalCPU"])
+    nodes, cpu_s = given.get("node") or int(line["NNodes"] or 0), seconds(line["TotalCPU"])
     typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
     figures = {
         "source": "sacct",
@@ -270,15 +262,6 @@ def _unix_time(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return None
-
-
-def _seconds(text: str) -> float | None:
-    """Return ``1-02:03:04`` (93784.0) or ``00:09.389`` (9.389) in seconds; None for another text."""
-    form = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
-    if form is None:
-        return None
-    days, hours, minutes, seconds = (float(part or 0) for part in form.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 # --- What a job did when, from its own files.
@@ -331,25 +314,34 @@ def update(results: Path, wait_s: float = 0.0) -> tuple[JobRow, ...]:
     """Write the rows of jobs that have ended since, and return all rows, by the times of their ends.
 
     A row without sacct's figures is completed as soon as it has them. wait_s: how long to wait for a database that is
-    late. Raises OSError (NotWritten), or ValueError if the file cannot be read.
+    late. Raises OSError (NotWritten).
     """
-    before = read_rows(results)
-    rows = {(row.scale, row.job_id): row for row in before}
-    files = {(file.scale, name): file for name, file in job_files(results)}
-    due = {
-        key: file for key, file in files.items() if key not in rows or (file.slurm_id and rows[key].source == "none")
-    }
+    due = {path: file for path, file in job_files(results) if file.row is None or _may_be_completed(file)}
     accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id], wait_s)
-    for key, file in due.items():
+    for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
+        row = file.row
         if slurm is not None and slurm.is_whole and _is_of(slurm, file):
-            rows[key] = _row(results, key[1], file, slurm.figures, slurm.end_s)
-        elif file.ended_at_s is not None and key not in rows:
-            rows[key] = _row(results, key[1], file, _own_figures(file, file.ended_at_s), file.ended_at_s)
-    found = tuple(sorted(rows.values(), key=lambda row: (row.ended_at, row.job_id)))
-    if found != before:
-        write_rows(results, found)
-    return found
+            row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
+        elif file.ended_at_s is not None and row is None:
+            row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
+        if row is not file.row:
+            write_json(path, file.replace(row=row).model_dump())
+    rows = read_rows(results)
+    if rows:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([[*JobRow.model_fields], *(map(_cell, dict(row).values()) for row in rows)])
+        write_atomically(accounting_file(results), out.getvalue())
+    return rows
+
+
+def _may_be_completed(file: JobFile) -> bool:
+    return file.slurm_id is not None and file.row is not None and file.row.source == "none"
+
+
+def _cell(value: object) -> object:
+    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value
 
 
 def _is_of(slurm: Accounted, file: JobFile) -> bool:
@@ -393,62 +385,27 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     )
 
 
-def _utc(unix_s: float | None) -> str | None:
-    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _utc(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # --- The table.
 
 
 def update_or_warn(results: Path, wait_s: float = 0.0) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
-    """Update, and return all rows; without rows, a warning: the accounting keeps nothing else from going on."""
-    return _or_warn(lambda: update(results, wait_s))
-
-
-def read_or_warn(results: Path) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
-    """Return the rows as they are; without rows, a warning."""
-    return _or_warn(lambda: read_rows(results))
-
-
-def _or_warn(rows: Callable[[], tuple[JobRow, ...]]) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
+    """Update, and return all rows, and a warning if they cannot be written: nothing else shall wait for them."""
     try:
-        return rows(), ()
+        return update(results, wait_s), ()
     except NotWritten as error:
-        return (), (f"{error.filename} cannot be written: {error.strerror}",)
-    except (OSError, ValueError) as error:
-        return (), (f"{error}; move it away, and `snakemake report` writes it again",)
+        return read_rows(results), (f"{error.filename} cannot be written: {error.strerror}",)
+
+
+def read_rows(results: Path) -> tuple[JobRow, ...]:
+    """Return the rows of the jobs that are known to be over, by the times of their ends."""
+    rows = (file.row for _, file in job_files(results) if file.row is not None)
+    return tuple(sorted(rows, key=lambda row: (row.ended_at, row.job_id)))
 
 
 def accounting_file(results: Path) -> Path:
     """Return the path of the table."""
     return results / "accounting.csv"
-
-
-def read_rows(results: Path) -> tuple[JobRow, ...]:
-    """Read the rows; none if there is no file. Raises OSError, or ValueError that names the file."""
-    path = accounting_file(results)
-    try:
-        lines = csv.DictReader(io.StringIO(path.read_text()))
-        if tuple(lines.fieldnames or ()) != COLUMNS:
-            raise ValueError("its columns are others")
-        return tuple(JobRow.model_validate_strings({key: text for key, text in line.items() if text}) for line in lines)
-    except FileNotFoundError:
-        return ()
-    except (csv.Error, ValueError, TypeError) as error:
-        why = first_error(error) if isinstance(error, ValidationError) else error
-        raise ValueError(f"{path}: this is no table of this version: {why}") from None
-
-
-def write_rows(results: Path, rows: Iterable[JobRow]) -> None:
-    """Write the file. Raises NotWritten."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_cell(value) for value in dict(row).values()] for row in rows)
-    write_atomically(accounting_file(results), out.getvalue())
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else str(value)

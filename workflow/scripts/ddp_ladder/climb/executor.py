@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.common.files import NotWritten, shown_path
+from ddp_ladder.common.files import NotWritten, file_text, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
@@ -76,7 +76,7 @@ class LadderJobs:
         if notice := set_aside(os.environ):
             notify(notice)
         self._console = Console()
-        self._watch = JobWatch(ask, cancel, self._console)
+        self._watch = JobWatch(ask, self._console)
         self._submitter = Submitter(self.results, self._console.say)
         plugin: Any = super()
         plugin.__init__(*args, **kwargs)
@@ -159,9 +159,9 @@ class LadderJobs:
         """Cancel every job that was submitted, or is being submitted."""
         submitted = self._submitter.stop()
         self._job_submission_executor.shutdown(wait=True)
-        own = [info for info in active_jobs if self._is_own(info.job)]
-        self._watch.cancel(submitted.union(info.external_jobid for info in own if info.external_jobid))
-        if others := [info for info in active_jobs if info not in own]:
+        if submitted:
+            self._console.say(cancel(sorted(submitted, key=int)))
+        if others := [info for info in active_jobs if not self._is_own(info.job)]:
             super().cancel_jobs(others)  # type: ignore[misc]
 
 
@@ -203,7 +203,6 @@ ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controll
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
-Cancel = Callable[[Iterable[str]], str]  # returns the outcome in words
 
 
 @dataclass
@@ -247,19 +246,14 @@ class WatchedJob:
 
     def slurms_words(self) -> str:
         """Return Slurm's own last message in the log, such as ``Exceeded job memory limit``; empty if there is none."""
-        try:
-            text = self.log.read_text(errors="replace")
-        except OSError:
-            return ""
-        return next(iter(slurms_words(text)[-1:]), "")
+        return "".join(slurms_words(file_text(self.log) or "")[-1:])
 
 
 class JobWatch:
     """The watch of the jobs of one start of the workflow. ``look`` may be called at any rate."""
 
-    def __init__(self, ask: Ask, cancel: Cancel, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Ask, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
-        self._cancel = cancel
         self._console = console
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
@@ -275,12 +269,6 @@ class JobWatch:
 
     def knows(self, job_id: str) -> bool:
         return job_id in self._jobs
-
-    def cancel(self, others: Iterable[str]) -> None:
-        """Cancel every job that is followed, and ``others``, which are not followed yet."""
-        jobs = sorted({*self._jobs, *others}, key=int)
-        if jobs:
-            self._console.say(self._cancel(jobs))
 
     def look(self) -> list[JobEnd]:
         """Print what is new; return the jobs that have ended since the last look."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, plain_variants, variants_of
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, variants_of
 from ddp_ladder.plan.text import changes_in_words
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.keys import Settings
@@ -41,7 +40,7 @@ class Ladder:
         experiment = self.settings.experiment
         return [
             f"{self.results}/runs/{variant}/{mode}/{{scale}}/r{repeat}/record.json"
-            for variant in (*variants_of(experiment, stage), *plain_variants(experiment, stage))
+            for variant in variants_of(experiment, stage)
             for mode in experiment.modes
             for repeat in range(1, experiment.repeats.at_least + 1)
         ]
@@ -63,24 +62,14 @@ class Ladder:
         """The files that the runs wait for: the marker, if there is something to prepare."""
         return [self.data_marker] if self.settings.experiment.workload.prepare else []
 
-    def scales(self, stage: str) -> list[str]:
-        return [str(job.scale) for job in self.plan.stage_jobs(stage)]
-
     def job(self, scale: str) -> ScaleJob:
         return self.plan.job(Scale.parse(scale))
 
     def gate(self, stage: str) -> str:
         return f"{self.results}/gates/{stage}.json"
 
-    @property
-    def last_gate(self) -> str:
-        return self.gate(self.plan.stages[-1])
-
     def records(self, job: ScaleJob) -> list[str]:
         return [f"{self.results}/runs/{run.name}/record.json" for run in job.runs]
-
-    def scale_records(self, scale: str) -> list[str]:
-        return self.records(self.job(scale))
 
     @cached_property
     def runs(self) -> RunRecords:
@@ -105,11 +94,6 @@ class Ladder:
     def preflight_file(self, scale: str) -> str:
         """Return the result of a scale's preflight."""
         return f"{self.results}/preflight/{scale}.json"
-
-    @property
-    def any_scale_pattern(self) -> str:
-        """A regular expression for all scales of the plan."""
-        return "|".join(str(job.scale) for job in self.plan.jobs)
 
     def priority(self, scale: str) -> int:
         """Return a number above 0, higher for a scale that comes earlier in the plan."""
@@ -140,16 +124,15 @@ class Ladder:
         """plan.json if its content is not what the settings give now; empty if it is. Time stamps do not matter."""
         file = f"{self.results}/plan.json"
         try:
-            return [] if read_json(Path(file)) == json.loads(json.dumps(self.plan.to_json())) else [file]
+            return [] if read_json(Path(file)) == self.plan.to_json() else [file]
         except (OSError, ValueError):
             return [file]
 
-    @property
-    def report_options(self) -> list[str]:
-        """The options of report.py that the settings give."""
+    def report_options(self, centre: str | None) -> list[str]:
+        """Return the options of report.py that the settings and this start give."""
         keys = self.settings.experiment.report
-        wanted = {"--epochs": keys.epochs, "--samples": keys.samples}
-        return [part for option, value in wanted.items() if value is not None for part in (option, f"{value:.15g}")]
+        wanted = {"--epochs": keys.epochs, "--samples": keys.samples, "--centre": centre}
+        return [part for option, value in wanted.items() if value is not None for part in (option, str(value))]
 
     @property
     def changes_since_plan(self) -> str:
@@ -163,9 +146,9 @@ class Ladder:
         """Return True if a start for these stages has a run to measure."""
         return any(run.stage in stages for missing in self.to_do.values() for run in missing)
 
-    def scale_pattern(self, stage: str) -> str:
-        """Return a regular expression for the scales of a stage; it matches nothing if the stage is absent."""
-        return "|".join(self.scales(stage)) or "(?!)"
+    def scale_pattern(self, *stages: str) -> str:
+        """Return a regular expression for the scales of these stages; it matches nothing if there are none."""
+        return "|".join(str(job.scale) for job in self.plan.jobs if job.stage in stages) or "(?!)"
 
 
 def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ If another workflow uses this one as a module, that workflow decides on terminal
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import logging
 import os
@@ -21,7 +20,6 @@ from typing import Any
 
 import psutil
 from snakemake.executors.local import Executor as LocalExecutor
-from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.settings.enums import Quietness
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -56,9 +54,6 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
         # (tests/workflow/test_ends_and_locks.py).
         end_on_signals()
         pass_on_at_cancel(LocalExecutor)
-    else:
-        # In a job, Snakemake may wait for itself, and outlive its job (tests/unit/climb/test_interrupts.py).
-        take_sigterm_in_a_thread(JobScheduler)
     return failed_jobs
 
 
@@ -265,20 +260,6 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
         os.write(2, f"{name}: ending what runs; finished runs are kept\n".encode())
     _pass_on(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
     raise EndedBySignal(name)
-
-
-def take_sigterm_in_a_thread(scheduler: type[Any]) -> None:
-    """Let ``scheduler`` of a job's Snakemake take SIGTERM in a thread. Raises AttributeError without its handler.
-
-    The handler takes a lock that the main thread holds for a moment when a child ends, as it does at the same SIGTERM:
-    it would wait for itself, for ever.
-    """
-    end = scheduler.exit_gracefully
-
-    def exit_gracefully(self: Any, *_: object) -> None:
-        _thread.start_new_thread(end, (self,))  # threading.Thread takes locks too
-
-    scheduler.exit_gracefully = exit_gracefully
 
 
 def pass_on_at_cancel(executor: type[Any]) -> None:

@@ -19,7 +19,7 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.slurm.jobs import GONE, NamedJob, ask, job_end_file, jobs_by_name
+from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_end_file, jobs_by_name
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
@@ -127,7 +127,6 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Prob
 # The boxes at the end of a start that failed. A closed gate has a box of its own (gates.gate.closed_box).
 
 MOST_LINES = 8
-AGAIN = "start snakemake again: finished runs are kept"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Shared behaviour of all command lines: exit on a user's mistake, and on a full disk."""
+"""Shared behaviour of all command lines: help, exit on a user's mistake, and on a full disk."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import io
 import os
@@ -42,6 +43,13 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
         return code
 
     return wrapped
+
+
+def parser_of(text: str | None, example: str = "") -> argparse.ArgumentParser:
+    """Return the parser of a command line. text: its help, shown as it is; example: a use of it, below the options."""
+    epilog = f"example: python workflow/scripts/{example}" if example else None
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=text, epilog=epilog, formatter_class=raw)
 
 
 class _Output(io.FileIO):

@@ -195,31 +195,22 @@ def agents_of(nodes: int, agents_per_node: int) -> tuple[Agent, ...]:
     return tuple(Agent(node_rank, local) for node_rank in range(nodes) for local in range(agents_per_node))
 
 
-@dataclass(frozen=True)
 class RunDirectory:
     """One run's directory: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>."""
 
-    path: Path
-
-    @property
-    def run(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def job_script(self) -> Path:
-        return self.path / "job.sh"
-
-    @property
-    def record(self) -> Path:
-        return self.path / "record.json"
-
-    @property
-    def ended(self) -> Path:
-        return self.path / "ended.json"
-
-    @property
-    def ranks(self) -> Path:
-        return self.path / "ranks"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run.json"
+        self.job_script = path / "job.sh"
+        self.record = path / "record.json"
+        self.ended = path / "ended.json"
+        self.progress = path / "progress.json"
+        self.log = path / "train.log"
+        self.attempts = path / "attempts"
+        self.ranks = path / "ranks"
+        self.nodes = path / "nodes"
+        self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
+        self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
 
     def profile(self, rank: int) -> Path:
         """Return the file with what a rank's profiled steps took."""
@@ -229,35 +220,9 @@ class RunDirectory:
         """Return the trace of a rank's profiled steps, for Perfetto."""
         return self.ranks / f"rank{rank}.trace.json.gz"
 
-    @property
-    def nodes(self) -> Path:
-        return self.path / "nodes"
-
-    @property
-    def progress(self) -> Path:
-        return self.path / "progress.json"
-
-    @property
-    def attempts(self) -> Path:
-        return self.path / "attempts"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "train.log"
-
-    @property
-    def launcher_log(self) -> Path:
-        """The output of srun itself."""
-        return self.nodes / "srun.log"
-
     def agent_log(self, agent: Agent, agents: int) -> Path:
         """Return the log of an agent's ranks during the run. With several agents, train.log is merged at the end."""
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
-
-    @property
-    def nccl_log(self) -> Path:
-        """NCCL's own log of each process: NCCL replaces %h with the host and %p with the process."""
-        return self.nodes / "nccl.%h.%p.log"
 
     def nccl_logs(self) -> list[Path]:
         """Return the logs that NCCL wrote."""
@@ -288,6 +253,7 @@ class RunDirectory:
         return self.nodes / f"node{node_rank}.csv"
 
     def agent_end(self, agent: Agent) -> Path:
+        """Return the end record of an agent."""
         return self.nodes / f"{agent.stem}.json"
 
 

@@ -72,14 +72,6 @@ class UserError(Exception):
         super().__init__("\n\n".join(str(problem) for problem in self.problems))
 
 
-class Refused(UserError):
-    """A valid start that is refused now: it has to wait, or to be another one. Shown in the ladder's box."""
-
-    def __init__(self, verdict: str, found: str, next_step: str) -> None:
-        super().__init__(Problem("snakemake", verdict, found=found, next=next_step))
-        self.args = (box((("verdict", verdict), ("found", found), ("next", next_step))),)
-
-
 _CONTROL_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, a move of the cursor
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # a title, a link

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from ddp_ladder.common.files import file_text
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals with which a person, a terminal or Slurm ends a process."""
 
@@ -131,10 +133,7 @@ class ProcessId:
 
 
 def _boot() -> str:
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return (file_text(_PROC / "sys/kernel/random/boot_id") or "").strip()
 
 
 def _name_space() -> str:

@@ -6,9 +6,8 @@ ddp_ladder_instrument has the same two expressions, as neither package imports t
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 HIDDEN = "***"
@@ -47,12 +46,3 @@ def without_values(text: str, environment: Mapping[str, str]) -> str:
 def redacted(text: str) -> str:
     """Return text that quotes a program, without passwords and tokens."""
     return re.sub(IN_TEXT, rf"\1{HIDDEN}", text)
-
-
-def redacted_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return arguments of a script for people, without the values of options such as --api-key."""
-    shown = []
-    for before, word in itertools.pairwise(("", *arguments)):
-        is_value = before.startswith("-") and is_secret_name(before) and not word.startswith("-")
-        shown.append(HIDDEN if is_value and not word.isdecimal() else redacted(word))
-    return tuple(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, with_config
@@ -18,7 +19,6 @@ from ddp_ladder.settings.keys import (
     GateThresholds,
     Hang,
     Monitor,
-    Node,
     Preflight,
     Settings,
     Slurm,
@@ -26,7 +26,7 @@ from ddp_ladder.settings.keys import (
     Variant,
     Workload,
 )
-from ddp_ladder.settings.placeholders import expand, whole_number
+from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
 from ddp_ladder.settings.terms import (
     DEFAULT_LOG_MB,
     ONE_GPU,
@@ -259,8 +259,9 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
         runs=tuple(run for run in runs if run.repeat <= repeats.at_least),
         more=tuple(run for run in runs if run.repeat > repeats.at_least),
         until_percent=repeats.until_percent,
-        cpus=max(1, _share(node.cpus, gpus, node)),
-        memory_mb=None if node.memory_mb is None else max(1, _share(node.memory_mb, gpus, node)),
+        # The same share per GPU at every scale.
+        cpus=max(1, node.cpus * gpus // node.gpus),
+        memory_mb=None if node.memory_mb is None else max(1, node.memory_mb * gpus // node.gpus),
         gres=None if node.gres is None else f"{node.gres}:{gpus}",
         node_gpus=node.gpus,
         slurm=settings.site.slurm.overridden(stage.slurm),
@@ -272,19 +273,13 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
     )
 
 
-def _share(amount: int, gpus: int, node: Node) -> int:
-    """Return the share of a node's cores or memory that its GPUs get: the same per GPU at every scale."""
-    return amount * gpus // node.gpus
-
-
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:
-    """Return the runs of a scale, repeats outermost, each with all variants and modes, and the plain baseline."""
-    experiment = settings.experiment
-    launched, plain = variants_of(experiment, stage.name), plain_variants(experiment, stage.name)
+    """Return the runs of a scale, repeats outermost, each with all variants and modes."""
+    experiment, variants = settings.experiment, variants_of(settings.experiment, stage.name)
     # The plain baseline comes last in the first repeat: what the default variant took says when it has hung.
-    measured = [(mode, name) for variants in (launched, plain) for mode in experiment.modes for name in variants]
+    measured = sorted(product(experiment.modes, variants), key=lambda run: run[1] == PLAIN_VARIANT)
     return tuple(
-        _resolve(settings, stage, scale, (name, {**launched, **plain}[name]), mode, repeat)
+        _resolve(settings, stage, scale, (name, variants[name]), mode, repeat)
         for repeat in range(1, experiment.repeats.most + 1)
         for mode, name in balanced(measured, repeat)
     )
@@ -302,34 +297,23 @@ def balanced(items: Sequence[Item], repeat: int) -> Sequence[Item]:
 
 
 def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
-    """Return the variants that a stage measures: one process alone cannot use several nodes."""
+    """Return the variants that a stage measures. One process alone cannot use several nodes.
+
+    The plain baseline is one of them in stage1, if that is one GPU, unless measure.plain_baseline is false.
+    """
     several_nodes = any(scale.nodes > 1 for one in experiment.ladder if one.name == stage for scale in one.scales)
     given = experiment.variants.items()
-    return {name: variant for name, variant in given if not (several_nodes and variant.launcher == "python")}
-
-
-def plain_variants(experiment: Experiment, stage: str) -> dict[str, Variant]:
-    """Return the plain baseline in stage1, if that is one GPU, unless measure.plain_baseline is false."""
-    if stage != STAGES[0] or experiment.first_scale != ONE_GPU or not experiment.measure.plain_baseline:
-        return {}
-    return {PLAIN_VARIANT: experiment.variants[REFERENCE_VARIANT].replace(launcher="python")}
+    found = {name: variant for name, variant in given if not (several_nodes and variant.launcher == "python")}
+    if stage == STAGES[0] and experiment.first_scale == ONE_GPU and experiment.measure.plain_baseline:
+        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher="python")
+    return found
 
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
     """Return the values of a run's placeholders; paths are relative to its working directory."""
-    of_run = (
-        "batch_per_gpu",
-        "global_batch",
-        "nodes",
-        "gpus_per_node",
-        "world_size",
-        "threads_per_rank",
-        "seed",
-        "backend",
-    )
-    paths = {"run_dir": run_dir, "data_dir": data_dir, "start_dir": start_dir}
-    lr = None if spec.lr is None else f"{spec.lr:.10g}"
-    return {**{name: getattr(spec, name) for name in of_run}, **paths, "lr": lr}
+    paths = dict(zip(PATHS, (run_dir, data_dir, start_dir), strict=True))
+    of_run = {name: getattr(spec, name) for name in NAMES if name not in PATHS}
+    return {**of_run, **paths, "lr": None if spec.lr is None else f"{spec.lr:.10g}"}
 
 
 def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddp_ladder.common.formats import count, in_short, significant
-from ddp_ladder.common.redaction import redacted_arguments
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
@@ -90,7 +90,7 @@ def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
         threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"
         lines.append(f"  {job.scale}: {run.launcher}, {run.backend}, {batch}{rate}, {threads}")
         where = f"  (in {run.directory})" if run.directory is not None else ""
-        lines.append(f"    {' '.join((run.script, *redacted_arguments(run.args)))}{where}")
+        lines.append(f"    {redacted(' '.join((run.script, *run.args)))}{where}")
     return lines
 
 

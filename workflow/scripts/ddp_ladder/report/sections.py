@@ -333,9 +333,9 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     if notes := _notes(view.runs):
         yield Block(items=notes, style="notes")
     if view.results.jobs:
-        headings = tuple(map(view.of_device, accounting.HEADINGS))
-        rows = tuple(map(accounting.cells, view.results.jobs))
-        yield Block(heading="Jobs", name="Jobs", headings=headings, rows=rows, style="jobs")
+        jobs = [*map(accounting.cells, view.results.jobs)]
+        rows = tuple(tuple(cells.values()) for cells in jobs)
+        yield Block(heading="Jobs", name="Jobs", headings=tuple(map(view.of_device, jobs[0])), rows=rows, style="jobs")
         text = (
             f"{accounting.totals(view.results.jobs, view.unit)}. All columns of the jobs are in results/accounting.csv."
         )

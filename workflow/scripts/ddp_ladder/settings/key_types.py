@@ -2,12 +2,9 @@
 
 # Without `from __future__ import annotations`, as keys.
 
-import ast
-import inspect
-import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -41,7 +38,7 @@ class Section(Model, defer_build=True):
     A key that is left empty has its default, unless null is one of its values.
     """
 
-    model_config = ConfigDict(regex_engine="python-re")
+    model_config = ConfigDict(regex_engine="python-re", use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -56,22 +53,9 @@ class Section(Model, defer_build=True):
         return known is not None and not known.is_required() and type(None) not in get_args(known.annotation)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        # Not pydantic's use_attribute_docstrings, which reads the source at every import.
-        json_schema = handler(schema)
-        keys = handler.resolve_ref_schema(json_schema)["properties"]
-        for section in reversed([base for base in cls.__mro__ if issubclass(base, Section)]):
-            for key, text in _texts_below(section):
-                keys[key]["description"] = text
-        return json_schema
-
-
-def _texts_below(section: type) -> Iterator[tuple[str, str]]:
-    """Yield the keys in a section's source with the text below each."""
-    (body,) = ast.parse(inspect.getsource(section)).body
-    for key, text in itertools.pairwise(body.body):  # type: ignore[attr-defined]
-        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
-            yield key.target.id, " ".join(ast.literal_eval(text.value).split())  # type: ignore[union-attr]
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for key in cls.model_fields.values():
+            key.description = key.description and " ".join(key.description.split())  # one line
 
 
 def refused(what: str, advice: str) -> PydanticCustomError:

@@ -55,6 +55,18 @@ from ddp_ladder.settings.terms import (
 )
 from ddp_ladder.settings.yaml import Document
 
+
+class SettingsFile(Section):
+    """What a whole file holds."""
+
+    _file: Path = PrivateAttr(default=Path("the settings"))
+
+    @property
+    def file(self) -> Path:
+        """The file that was read."""
+        return self._file
+
+
 # cluster.yaml
 
 
@@ -150,7 +162,7 @@ class Network(Section):
     """Environment variables that the site's network needs; values may contain placeholders."""
 
 
-class Site(Section, title="The site"):
+class Site(SettingsFile, title="The site"):
     """A cluster, or this machine."""
 
     site: Name = Field(examples=["local"])
@@ -161,12 +173,6 @@ class Site(Section, title="The site"):
     network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
     launcher: Literal["torchrun", "srun"] = "torchrun"
     """torchrun starts one agent per node, srun starts one process per GPU."""
-    _file: Path = PrivateAttr(default=Path("config/cluster.yaml"))
-
-    @property
-    def file(self) -> Path:
-        """The file that was read."""
-        return self._file
 
 
 # config.yaml
@@ -417,7 +423,7 @@ class Report(Section):
     """Samples of the whole training, in place of epochs."""
 
 
-class Experiment(Section, title="The experiment"):
+class Experiment(SettingsFile, title="The experiment"):
     """What to train, at which scales, how often, and the thresholds of the gates between stages."""
 
     results: Directory = "results"
@@ -440,12 +446,6 @@ class Experiment(Section, title="The experiment"):
     variants: _Variants = Field(default_factory=lambda: {"default": Variant()})
     """Named sets of overrides that are measured side by side; the gates judge "default"."""
     preflight: Preflight = Field(default_factory=Preflight, examples=[{"enabled": False}])
-    _file: Path = PrivateAttr(default=Path("config/config.yaml"))
-
-    @property
-    def file(self) -> Path:
-        """The file that was read."""
-        return self._file
 
     @property
     def ladder(self) -> tuple[Stage, ...]:

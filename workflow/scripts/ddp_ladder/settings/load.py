@@ -39,7 +39,8 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
     experiment, site = _validated([(config, Experiment), (cluster, Site)])
     experiment._file, site._file = config.file, cluster.file
     settings = Settings(experiment, site, config, cluster)
-    _raise_if_any(list(conflicts(settings)))
+    if problems := list(conflicts(settings)):
+        raise UserError(problems)
     return settings
 
 
@@ -71,11 +72,6 @@ def _typed(value: Any, path: KeyPath) -> Any:
     return yaml.scalar(value) if isinstance(value, str) and AS_TYPED.isdisjoint(path[:-1]) else value
 
 
-def _raise_if_any(problems: list[Problem]) -> None:
-    if problems:
-        raise UserError(problems)
-
-
 def _overridden(document: Document, overrides: Mapping[str, Any], origin: Document | None = None) -> Document:
     """Return the document with ``overrides`` on top, and the keys replaced. origin: None for the command line."""
     replaced: set[KeyPath] = set()
@@ -103,7 +99,8 @@ def _validated(checked: Sequence[tuple[Document, type[Model]]]) -> list[Any]:
         except ValidationError as errors:
             found = [_explained(error, document, model) for error in errors.errors() if not _follows(error)]
             problems += [problem for _, problem in sorted(found, key=lambda item: item[0])]
-    _raise_if_any(problems)
+    if problems:
+        raise UserError(problems)
     return values
 
 

@@ -5,21 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-NAMES: tuple[str, ...] = (
-    "batch_per_gpu",
-    "global_batch",
-    "lr",
-    "nodes",
-    "gpus_per_node",
-    "world_size",
-    "threads_per_rank",
-    "run_dir",
-    "data_dir",
-    "start_dir",
-    "seed",
-    "backend",
-)
 NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "threads_per_rank")
+PATHS = ("run_dir", "data_dir", "start_dir")
+NAMES = (*NUMBERS, *PATHS, "seed", "backend")
 
 _TOKEN = re.compile(r"(?P<escaped>\{\{|\}\})|\{(?P<name>[^{}]*)\}|(?P<stray>[{}])")
 

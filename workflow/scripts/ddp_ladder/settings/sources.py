@@ -13,7 +13,6 @@ from ddp_ladder.common.files import CENTRES, located
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import OVERLAY, load_settings
-from ddp_ladder.settings.yaml import shown
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
@@ -44,11 +43,6 @@ class Sources:
             f"--cluster={self.cluster}",
             f"--overrides={json.dumps(self.overrides, sort_keys=True)}",
         ]
-
-    @property
-    def report_options(self) -> list[str]:
-        """The options of report.py that no settings file has."""
-        return [] if self.centre is None else ["--centre", self.centre]
 
     def load(self) -> Settings:
         """Read and check the settings. Raises UserError."""
@@ -122,12 +116,3 @@ def centre_file(name: str) -> Path:
 
 def _file(name: object) -> Path:
     return Path(located(Path(str(name)).expanduser()))
-
-
-def check_checkout(*directories: Path) -> None:
-    """Raise UserError if Snakemake would take a part of a directory's path for a wildcard."""
-    for directory in map(str, directories):
-        if "{" in directory or "}" in directory:
-            what = "a brace in the path of the checkout: Snakemake takes it for a wildcard"
-            advice = "rename the directory, or move the checkout to another one; the results move with it"
-            raise UserError(Problem(shown(directory), what, None, "a path without { and }", advice))

@@ -100,7 +100,7 @@ def read(file: Path) -> Document:
     )
     advice += 'and placeholders such as "{lr}" in quotes'
     try:
-        root = yaml.compose(file.read_bytes().decode("utf-8-sig"), Loader=_Loader)
+        root = yaml.compose(file.read_bytes().decode("utf-8-sig"), Loader=yaml.BaseLoader)
         if isinstance(root, yaml.MappingNode):
             return Document(file, _mapping(root, (), lines), lines)
         what, advice = "the file is empty, or holds no keys", f"restore the shipped file: git checkout -- {file}"
@@ -116,16 +116,6 @@ def read(file: Path) -> Document:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: not UTF-8
         what = f"the file cannot be read: {getattr(error, 'strerror', None) or ' '.join(str(error).split())}"
     raise UserError(Problem(printable(f"{file}{place}"), what, None, allowed, advice))
-
-
-class _Loader(yaml.BaseLoader):
-    """A loader of nodes with untyped scalars. It refuses aliases, which can multiply."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="an alias; write the value again in its place", problem_mark=mark)
-        return super().compose_node(parent, index)
 
 
 def _mapping(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.slurm.query import MARK, SlurmError, run_command, squeue, unknown, unreadable
+from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -31,7 +31,6 @@ _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* 
 _OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
 
 _SQUEUE = "iTSNr"
-_SACCT = "JobIDRaw|State|NodeList|Reason"
 
 
 @dataclass(frozen=True)
@@ -59,23 +58,23 @@ class Advice:
     next: str
 
 
-_AGAIN = "start snakemake again: finished runs are kept"
+AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
-    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {_AGAIN}"),
-    "FAILED": Advice("its batch script failed", f"the job's log shows why; then {_AGAIN}"),
-    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {_AGAIN}"),
+    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
+    "FAILED": Advice("its batch script failed", f"the job's log shows why; then {AGAIN}"),
+    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {AGAIN}"),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
     ),
     "PREEMPTED": Advice(
         "a job of higher priority took its nodes",
-        f"{_AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
+        f"{AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
     ),
     "TIMEOUT": Advice("its time was up", "raise stages.{stage}.runtime in config.yaml and start snakemake again"),
-    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {_AGAIN}"),
+    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {AGAIN}"),
 }
-_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", _AGAIN)
+_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", AGAIN)
 
 
 def slurms_words(log: str) -> list[str]:
@@ -151,26 +150,9 @@ def cancel(job_ids: Iterable[str]) -> str:
 
 
 def job_state(state: str, start: str, nodes: str, reason: str) -> JobState:
-    """Return the state from squeue's fields."""
-    return JobState(state, "" if reason == "None" else reason, nodes, "" if start == "N/A" else start)
-
-
-def parse_sacct(text: str) -> dict[str, JobState]:
-    """Parse lines ``id|state|nodes|reason`` after their header; a state may have more words: ``CANCELLED by 1000``.
-
-    Other lines are messages of the site. Raises SlurmError if there is no header.
-    """
-    lines = text.splitlines()
-    if _SACCT not in lines:
-        raise unreadable("sacct", text)
-    found = {}
-    for line in lines[lines.index(_SACCT) + 1 :]:
-        if not re.match(r"\d+\|[A-Z_]+.*\|.*\|", line):
-            continue
-        job, state, nodes, reason = line.split("|", 3)
-        nodes = "" if nodes == "None assigned" else nodes
-        found[job] = JobState(state.partition(" ")[0], "" if reason == "None" else reason, nodes)
-    return found
+    """Return the state from Slurm's fields."""
+    place = "" if nodes == "None assigned" else nodes
+    return JobState(state, "" if reason == "None" else reason, place, "" if start == "N/A" else start)
 
 
 def _queued(job_ids: list[str], within_s: float | None) -> dict[str, JobState]:
@@ -192,15 +174,14 @@ def _accounted(job_ids: list[str]) -> dict[str, JobState]:
 
     Raises SlurmError for no answer: accounting that hangs may know the job.
     """
-    fields = _SACCT.replace("|", ",")
-    command = ["sacct", "--allocations", "--parsable2", f"--jobs={','.join(job_ids)}", f"--format={fields}"]
     try:
-        printed = run_command(command)
+        rows = sacct("JobIDRaw,State,NodeList,Reason", "--allocations", f"--jobs={','.join(job_ids)}")
     except SlurmError as error:
         if error.is_undecided:
             raise
         return {}  # a Slurm without slurmdbd has sacct too, which then fails
-    return parse_sacct(printed)
+    # A state may have more words: CANCELLED by 1000.
+    return {job: job_state(state.partition(" ")[0], "", *rest) for job, state, *rest in map(dict.values, rows)}
 
 
 # The end of a scale's job, results/jobs/<scale>.json: the gate shows it for a scale without records. The file exists
@@ -223,7 +204,7 @@ class JobEnd:
     nodes: str = ""
     reason: str = ""  # Slurm's
     why: str = ""
-    next: str = "start snakemake again: finished runs are kept"
+    next: str = AGAIN
 
     @property
     def in_words(self) -> str:
@@ -378,30 +359,27 @@ class Submitter:
     def _submit(self, wanted: Submission) -> str:
         failed: SlurmError | None = None
         for turn, pause_s in enumerate((0.0, *PAUSES_S)):
-            refused = failed is not None and not failed.is_undecided
             try:
-                found = self._look(wanted, 0.0 if refused else pause_s)
+                found = self._look(wanted, pause_s)
             except SlurmError as silent:
                 if self._stopped_s is not None:
                     break
-                if not refused:
-                    self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
-                    continue  # a second job may be one too many
-                found = None
+                self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
+                continue  # a second job may be one too many
             if found:
                 self._say(f"{wanted.label}: job {found} is in the queue all the same")
                 return found
-            if refused:
-                raise NotSubmitted(str(failed), "correct what sbatch names: `slurm` and `node` in cluster.yaml")
             if self._stopped_s is not None:
                 raise Stopped
             if turn == len(PAUSES_S):
-                continue
+                break
             try:
                 return self._sbatch(wanted, again=failed is not None)
             except SlurmError as error:
+                if not error.is_undecided:
+                    advice = "correct what sbatch names: `slurm` and `node` in cluster.yaml"
+                    raise NotSubmitted(str(error), advice) from None
                 failed = error
-            if failed.is_undecided:
                 self._say(f"{wanted.label}: {failed}; looking whether it was submitted")
         raise NotSubmitted(
             f"{failed or 'squeue does not answer'}; given up after {duration(sum(PAUSES_S))}",

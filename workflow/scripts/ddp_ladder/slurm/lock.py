@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.common.messages import Problem, Refused, UserError
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.process import ProcessId
 
 BEAT_S = 5.0  # how often a holder touches its lock
@@ -125,10 +125,7 @@ def look(lock: Lock) -> Held | None:
     holder = None if newest is None else _read(newest)
     if newest is None or holder is None:
         return None
-    alive = holder.process.is_alive()
-    if alive is None:
-        alive = time.time() - _touched_s(newest) < SEEN_AFTER_S
-    return Held(holder, alive and not holder.ended)
+    return Held(holder, _is_alive(holder, newest, lambda path: time.time() - _touched_s(path) < SEEN_AFTER_S))
 
 
 def is_held(lock: Lock) -> bool:
@@ -169,12 +166,12 @@ def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterato
                 write_json(path, asdict(replace(mine, ended=True)))
 
 
-def _is_alive(holder: Holder | None, path: Path) -> bool:
-    """Return True if the holder of a lock lives; for one of another machine it may take SILENT_AFTER_S to know."""
+def _is_alive(holder: Holder | None, path: Path, beats: Callable[[Path], bool]) -> bool:
+    """Return True if the holder of a lock lives. beats: tells it from the lock, for one of another machine."""
     if holder is not None and holder.ended:
         return False
     alive = holder.process.is_alive() if holder else None
-    return _beats(path) if alive is None else alive
+    return beats(path) if alive is None else alive
 
 
 def _beats(path: Path) -> bool:
@@ -207,7 +204,7 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
         if newest is not None:
             if holder is None or (not holder.ended and holder.process.is_alive() is None):
                 say(f"{lock.label}: {newest} is held by {holder or 'a job'}; looking whether that is alive")
-            if _is_alive(holder, newest):
+            if _is_alive(holder, newest, _beats):
                 # Its start may have been killed, and it may be ending its processes on this machine.
                 may_end = holder and holder.slurm_id in (None, mine.job_id) and holder.process.is_alive()
                 if not may_end or time.monotonic() >= until_s:
@@ -234,16 +231,13 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
 
 def _refusal(lock: Lock, path: Path) -> UserError:
     holder = _read(path)
-    found = f"{holder or 'a holder that cannot be read'} ({path})"
     end = holder.how_to_end_it if holder else "SIGTERM to its process"
-    if lock.name == START:
-        verdict = "not started: another start is at work on these results"
-        return Refused(verdict, found, f"wait for it, or end it as Ctrl-C does: {end}")
+    who = "start" if lock.name == START else "job"
     return UserError(
         Problem(
             lock.label,
-            f"another job holds {lock.what}, and a second one would write to the same files",
-            found=found,
+            f"another {who} holds {lock.what}, and a second one would write to the same files",
+            found=f"{holder or 'a holder that cannot be read'} ({path})",
             next=f"wait for it, or end it with {end}; then start snakemake again",
         )
     )

@@ -136,6 +136,20 @@ def squeue(fields: str, *options: str, within_s: float | None = None) -> list[li
     return rows[1:]
 
 
+def sacct(fields: str, *options: str, within_s: float | None = None) -> list[dict[str, str]]:
+    """Return sacct's rows, one per job or job step, by the names of ``fields``; the last one may hold a ``|``.
+
+    Raises SlurmError, also without the header, which proves an answer. Other lines are messages of the site.
+    """
+    names = fields.split(",")
+    printed = run_command(["sacct", "--parsable2", *options, f"--format={fields}"], within_s)
+    header, lines = "|".join(names), printed.splitlines()
+    if header not in lines:
+        raise unreadable("sacct", printed)
+    rows = [line.split("|", len(names) - 1) for line in lines[lines.index(header) + 1 :] if line[:1].isdecimal()]
+    return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+
+
 def no_job(job_id: str, found: str) -> Problem:
     """Return the problem of an allocation that Slurm does not know."""
     return Problem(
@@ -199,12 +213,12 @@ def _memory_mb(text: str) -> int:
 
 
 def seconds(text: str) -> float | None:
-    """Return a time limit, ``[[days-]hours:]minutes:seconds``, in seconds; None for no limit."""
-    form = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
+    """Return a time, ``[[days-]hours:]minutes:seconds``, in seconds; None for no limit (UNLIMITED, NOT_SET)."""
+    form = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if form is None:
-        return None  # UNLIMITED, NOT_SET
-    days, hours, minutes, secs = (int(part or 0) for part in form.groups())
-    return ((days * 24.0 + hours) * 60 + minutes) * 60 + secs
+        return None
+    days, hours, minutes, secs = (float(part or 0) for part in form.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + secs
 
 
 def host_names(text: str) -> Iterator[str]:

@@ -43,11 +43,8 @@ NO_JOB_OF_SLURM = 100_000_000
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for srun."""
-    return {key: value for key, value in environment.items() if not _default_of_srun(key)}
-
-
-def _default_of_srun(key: str) -> bool:
-    return key.startswith(("SLURM_", "SRUN_")) and key not in KEPT
+    defaults = ("SLURM_", "SRUN_")
+    return {key: value for key, value in environment.items() if key in KEPT or not key.startswith(defaults)}
 
 
 def sbatch_options(job: ScaleJob, own: Mapping[str, str], tasks_per_node: int = 1) -> list[str]:
