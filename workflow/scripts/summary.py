@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.accounting.jobs import read_or_warn
-from ddp_ladder.analysis.forecast import error_rows, forecast_errors, planned_forecasts
+from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.command import command
 from ddp_ladder.common.formats import full_stop
@@ -36,12 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     points = [point for point in found.points if not point.is_plain]
     report = results / "report"
     print()
-    print(headline(found, points).text)
+    print(headline(found).text)
     for one in outlooks(plan, points):
         print(f"Predicted, not measured: {full_stop(one.in_words)}")
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
-    for place, forecast, measured in error_rows(forecast_errors(planned_forecasts(results, plan), points)):
+    for place, forecast, measured in error_rows(planned_forecasts(results, plan), points):
         print(f"forecast {place}: {forecast}; {measured}")
     rows, warnings = read_or_warn(results)
     for line in terminal_lines(plan, rows, results):

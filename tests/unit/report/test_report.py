@@ -24,7 +24,7 @@ from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth, looks
 from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.report.view import gate_rows, headline, make_view
+from ddp_ladder.report.view import ReportView, gate_rows, headline
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_records import (
@@ -82,7 +82,7 @@ def open_gates(*stages: str) -> list[dict[str, Any]]:
 
 
 def words(results: LadderResults) -> str:
-    text = headline(results, scale_points(results.plan.runs, results.records)).text
+    text = headline(results).text
     return text.replace("\u00a0", " ").replace("\u2013", "-")
 
 
@@ -232,7 +232,7 @@ def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
     assert words(results) == (
         "Stopped at the gate of stage 2: 1x2 efficiency 0.41, wanted at least 0.80 (stages.stage2.gate.min_efficiency)."
     )
-    line = headline(results, scale_points(results.plan.runs, results.records))
+    line = headline(results)
     assert (line.kind, line.next) == ("stopped", "fix it")
 
 
@@ -261,7 +261,7 @@ def test_headline_takes_the_reference_variant_for_the_cause() -> None:
 
 def test_headline_when_nothing_worked() -> None:
     results = CASES["all failed"]()
-    line = headline(results, scale_points(results.plan.runs, results.records))
+    line = headline(results)
     assert line.kind == "failed"
     assert line.text.startswith("Nothing could be measured: 9 runs failed. Rank 1: RuntimeError")
     assert line.next == "read train.log, fix the cause, and start snakemake again"
@@ -269,7 +269,7 @@ def test_headline_when_nothing_worked() -> None:
 
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
-    points = scale_points(results.plan.runs, results.records)
+    points = results.points
     busy = ScaleFinding(
         kind="other processes",
         place="pc",
@@ -278,7 +278,8 @@ def test_headline_says_that_other_processes_used_the_machine() -> None:
         repeats=3,
         of=3,
     )
-    line = headline(results, [*points[:-1], replace(points[-1], findings=(busy,))])
+    vars(results)["points"] = [*points[:-1], replace(points[-1], findings=(busy,))]
+    line = headline(results)
     assert (line.kind, line.next) == ("doubtful", "end them")
     assert f"Not measured alone: at {points[-1].scale}, {busy.in_words}." in line.text
 
@@ -286,7 +287,7 @@ def test_headline_says_that_other_processes_used_the_machine() -> None:
 def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
     records = [make_record(s, rate(s), fingerprint={"num_workers": 8} if s.world_size > 1 else None) for s in SPECS]
     results = found(SPECS, records, open_gates("stage1", "stage2", "stage3"))
-    line = headline(results, scale_points(results.plan.runs, results.records))
+    line = headline(results)
     assert line.kind == "doubtful"
     assert "num_workers: 0 at 1x1, 8 at 2x1" in line.text
     assert "efficiency [" not in line.text
@@ -371,7 +372,7 @@ def test_the_report_shows_what_each_field_is_at_each_scale() -> None:
         records[5] = records[4].replace(
             spec=SPECS[5], fingerprint={key: value for key, value in FIELDS.items() if key != field}
         )
-        rows = {name: words for name, _, words in make_view(found(SPECS[:6], records), TODAY).measured}
+        rows = {name: words for name, _, words in ReportView(found(SPECS[:6], records), TODAY).measured}
         assert rows.pop("steps").startswith("130 (8,320 samples) (1x1); 130 (16,640 samples)")
         assert [words for words in rows.values() if words.endswith("(1x2 r3)")], field
 
@@ -421,7 +422,7 @@ def test_records_that_are_lost_are_not_called_unmeasured(
         write_run(tmp_path, spec)
         spoil(tmp_path / "runs" / spec.name / "record.json")
     results = read_results(tmp_path, plan)
-    assert headline(results, scale_points(plan.runs, results.records)).text.lower().startswith(told.lower())
+    assert headline(results).text.lower().startswith(told.lower())
 
 
 # Pictures

@@ -25,12 +25,11 @@ from ddp_ladder.report.document import Block, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.sections import (
-    Prediction,
     explained,
     runs_csv,
     sections,
 )
-from ddp_ladder.report.view import ReportView, make_view
+from ddp_ladder.report.view import ReportView
 from make_machine import make_machine
 from make_records import (
     JOB_ID,
@@ -79,12 +78,11 @@ def view_of(
         )
         for spec in make_specs(list(rates), **changes)  # type: ignore[arg-type]
     ]
-    return make_view(results_of(records, work=work or Work()), TODAY)
+    return ReportView(results_of(records, work=work or Work()), TODAY)
 
 
-def section_of(view: ReportView, title: str, prediction: Prediction | None = None) -> Section | None:
-    found = sections(view, (), prediction or Prediction(), None)
-    return next((each for each in found if each.title == title), None)
+def section_of(view: ReportView, title: str) -> Section | None:
+    return next((each for each in sections(view, ()) if each.title == title), None)
 
 
 def rows_of(block: Block) -> list[dict[str, str]]:
@@ -107,7 +105,7 @@ def table(view: ReportView, title: str, name: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
-    view = make_view(results_of(ladder(["default", "gloo"])), TODAY)
+    view = ReportView(results_of(ladder(["default", "gloo"])), TODAY)
     assert [view.place(point) for point, _ in explained(view)] == [
         "2x2 weak default", "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
     ]  # fmt: skip
@@ -145,7 +143,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
         "Cost, strong scaling",
     ]
     assert {len(block.rows) for block in section.blocks} == {8}
-    assert [text.partition(" (")[0] for _, text in recommendations(view, Prediction())] == [
+    assert [text.partition(" (")[0] for kind, text in recommendations(view) if kind] == [
         "2x4 weak default", "2x4 strong default",
     ]  # fmt: skip
 
@@ -160,7 +158,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
 )
 def test_what_a_training_takes(work: Work, told: str) -> None:
     view = view_of(RATES, work=work)
-    assert any(told in text for _, text in recommendations(view, Prediction()))
+    assert any(told in text for _, text in recommendations(view))
     costs = table(view, "Cost", "Cost")
     assert ("time to solution" in costs["2x4"]) == (work.total is not None)
 
@@ -213,7 +211,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
         ended_at="2026-11-22T14:12:02Z", elapsed_s=720.0, runs_planned=1, runs_measured=1, runs_ok=1,
         preflight_s=5.0, startup_s=10.0, training_s=600.0, gpu_hours_held=0.2, gpu_hours_training=0.17,
     )  # fmt: skip
-    view = make_view(results_of(ladder(), jobs=(row,)), TODAY)
+    view = ReportView(results_of(ladder(), jobs=(row,)), TODAY)
     section = section_of(view, "What the runs used")
     assert section
     (block,) = (block for block in section.blocks if block.name == "Jobs")
@@ -225,7 +223,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
 
 def test_alike_nodes_are_one_line_with_their_places() -> None:
     machines = {"1x1": (make_machine("1x1"),), "2x2": (make_machine("2x2"), make_machine("2x2", node="node2"))}
-    rows = make_view(results_of(ladder(), machines=machines), TODAY).machine_rows
+    rows = ReportView(results_of(ladder(), machines=machines), TODAY).machine_rows
     assert len(rows) == len({words for _, words in rows})
     assert "2x2: " in rows[0][0]
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.groups import Good, Group, Groups, groups_of
-from ddp_ladder.gates.interval import KNOWN, LogMean, Variance, ends
+from ddp_ladder.gates.groups import Good, Group, Groups, groups_of, with_one_statistic
+from ddp_ladder.gates.interval import LogMean, Variance, ends
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import distinct_words, must_match
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
+from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
@@ -78,8 +78,6 @@ def _probability(mean: float, variance: Variance) -> float:
     if not variance.value:
         return 0.0 if mean else 1.0
     errors = abs(mean) / math.sqrt(variance.value)
-    if variance.freedom >= KNOWN:
-        return math.erfc(errors / math.sqrt(2))
     from scipy.special import stdtr  # takes half a second
 
     return 2 * float(stdtr(variance.freedom, -errors))
@@ -167,10 +165,6 @@ class Comparison:
     is_paired: bool
     missing: tuple[str, ...] = ()
 
-    @property
-    def has_ratios(self) -> bool:
-        return any(panel.compared for panel in self.panels)
-
 
 def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
     """Return the panel with its rows judged together, the fastest first."""
@@ -185,7 +179,7 @@ def _speed(row: Compared) -> float:
 
 def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``."""
-    (groups,) = _with_one_statistic(_groups(plan, records))
+    (groups,) = with_one_statistic([_groups(plan, records)], lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
@@ -193,15 +187,6 @@ def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
         rows = tuple(_compared(group, reference, REFERENCE_VARIANT, in_pairs=True) for group in own)
         panels.append(_panel(mode, scale, rows))
     return Comparison(tuple(panels), REFERENCE_VARIANT, is_paired=True)
-
-
-def _with_one_statistic(*several: Groups) -> list[Groups]:
-    """Give all groups of a mode one statistic, so that they have ratios: samples / time if any of them needs it."""
-    needed = {mode for groups in several for (mode, _, _), group in groups.items() if group.needs_samples_per_time}
-    return [
-        {key: replace(group, statistic=SAMPLES_PER_TIME) if key[0] in needed else group for key, group in each.items()}
-        for each in several
-    ]
 
 
 def _measured(group: Group) -> Compared:
@@ -275,12 +260,12 @@ class Folder:
 
 def compare_results(before: Folder, after: Folder) -> Comparison:
     """Return each variant, mode and scale that both folders have: the second one's over the first one's."""
-    there, here = _with_one_statistic(*(_groups(each.plan, each.records) for each in (before, after)))
+    both = [_groups(each.plan, each.records) for each in (before, after)]
+    there, here = with_one_statistic(both, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in here):
-        both = [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]
-        if both:
-            rows = tuple(_compared(here[key], there[key], f"in {before.name}:", in_pairs=False) for key in both)
+        if shared := [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]:
+            rows = tuple(_compared(here[key], there[key], f"in {before.name}:", in_pairs=False) for key in shared)
             panels.append(_panel(mode, scale, rows))
     missing = (*_missing(before.name, there, here), *_missing(after.name, here, there))
     return Comparison(tuple(panels), before.name, is_paired=False, missing=missing)
@@ -331,30 +316,13 @@ def number(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 9.9995 else formats.significant(value)
 
 
-def rate_text(row: Compared) -> str:
-    """Return the throughput in samples/s."""
-    return formats.significant(row.samples_per_s)
-
-
-def step_text(row: Compared) -> str:
-    """Return the step time in milliseconds."""
-    return formats.milliseconds(row.step_time_s)
-
-
-def decisive(comparison: Comparison) -> tuple[Panel, ...]:
-    """Return the largest panel with ratios of each mode."""
-    with_ratios = sorted(
-        (each for each in comparison.panels if each.compared),
-        key=lambda each: (each.scale.world_size, each.scale.nodes),
-    )
-    largest = {each.mode: each for each in with_ratios}
-    return tuple(largest[mode] for mode in dict.fromkeys(each.mode for each in comparison.panels) if mode in largest)
-
-
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    found = [line for panel in decisive(comparison) for line in _found_in(panel, comparison)]
-    if not comparison.has_ratios:
+    with_ratios = [panel for panel in comparison.panels if panel.compared]
+    by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
+    largest = {panel.mode: panel for panel in by_size}
+    found = [line for panel in comparison.panels if panel in largest.values() for line in _found_in(panel, comparison)]
+    if not found:
         reasons = dict.fromkeys(row.found for panel in comparison.panels for row in panel.rows if row.obstacle)
         found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED]) or 'no scale is in both'}.")
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]

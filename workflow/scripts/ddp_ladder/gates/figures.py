@@ -31,6 +31,7 @@ from ddp_ladder.settings.terms import ONE_GPU, Scale
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
+COST: tuple[Table, ...] = ("csv", "cost")
 OfRun = Callable[[Record], float | None]
 
 
@@ -106,15 +107,6 @@ def _throughput(read: Callable[[Throughput], float | None]) -> OfRun:
 
 def _timing(read: Callable[[Timing], float | None]) -> OfRun:
     return lambda run: read(run.timing) if run.timing else None
-
-
-def _fraction(key: str, read: Callable[[Timing], float | None], *tables: Table) -> Column:
-    """Return a column of a fraction of the step time."""
-    return Column(key, text=share, tables=tables, of_run=_timing(read))
-
-
-def _cost(key: str, heading: str, unit: str, interval_in: tuple[Table, ...] = ()) -> Column:
-    return Column(key, heading, unit, significant, ("csv", "cost"), interval_in)
 
 
 def _part(key: str, heading: str, *tables: Table) -> Column:
@@ -254,13 +246,18 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "data wait", "1 (shown in %)",
         "time spent waiting for the data loader / step time, over all ranks.",
-        _fraction("data_wait_fraction", lambda t: t.data_wait_fraction, *REPORT, "runs"),
+        Column(
+            "data_wait_fraction", text=share, tables=(*REPORT, "runs"), of_run=_timing(lambda t: t.data_wait_fraction)
+        ),
         Column("data_wait_fraction_max", tables=()),  # of the repeats, for gates
     ),
     figure(
         "exposed comm.", "1 (shown in %)",
         "gradient communication that the backward pass did not hide / step time, as DDP measures it.",
-        _fraction("exposed_comm_fraction", lambda t: t.exposed_comm_fraction, *REPORT, "runs"),
+        Column(
+            "exposed_comm_fraction", text=share, tables=(*REPORT, "runs"),
+            of_run=_timing(lambda t: t.exposed_comm_fraction),
+        ),
     ),
     figure(
         "parts of a step", "s (shown in ms)",
@@ -301,16 +298,16 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "report.epochs times the data set. Wall time adds the start-up, and takes samples/s end to end, with "
         "validation and checkpoints in the proportion of the runs. It is assumed that every scale needs as many "
         "samples, which large global batches may not reach.",
-        _cost("hours_to_solution", "time to solution", "h", interval_in=("csv", "cost")),
-        _cost("wall_hours_to_solution", "wall time to solution", "h"),
-        _cost("gpu_hours_to_solution", "GPU h to solution", ""),
-        _cost("energy_kwh_to_solution", "GPU energy to solution", "kWh"),
+        Column("hours_to_solution", "time to solution", "h", significant, COST, interval_in=COST),
+        Column("wall_hours_to_solution", "wall time to solution", "h", significant, COST),
+        Column("gpu_hours_to_solution", "GPU h to solution", "", significant, COST),
+        Column("energy_kwh_to_solution", "GPU energy to solution", "kWh", significant, COST),
     ),
     figure(
         "efficiency by total time", "1 (shown in %)",
         "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end, b {first}. "
         "Where the runs of two scales train different numbers of samples, T is per sample.",
-        Column("efficiency_total_time", text=tenths_of_percent, tables=("csv", "cost"), interval_in=("csv", "cost")),
+        Column("efficiency_total_time", text=tenths_of_percent, tables=COST, interval_in=COST),
     ),
     figure(
         "wall time", "s",

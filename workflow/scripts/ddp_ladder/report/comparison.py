@@ -11,20 +11,26 @@ from ddp_ladder.analysis.comparison import (
     SLOWER,
     Compared,
     Comparison,
-    compare_variants,
     how_to_read,
     interval_text,
     number,
-    rate_text,
     sentences,
-    step_text,
 )
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import write_atomically
-from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_markdown, csv_text, in_words
+from ddp_ladder.report.document import (
+    Block,
+    Cell,
+    Content,
+    Document,
+    Section,
+    as_markdown,
+    csv_text,
+    in_words,
+    table_block,
+)
 from ddp_ladder.report.plots import comparison_figure, drawn
 from ddp_ladder.report.terminal import cut, plain, text_table
-from ddp_ladder.report.view import ReportView
 
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
 """Stems of the files: of the variants of one ladder, and of two folders of results."""
@@ -33,16 +39,7 @@ TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 WIDTH = 100
-MOST_ROWS = 24  # of the page; a longer table is closed
 MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales only
-
-
-def compared(view: ReportView) -> Comparison | None:
-    """Return the comparison of a ladder's variants; None if it has one, or nothing has been measured."""
-    variants = {run.variant for run in view.results.plan.runs if not run.is_plain}
-    if len(variants) < 2 or not view.anything_measured:
-        return None
-    return compare_variants(view.results.plan, view.results.records)
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -54,8 +51,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         style="forest",
     )
     rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
-    summary = f"Table of {len(rows)} comparisons" if len(rows) > MOST_ROWS else ""
-    yield Block(name="Variants at each scale", summary=summary, headings=HEADINGS, rows=tuple(rows), style="comparison")
+    yield table_block("Variants at each scale", HEADINGS, rows, "comparisons", "comparison")
     yield Block(items=(how_to_read(comparison), *comparison.missing), style="notes")
 
 
@@ -64,8 +60,8 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         row.name,
         number(row.ratio.value) if row.ratio else "1" if row.is_reference else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
-        rate_text(row),
-        step_text(row),
+        formats.significant(row.samples_per_s),
+        formats.milliseconds(row.step_time_s),
         Cell(row.found, style=STYLES.get(row.found, "")),
         "; ".join(notes_of(row)),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_ladder.accounting.advice import totals
 from ddp_ladder.analysis.cost import Work, recommended
-from ddp_ladder.analysis.prediction import Prediction as Predicted
+from ddp_ladder.analysis.prediction import Prediction
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
 from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
@@ -17,7 +17,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, blank
-from ddp_ladder.report.sections import Prediction, explained
+from ddp_ladder.report.sections import explained
 from ddp_ladder.report.view import ReportView, reference_series, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -37,18 +37,8 @@ TEST_CASE = (
     "backend", "threads_per_rank", "env",
 )  # fmt: skip
 SOFTWARE = (
-    "python",
-    "torch",
-    "cuda",
-    "nccl",
-    "cudnn",
-    "libraries",
-    "driver",
-    "gpu",
-    "power_limit_w",
-    "cpu_model",
-    "cpus",
-)
+    "python", "torch", "cuda", "nccl", "cudnn", "libraries", "driver", "gpu", "power_limit_w", "cpu_model", "cpus",
+)  # fmt: skip
 DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCES = (
     "Results and requested resources: scaling.csv, medians over the runs of runs.csv, which has the Slurm job of each; "
@@ -62,7 +52,7 @@ SOURCES = (
 )
 
 
-def proposal(view: ReportView, prediction: Prediction, rules: Sequence[Section] = ()) -> Document:
+def proposal(view: ReportView, rules: Sequence[Section] = ()) -> Document:
     """Return the section; if nothing was measured, one that says so. rules: the section of a centre's rules."""
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
@@ -75,7 +65,7 @@ def proposal(view: ReportView, prediction: Prediction, rules: Sequence[Section] 
         Section("Method", tuple(_method(view, [point for each in series for point in each]))),
         Section("Results", tuple(_results(view, series))),
         Section("Why it does not scale further", tuple(_losses(view))),
-        Section("Requested resources", tuple(request(view, prediction, series))),
+        Section("Requested resources", tuple(request(view, series))),
         Section("Limits of these measurements", (limits(view),)),
         *rules,
         Section("Where each figure comes from", (_sources(view),)),
@@ -235,7 +225,7 @@ def _sources(view: ReportView) -> Block:
 # --- The request: what a training takes at the scale that is asked for.
 
 
-def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
+def request(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
     """Yield what is asked for, why that scale, and what is expected beyond it."""
     for points in series:
         chosen = recommended(points, view.thresholds)
@@ -246,7 +236,7 @@ def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[
             )
             continue
         yield Block(" ".join(_request(*chosen, view)))
-    for at in prediction.outlooks:
+    for at in view.outlooks:
         if words := _beyond(at, view):
             yield Block(words)
     if view.results.jobs:
@@ -282,7 +272,7 @@ def amount(work: Work) -> str:
     return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
 
 
-def _beyond(at: Predicted, view: ReportView) -> str:
+def _beyond(at: Prediction, view: ReportView) -> str:
     """Return what is predicted for the next larger scale."""
     cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
     words = f"predicted, not measured: {at.in_words}"

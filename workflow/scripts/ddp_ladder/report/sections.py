@@ -6,14 +6,10 @@ A section is a function here, with one line in ``sections``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from ddp_ladder.accounting import advice as accounting
-from ddp_ladder.analysis.comparison import Comparison
-from ddp_ladder.analysis.forecast import ForecastError, error_rows, forecast_errors, forecast_line, planned_forecasts
-from ddp_ladder.analysis.prediction import Prediction as Predicted
-from ddp_ladder.analysis.prediction import outlooks
+from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
@@ -21,11 +17,11 @@ from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
-from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text
-from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows
+from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
+from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows, scale_notes
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
-MOST_ROWS = 24  # a longer table is closed at first, and not printed then
+MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
 MOST_HOSTS = 3  # of a run in the page
 FORECASTS = (
@@ -53,34 +49,14 @@ PREFLIGHT = (
 )
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Forecasts beside what was measured, and how far it will scale. ahead: of scales that are not measured yet."""
-
-    errors: tuple[ForecastError, ...] = ()
-    ahead: tuple[str, ...] = ()
-    outlooks: tuple[Predicted, ...] = ()
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Return what is predicted for the next larger scale, in each mode."""
-        return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks)
-
-
-def sections(
-    view: ReportView,
-    usage: Sequence[Block],
-    prediction: Prediction,
-    comparison: Comparison | None,
-    extra: Iterable[Section] = (),
-) -> tuple[Section, ...]:
+def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] = ()) -> tuple[Section, ...]:
     """Return the sections in order; those without content are left out. extra: before the gates."""
     found = (
         Section("Scales", tuple(_scales(view))),
-        Section("Variants", tuple(comparison_blocks(comparison)) if comparison else ()),
+        Section("Variants", tuple(comparison_blocks(view.comparison)) if view.comparison else ()),
         Section("Where the time goes", tuple(_time(view))),
         Section("Cost", tuple(_costs(view))),
-        Section("Prediction", tuple(_prediction(prediction))),
+        Section("Prediction", tuple(_prediction(view))),
         *extra,
         Section("Gates in detail", tuple(_gates(view))),
         Section("Preflight", tuple(_preflight(view))),
@@ -120,13 +96,12 @@ def figures_table(
         )
         for number, point in enumerate(points)
     ]
-    return Block(
-        name=name,
-        summary=f"Table of {len(rows)} scales" if len(rows) > MOST_ROWS else "",
-        style=f"figures {style} {'' if len(rows) > MOST_ROWS else 'whole'}",
-        headings=("scale", *(_heading(column, view) for column in known), *(heading for heading, _ in cells_after)),
-        rows=tuple(rows),
+    headings: tuple[Content, ...] = (
+        "scale",
+        *(_heading(column, view) for column in known),
+        *(heading for heading, _ in cells_after),
     )
+    return table_block(name, headings, rows, "scales", f"figures {style}")
 
 
 def _heading(column: Column, view: ReportView) -> Cell:
@@ -150,7 +125,7 @@ def _scales(view: ReportView) -> Iterator[Block]:
         is_closed = mode in seen and len(variants) > MOST_OPEN
         seen.add(mode)
         yield _series(each, view, is_closed=is_closed)
-    notes: list[Content] = [Cell(note, lead=where) for where, note in view.notes]
+    notes: list[Content] = [Cell(note, lead=where) for where, note in scale_notes(view.rungs, view.several_series)]
     if view.anything_measured:
         first = f"{view.first_scale} under the launcher, a process group of one," if view.starts_at_one_gpu else ""
         text = f"Speed-up and efficiency are against {first or f'{view.first_scale}, where the ladder starts,'} of the "
@@ -233,26 +208,18 @@ def _costs(view: ReportView) -> Iterator[Block]:
         yield figures_table(columns("cost"), own, view, "cost", name=name)
 
 
-def prediction_of(results: Path, view: ReportView) -> Prediction:
-    """Read the forecasts of the planned scales, and predict from the measured ones."""
-    forecasts = [*planned_forecasts(results, view.results.plan)]
-    measured = {(point.scale, point.variant, point.mode) for point in view.points if point.samples_per_s}
-    ahead = tuple(
-        forecast_line(job, one, view.unit)
-        for job, one in forecasts
-        if (Scale.parse(one.scale), one.variant, one.mode) not in measured
-    )
-    return Prediction(forecast_errors(forecasts, view.points), ahead, outlooks(view.results.plan, view.points))
-
-
-def _prediction(prediction: Prediction) -> Iterator[Block]:
-    if prediction.ahead:
-        yield Block(items=tuple(map(full_stop, prediction.ahead)), style="notes")
-    if prediction.errors:
-        rows = tuple(error_rows(prediction.errors))
+def _prediction(view: ReportView) -> Iterator[Block]:
+    """Yield the forecasts of the planned scales, beside what was measured if it has been."""
+    forecasts = [*planned_forecasts(view.results.directory, view.results.plan)]
+    measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
+    ahead = [each for each in forecasts if (each[1].scale, each[1].variant, each[1].mode) not in measured]
+    if ahead:
+        lines = tuple(full_stop(forecast_line(job, one, view.unit)) for job, one in ahead)
+        yield Block(items=lines, style="notes")
+    if rows := error_rows(forecasts, view.points):
         name = "Forecasts and what was measured"
-        yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=rows, style="whole")
-    if prediction.ahead or prediction.errors:
+        yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=tuple(rows), style="whole")
+    if forecasts:
         yield Block(FORECASTS)
 
 
@@ -279,12 +246,7 @@ def _gates(view: ReportView) -> Iterator[Block]:
         why = f": {gate.why}" if gate.why and not shown else ""
         sane = f"{count(gate.sane_runs, 'run')} passed every sanity check{why}"
         rows.append((name, verdict, "", sane, "", ""))
-    headings = ("stage", "gate", "scale", "measured", "wanted", "next")
-    many = len(rows) > MOST_ROWS
-    summary = f"Table of {len(rows)} findings" if many else ""
-    yield Block(
-        name="Gates", summary=summary, headings=headings, rows=tuple(rows), style="gates" if many else "gates whole"
-    )
+    yield table_block("Gates", ("stage", "gate", "scale", "measured", "wanted", "next"), rows, "findings", "gates")
 
 
 def _preflight(view: ReportView) -> Iterator[Block]:
@@ -348,7 +310,7 @@ def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
     for run in runs:
         for note in run.usage.notes if run.usage else ():
             found.setdefault(note, run.spec.name)
-    return tuple(f"{note} ({name})" for note, name in [*found.items()][:MOST_ROWS])
+    return tuple(f"{note} ({name})" for note, name in [*found.items()][:MOST_NOTES])
 
 
 def _measured(view: ReportView) -> Iterator[Block]:
@@ -371,7 +333,7 @@ def _runs(view: ReportView) -> Iterator[Block]:
     if not view.runs:
         return
     shown = [column for column in columns("runs") if column.of_run]
-    rows = tuple(_run(run, number, shown, view) for number, run in enumerate(view.runs))
+    rows = [_run(run, number, shown, view) for number, run in enumerate(view.runs)]
     headings: tuple[Content, ...] = (
         "run",
         "job",
@@ -379,10 +341,7 @@ def _runs(view: ReportView) -> Iterator[Block]:
         *(_heading(column, view) for column in shown),
         "status",
     )
-    many = len(rows) > MOST_ROWS
-    summary = f"Table of {len(rows)} runs" if many else ""
-    style = f"figures runs {'' if many else 'whole'}"
-    yield Block(name="Runs", summary=summary, headings=headings, rows=rows, style=style)
+    yield table_block("Runs", headings, rows, "runs", "figures runs")
 
 
 def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) -> tuple[Content, ...]:
