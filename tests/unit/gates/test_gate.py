@@ -22,14 +22,12 @@ from make_runs import (
     edit,
     read_steps,
     reassemble,
-    take_longer,
     write_ladder,
     write_run,
     write_steps,
 )
 
 RUN = "default/weak/1x2/r2"
-SIBLING = "default/weak/1x2/r1"
 BASELINE = "default/weak/1x1/r1"
 
 
@@ -194,18 +192,11 @@ def test_what_was_wanted_is_what_the_run_did_not_hold_to(ladder: Ladder, name: s
     assert reason.wanted == wanted
 
 
-@pytest.mark.parametrize("name", ["removed", "faster step"])
 @pytest.mark.parametrize("run", [BASELINE, RUN])
-def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, name: str, run: str) -> None:
-    MUTATIONS[name](ladder.run(run))
+def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, run: str) -> None:
+    MUTATIONS["faster step"](ladder.run(run))
     verdict = assert_closed(ladder, run, stage="stage3")
     assert len([f for f in verdict.judged if f.repeat is not None and f.where == run]) == 1
-
-
-def test_directory_copied_from_another_repeat(ladder: Ladder) -> None:
-    shutil.rmtree(ladder.run().path)
-    shutil.copytree(ladder.run(SIBLING).path, ladder.run().path)
-    assert_closed(ladder, RUN)
 
 
 def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> None:
@@ -219,52 +210,10 @@ def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> No
 # ---- Thresholds. ----
 
 
-def _with_gate(ladder: Ladder, **thresholds: float) -> Ladder:
-    gates = {**ladder.plan.gates, "stage2": GateThresholds.model_construct(**thresholds)}  # not checked
-    return replace(ladder, plan=replace(ladder.plan, gates=gates))
-
-
-def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
-    """Each 8th step of 1x2 takes 5 times as long: the steps between have an efficiency of 0.9, the training of 0.6."""
+def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder) -> None:
+    words = "batch_per_gpu: 64 at 1x1, 128 at 1x2"
     for spec in ladder.plan.stage_jobs("stage2")[0].runs:
-        run = ladder.run(spec.name)
-        for rank in (0, 1):
-            rows = read_steps(run, rank)
-            for row in rows[::8]:
-                row[3] = str(5 * float(row[3]))
-            write_steps(run, rank, rows)
-        take_longer(run, seconds=3.0)
-        assert reassemble(run).throughput
-    verdict = ladder.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.reason
-    assert verdict.reason.measured.startswith("efficiency 0.6")
-    assert ", samples / time; of a step's " in verdict.reason.measured
-    assert {point.statistic for point in verdict.points} == {"samples / time"}
-
-
-def test_a_disturbed_baseline_closes_the_gate_of_the_scale_above(ladder: Ladder) -> None:
-    for spec in ladder.plan.stage_jobs("stage1")[0].runs:
-        write_run(ladder.results, spec, 700.0)
-    gate = _with_gate(ladder)
-    verdict = gate.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.reason
-    assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", "baseline")
-    assert str(ladder.results / "runs/default/weak/1x1") in verdict.reason.next
-    assert gate.judge("stage1").is_open
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("num_workers", 8, "num_workers: 0 at 1x1, 8 at 1x2"),
-        ("batch_per_gpu", 128, "batch_per_gpu: 64 at 1x1, 128 at 1x2"),
-    ],
-)
-def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field: str, value: Any, words: str) -> None:
-    for spec in ladder.plan.stage_jobs("stage2")[0].runs:
-        write_run(ladder.results, spec, 1843.2, fingerprint={field: value})
+        write_run(ladder.results, spec, 1843.2, fingerprint={"batch_per_gpu": 128})
     verdict = ladder.judge("stage2")
     assert not verdict.is_open
     assert verdict.reason
@@ -274,8 +223,8 @@ def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field:
     assert "comparable" in verdict.reason.next
     gate = read_json(write_verdict(verdict, ladder.gates))
     assert words in gate["why"]
-    without = _with_gate(ladder, min_samples_per_s=1000.0)
-    assert without.judge("stage2").is_open
+    gates = {**ladder.plan.gates, "stage2": GateThresholds(min_samples_per_s=1000.0)}
+    assert replace(ladder, plan=replace(ladder.plan, gates=gates)).judge("stage2").is_open
 
 
 def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence(ladder: Ladder) -> None:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import gate
 import pytest
-import report
 import run_scale
-import summary
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import read_results
@@ -120,18 +118,3 @@ def test_a_missing_gate_starts_no_stage(results: Path, capsys: pytest.CaptureFix
     (results / "gates/stage2.json").unlink()
     assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1
     assert "there is no evidence of an open gate" in capsys.readouterr().err
-
-
-def test_a_record_whose_raw_files_have_changed_is_named_and_left_out(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for repeat in (1, 2):
-        (results / f"runs/default/weak/2x1/r{repeat}/ranks/rank1.csv").write_text("step\n")
-    for command in (report.main, summary.main):
-        command([*PLAN])
-        out, err = capsys.readouterr()
-        assert "a record that does not match its raw files (ranks/rank1.csv" in out + err
-        assert "stage 3 open" not in out
-        assert "stage 3 closed" in out
-    page = (results / "report/index.html").read_text()
-    assert "does not match its raw files" in page

@@ -50,22 +50,6 @@ def test_figures_of_a_full_ladder() -> None:
     assert (points["1x1"].efficiency, points["1x1"].speedup) == (1.0, 1.0)
 
 
-def test_intervals_hold_the_estimate_and_grow_with_the_spread_of_either_side() -> None:
-    specs = make_specs(["1x1", "1x2"])
-    narrow, wide = (ladder(specs, between=between) for between in (0.01, 0.1))
-    exact = {**wide, **ladder([spec for spec in specs if spec.world_size > 1])}  # the baseline alone differs
-
-    def width(records: dict[str, Record]) -> float:
-        point = by_scale(scale_points(specs, records))["1x2"]
-        assert point.efficiency_low is not None
-        assert point.efficiency_high is not None
-        assert point.efficiency is not None
-        assert point.efficiency_low < point.efficiency < point.efficiency_high
-        return point.efficiency_high - point.efficiency_low
-
-    assert min(width(wide), width(exact)) > 3 * width(narrow)
-
-
 def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
     specs = make_specs(["1x1"], repeats=2)
     why = "variant b did not pass"

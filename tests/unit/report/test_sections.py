@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report as report_command
@@ -48,7 +49,6 @@ TODAY = date(2026, 11, 22)
 STEPS = {"1x1": (0.05, 0.0), "1x2": (0.055, 0.004), "2x2": (0.1, 0.045)}  # step and exposed communication, in s
 GRADIENTS = {"gradient_bytes": 4_000_000, "bucket_bytes": [1_000_000, 3_000_000]}
 RATES = {"1x1": 1000.0, "1x2": 1900.0, "1x4": 3500.0, "2x4": 6500.0}
-OLIVIA = {"1x1": 5126.4, "1x4": 37244.4, "2x4": 63190.2}
 
 
 def ladder(variants: Sequence[str] = ("default",), first: Mapping[str, object] = GRADIENTS) -> list[Record]:
@@ -67,17 +67,8 @@ def results_of(records: Sequence[Record], **changes: object) -> LadderResults:
     return replace(LadderResults(plan, records_by_name(records), {}, ()), **changes)  # type: ignore[arg-type]
 
 
-def view_of(
-    rates: Mapping[str, float], work: Work | None = None, *, amp: bool = False, **changes: object
-) -> ReportView:
-    """amp: all but the first scale use another precision and other workers."""
-    other = {"autocast_dtype": "float16", "num_workers": 8}
-    records = [
-        make_record(
-            spec, repeated(rates[str(spec.scale)], spec), fingerprint=other if amp and spec.world_size > 1 else None
-        )
-        for spec in make_specs(list(rates), **changes)  # type: ignore[arg-type]
-    ]
+def view_of(rates: Mapping[str, float], work: Work | None = None, **changes: Any) -> ReportView:
+    records = [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in make_specs(list(rates), **changes)]
     return ReportView(results_of(records, work=work or Work()), TODAY)
 
 

@@ -1,17 +1,12 @@
 """Every output of the report takes its figures from the table of figures, and shows a new one by itself."""
 
-import ast
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import ddp_ladder.report
 import pandas as pd
 import pytest
-from ddp_ladder.common import formats
-from ddp_ladder.common.files import REPORT
 from ddp_ladder.gates import figures, scaling
 from ddp_ladder.gates.figures import Column, Figure, Table
 from ddp_ladder.gates.points import ScalePoint
@@ -21,11 +16,6 @@ from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.terminal import terminal_table
 from make_records import make_plan_of, make_record, make_specs, records_by_name
 
-FORMATS: tuple[Callable[..., str], ...] = (
-    formats.significant, formats.whole, formats.factor, formats.percent, formats.share, formats.milliseconds,
-    formats.seconds, formats.megabytes, formats.tenths_of_percent,
-)  # fmt: skip
-
 
 def report_of(directory: Path) -> dict[str, str]:
     """The text files of a report, and the table in the terminal."""
@@ -34,25 +24,6 @@ def report_of(directory: Path) -> dict[str, str]:
     files = write_report(directory, LadderResults(make_plan_of(specs), records, {}, ()), date(2026, 11, 20))
     texts = {path.name: path.read_text() for path in files if path.suffix not in (".png", ".svg")}
     return {**texts, "terminal": terminal_table(scaling.scale_points(specs, records), {})}
-
-
-def names_in(source: Path) -> set[str]:
-    """The names that a module imports or uses."""
-    nodes = list(ast.walk(ast.parse(source.read_text())))
-    imported = {node.name for node in nodes if isinstance(node, ast.alias)}
-    return imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-
-
-def test_figures_are_formatted_in_the_table_alone() -> None:
-    formatting = {each.__name__ for each in FORMATS}
-    modules = list(Path(next(iter(ddp_ladder.report.__path__))).glob("*.py"))
-    assert len(modules) > 5
-    assert {module.name: found for module in modules if (found := names_in(module) & formatting)} == {}
-    assert formatting < names_in(Path(figures.__file__))
-    templates = " ".join(template.read_text() for template in REPORT.glob("*.j2"))
-    filters = re.findall(r"\| (\w+)", templates)
-    assert "full_stop" in filters
-    assert set(filters) & {*formatting, "format", "round"} == set()
 
 
 @dataclass(frozen=True)

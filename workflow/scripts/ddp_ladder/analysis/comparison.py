@@ -102,36 +102,21 @@ def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
 class Compared:
     """A variant at one mode and scale, against its reference.
 
-    obstacle: why there is no ratio; empty if there is one. unlike: what differs: settings of the variant, and what else
+    found: the verdict in words, or why there is no ratio. unlike: what differs: settings of the variant, and what else
     may explain another speed.
     """
 
     name: str
     mode: str
     scale: Scale
-    is_reference: bool = False
+    found: str = ""
     repeats: int = 0
     samples_per_s: float | None = None
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
     ratio: Ratio | None = None
-    is_beyond_chance: bool = False
-    obstacle: str = ""
     unlike: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def found(self) -> str:
-        """Return the verdict in words."""
-        if self.is_reference:
-            return REFERENCE
-        if self.ratio is None:
-            return self.obstacle
-        if self.ratio.p is None:
-            return WITHHELD
-        if not self.is_beyond_chance:
-            return NO_DIFFERENCE
-        return FASTER if self.ratio.value > 1 else SLOWER
 
 
 @dataclass(frozen=True)
@@ -169,12 +154,22 @@ class Comparison:
 def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
     """Return the panel with its rows judged together, the fastest first."""
     judged = beyond_chance([row.ratio for row in rows])
-    rows = tuple(replace(row, is_beyond_chance=beyond) for row, beyond in zip(rows, judged, strict=True))
+    rows = tuple(
+        replace(row, found=verdict(row.ratio, beyond)) if row.ratio else row
+        for row, beyond in zip(rows, judged, strict=True)
+    )
     return Panel(mode, scale, tuple(sorted(rows, key=lambda row: -_speed(row))))
 
 
+def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
+    """Return the verdict on a ratio in words."""
+    if ratio.p is None:
+        return WITHHELD
+    return NO_DIFFERENCE if not is_beyond_chance else FASTER if ratio.value > 1 else SLOWER
+
+
 def _speed(row: Compared) -> float:
-    return row.ratio.value if row.ratio else 1.0 if row.is_reference and row.samples_per_s else 0.0
+    return row.ratio.value if row.ratio else float(row.found == REFERENCE)
 
 
 def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
@@ -198,25 +193,23 @@ def _measured(group: Group) -> Compared:
     if not group.good:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
-        return replace(row, obstacle=f"failed: {failed}" if group.failed else left_out)
+        return replace(row, found=f"failed: {failed}" if group.failed else left_out)
     return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s)
 
 
 def _compared(group: Group, reference: Group | None, of: str, *, in_pairs: bool) -> Compared:
     """Return a row with its ratio to the reference, or why there is none. of: the reference in words."""
     row = _measured(group)
-    if group is reference:
-        return replace(row, is_reference=not row.obstacle)
-    if not row.obstacle and (reference is None or not reference.good):
-        row = replace(row, obstacle=f"{of} {_measured(reference).obstacle if reference else NOT_RUN}")
-    if row.obstacle or reference is None:
-        return row
+    if row.found or group is reference:
+        return replace(row, found=row.found or REFERENCE)
+    if reference is None or not reference.good:
+        return replace(row, found=f"{of} {_measured(reference).found if reference else NOT_RUN}")
     first, second, repeats = reference.good[0], group.good[0], min(len(group.good), len(reference.good))
     ratio, rate, notes = unpaired(group.log_rate, reference.log_rate, repeats), reference.samples_per_s, row.notes
     if in_pairs:
         pairs = _pairs(group, reference)
         if not pairs:
-            return replace(row, obstacle=f"no repeat of both this and {of} succeeded")
+            return replace(row, found=f"no repeat of both this and {of} succeeded")
         here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
         ratio, rate, (second, first) = paired(here, there), median(there), pairs[0]
         notes = (*notes, *_notes(pairs, group))
@@ -323,14 +316,15 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     largest = {panel.mode: panel for panel in by_size}
     found = [line for panel in comparison.panels if panel in largest.values() for line in _found_in(panel, comparison)]
     if not found:
-        reasons = dict.fromkeys(row.found for panel in comparison.panels for row in panel.rows if row.obstacle)
+        every = [row.found for panel in comparison.panels for row in panel.rows]
+        reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
         found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED]) or 'no scale is in both'}.")
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
-    absent = [name for name, row in rows if row.obstacle == NOT_RUN]
+    absent = [name for name, row in rows if row.found == NOT_RUN]
     failed = [
         name
         for name, row in rows
-        if row.obstacle.startswith("failed") or any("repeats failed" in note for note in row.notes)
+        if row.found.startswith("failed") or any("repeats failed" in note for note in row.notes)
     ]
     if absent and any(row.repeats for _, row in rows):
         found.append(f"Not run: {in_short(absent)}.")

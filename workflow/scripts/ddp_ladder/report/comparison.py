@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.analysis.comparison import (
     FASTER,
+    REFERENCE,
     SLOWER,
     Compared,
     Comparison,
@@ -58,7 +59,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 def _cells(row: Compared) -> tuple[Content, ...]:
     return (
         row.name,
-        number(row.ratio.value) if row.ratio else "1" if row.is_reference else formats.UNKNOWN,
+        number(row.ratio.value) if row.ratio else "1" if row.found == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
         formats.significant(row.samples_per_s),
         formats.milliseconds(row.step_time_s),
@@ -70,7 +71,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
 def notes_of(row: Compared) -> tuple[str, ...]:
     """Return in what a row is not alike, why it has no ratio, and its notes."""
     notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
-    failed = row.obstacle if ":" in row.obstacle and not row.notes else ""
+    failed = row.found if row.ratio is None and ":" in row.found and not row.notes else ""
     return tuple(filter(None, (*notes, failed)))
 
 
@@ -90,7 +91,7 @@ def comparison_files(comparison: Comparison) -> dict[str, str | bytes]:
     pictures = {f"{stem}.{kind}": content for kind, content in drawn(comparison_figure(comparison)).items()}
     return {
         f"{stem}.md": as_markdown(document),
-        f"{stem}.csv": csv_text([*rows[0]] if rows else [], [[*row.values()] for row in rows]),
+        f"{stem}.csv": csv_text(rows),
         **pictures,
     }
 

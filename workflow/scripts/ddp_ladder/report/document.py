@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -175,10 +175,14 @@ def as_tex(document: Document) -> str:
     return environment.get_template("document.tex.j2").render(document=document)
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a header and the rows: fractions with six digits, whole numbers with all of theirs, unknown is empty."""
-    cells = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
-    return str(pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n"))
+def csv_text(rows: Iterable[Mapping[str, object]], columns: list[str] | None = None) -> str:
+    """Return a header and the rows: fractions with six digits, whole numbers with all of theirs, unknown is empty.
+
+    columns: of the rows; all if None.
+    """
+    table = pd.DataFrame(list(rows), columns=columns, dtype=object)
+    digits = table.map(lambda value: f"{value:.6g}" if isinstance(value, float) else value)
+    return str(digits.to_csv(index=False, lineterminator="\n"))
 
 
 def _environment(**options: Any) -> Environment:

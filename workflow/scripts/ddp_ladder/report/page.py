@@ -33,7 +33,7 @@ from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
 from ddp_ladder.report.view import ReportView, reference_series
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
 def write_report(
@@ -60,7 +60,7 @@ def write_report(
         "proposal.md": as_markdown(application),
         "proposal.tex": as_tex(application),
         "runs.csv": runs_csv(view.runs),
-        "scaling.csv": scaling_csv(view.points),
+        "scaling.csv": csv_text(map(vars, view.points), [*csv_columns()]),
         **plots,
         **(comparison_files(view.comparison) if view.comparison else {}),
         **pictures,
@@ -71,12 +71,6 @@ def write_report(
     for name, content in files.items():
         write_atomically(results / "report" / name, content)
     return tuple(results / "report" / name for name in files)
-
-
-def scaling_csv(points: Sequence[ScalePoint]) -> str:
-    """Return scaling.csv: one row per variant x mode x scale, columns csv_columns()."""
-    keys = list(csv_columns())
-    return csv_text(keys, ([getattr(point, key) for key in keys] for point in points))
 
 
 def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
@@ -134,8 +128,8 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
     """Return the plots of throughput and efficiency; none if nothing was measured."""
     if not view.anything_measured:
         return ()
-    group = ", a process group of one" if view.starts_at_one_gpu else ", where the ladder starts"
-    against = f"against {view.first_scale} of the same variant and mode{group}"
+    group = ", a process group of one" if view.plan.first_scale == ONE_GPU else ", where the ladder starts"
+    against = f"against {view.plan.first_scale} of the same variant and mode{group}"
     return (
         Block(f"Throughput against the number of {view.units}, both axes logarithmic.", picture="throughput"),
         Block(f"Efficiency at each scale in climbing order, {against}.", picture="efficiency"),
@@ -144,8 +138,8 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
 
 def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
     """Yield stage, CSS classes, verdict and what decided it for each gate, in climbing order."""
-    for stage in view.stages:
-        gate = view.gates.get(stage)
+    for stage in view.plan.stages:
+        gate = view.results.gates.get(stage)
         if gate is None:
             yield stage_name(stage), "waiting", "not judged", ""
             continue

@@ -349,7 +349,7 @@ def _forest(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
 
 def _ratio(axes: Axes, row: Compared, place: int) -> None:
     if row.ratio is None:
-        text = "reference" if row.is_reference else row.found.partition(":")[0]
+        text = row.found.partition(":")[0]
         back = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
         axes.text(1, place, text, ha="center", va="center", fontsize=8, color=GREY, bbox=back, zorder=4)
         return

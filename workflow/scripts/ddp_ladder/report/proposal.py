@@ -108,7 +108,7 @@ def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, .
 
 
 def _machine(view: ReportView) -> tuple[Block, ...]:
-    partitions = dict.fromkeys(job.slurm.partition for job in view.results.plan.jobs if job.slurm.partition)
+    partitions = dict.fromkeys(job.slurm.partition for job in view.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
     node = Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
     return (
@@ -137,8 +137,8 @@ def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
     }
     items = [modes[mode].format(unit=view.unit, units=view.units) for mode in dict.fromkeys(p.mode for p in points)]
     stages = "; ".join(
-        f"{stage} {in_short([str(job.scale) for job in view.results.plan.jobs if job.stage == stage], 12)}"
-        for stage in view.results.plan.stages
+        f"{stage} {in_short([str(job.scale) for job in view.plan.jobs if job.stage == stage], 12)}"
+        for stage in view.plan.stages
     )
     items += [
         f"The scales are measured in stages ({stages}). A stage starts only when the gate of the one before is open: "
@@ -217,9 +217,9 @@ def _losses(view: ReportView) -> Iterator[Block]:
 def _sources(view: ReportView) -> Block:
     good = sum(run.status == "ok" for run in view.runs)
     took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
-    planned = count(len(view.results.plan.runs), "planned run")
+    planned = count(len(view.plan.runs), "planned run")
     runs = f"Runs: {good} of {planned} succeeded; all runs together took {took}."
-    return Block(items=(runs, *(words.format(base=view.first_scale) for words in SOURCES)))
+    return Block(items=(runs, *(words.format(base=view.plan.first_scale) for words in SOURCES)))
 
 
 # --- The request: what a training takes at the scale that is asked for.
@@ -317,15 +317,15 @@ def _names(points: Sequence[ScalePoint], view: ReportView) -> str:
 def _of_runs(view: ReportView) -> Iterator[str]:
     for group in view.failures:
         yield f"{count(len(group.runs), 'run')} failed ({in_short(group.runs)}): {group.verdict}"
-    for stage in view.stages:
-        gate = view.gates.get(stage)
+    for stage in view.plan.stages:
+        gate = view.results.gates.get(stage)
         if gate is not None and not gate.is_open:
             why = gate.why or next((item.in_words for item in gate.failing), "")
             yield f"the gate of {stage} is closed{f': {why}' if why else ''}"
     yield from (warning.partition(" Next: ")[0] for warning in view.results.warnings)  # the page says what to do
     cut = dict.fromkeys(
         f"{name}: {value:g}"
-        for run in view.results.plan.runs
+        for run in view.plan.runs
         for name, value in (("measure.max_steps", run.max_steps), ("measure.max_seconds", run.max_seconds))
         if value is not None
     )

@@ -19,7 +19,7 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
 from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows, scale_notes
-from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
+from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
 
 MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
@@ -64,7 +64,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
         Section("What the runs used", tuple(_usage(view, usage))),
         Section("What was measured on", tuple(_measured(view))),
         Section("Runs", tuple(_runs(view))),
-        Section("Definitions", tuple(_definitions(view.first_scale))),
+        Section("Definitions", tuple(_definitions(view.plan.first_scale))),
         Section("How the figures were measured", (Block(MEASURED),)),
     )
     return tuple(section for section in found if section.blocks)
@@ -127,9 +127,10 @@ def _scales(view: ReportView) -> Iterator[Block]:
         yield _series(each, view, is_closed=is_closed)
     notes: list[Content] = [Cell(note, lead=where) for where, note in scale_notes(view.rungs, view.several_series)]
     if view.anything_measured:
-        first = f"{view.first_scale} under the launcher, a process group of one," if view.starts_at_one_gpu else ""
-        text = f"Speed-up and efficiency are against {first or f'{view.first_scale}, where the ladder starts,'} of the "
-        text += "same mode and variant"
+        first = view.plan.first_scale
+        launched = f"{first} under the launcher, a process group of one,"
+        base = launched if first == ONE_GPU else f"{first}, where the ladder starts,"
+        text = f"Speed-up and efficiency are against {base} of the same mode and variant"
         if any(point.efficiency_plain is not None for point in view.points):
             text += "; “vs plain” is against the script alone, with no launcher and no DDP"
         notes.append(f"{text}.")
@@ -139,20 +140,23 @@ def _scales(view: ReportView) -> Iterator[Block]:
 
 
 def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
+    statuses = [Cell(point.status, style=point.status.replace(" ", "-")) for point in series.points]
+    after = (("status", statuses), ("gate", [_judged(point, view) for point in series.points]))
     shown = columns("page")
-    after: list[tuple[str, list[Content]]] = [("status", []), ("gate", [])]
-    for point in series.points:
-        gate = view.gates.get(point.stage)
-        after[0][1].append(Cell(point.status, style=point.status.replace(" ", "-")))
-        doubt = "uncertain" if gate and gate.uncertain(point.variant) else ""
-        judged = Cell(gate.verdict_of(point), small=(doubt,), style=gate.verdict_of(point)) if gate else UNKNOWN
-        after[1][1].append(UNKNOWN if point.is_plain else judged)
     table = figures_table(shown, series.points, view, "page", name=series.title, style="scales", cells_after=after)
     rows = tuple(
         (Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),), value=k), *row)
         for k, (point, (_, *row)) in enumerate(zip(series.points, table.rows, strict=True))
     )
     return replace(table, rows=rows, heading="" if is_closed else series.title, summary=series.title * is_closed)
+
+
+def _judged(point: ScalePoint, view: ReportView) -> Content:
+    gate = view.results.gates.get(point.stage)
+    if gate is None or point.is_plain:
+        return UNKNOWN
+    doubt = "uncertain" if gate.uncertain(point.variant) else ""
+    return Cell(gate.verdict_of(point), small=(doubt,), style=gate.verdict_of(point))
 
 
 # --- Where the time goes.
@@ -178,8 +182,8 @@ def _time(view: ReportView) -> Iterator[Block]:
         return
     parts = columns("attribution")
     yield Block(
-        f"Parts of each step, which add up to it. 100 % is the ideal step: the time of {view.first_scale} for as many "
-        "samples per rank; what is above it is lost.",
+        "Parts of each step, which add up to it. 100 % is the ideal step: the time of "
+        f"{view.plan.first_scale} for as many samples per rank; what is above it is lost.",
         picture="attribution",
     )
     yield figures_table(parts, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
@@ -210,7 +214,7 @@ def _costs(view: ReportView) -> Iterator[Block]:
 
 def _prediction(view: ReportView) -> Iterator[Block]:
     """Yield the forecasts of the planned scales, beside what was measured if it has been."""
-    forecasts = [*planned_forecasts(view.results.directory, view.results.plan)]
+    forecasts = [*planned_forecasts(view.results.directory, view.plan)]
     measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
     ahead = [each for each in forecasts if (each[1].scale, each[1].variant, each[1].mode) not in measured]
     if ahead:
@@ -225,8 +229,8 @@ def _prediction(view: ReportView) -> Iterator[Block]:
 
 def _gates(view: ReportView) -> Iterator[Block]:
     rows: list[tuple[Content, ...]] = []
-    for stage in view.stages:
-        gate, name = view.gates.get(stage), stage_name(stage)
+    for stage in view.plan.stages:
+        gate, name = view.results.gates.get(stage), stage_name(stage)
         if gate is None:
             rows.append((name, Cell("not judged", style="waiting"), "", "", "", ""))
             continue
@@ -301,7 +305,7 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
         text = (
             f"{accounting.totals(view.results.jobs, view.unit)}. All columns of the jobs are in results/accounting.csv."
         )
-        yield Block(items=(text, *accounting.advice(view.results.plan, view.results.jobs)), style="notes")
+        yield Block(items=(text, *accounting.advice(view.plan, view.results.jobs)), style="notes")
 
 
 def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
@@ -319,7 +323,7 @@ def _measured(view: ReportView) -> Iterator[Block]:
     words = "Fields marked = must be equal at both scales before an efficiency is given"
     if view.several_series:
         words += f" (batch: per {view.unit} in weak, global in strong mode)"
-    if view.results.plan.may_differ:
+    if view.plan.may_differ:
         words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
     yield Block(f"{words}.")
     yield Block(name="Fields and values", headings=("field", "must match", "value"), rows=view.measured, style="fields")
@@ -358,13 +362,19 @@ def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) ->
 
 def runs_csv(runs: Sequence[Record]) -> str:
     """Return runs.csv: one row for each run with a record."""
-    figures = [(column.key, column.of_run) for column in columns("runs") if column.of_run]
-    rows = []
-    for run in runs:
-        job = (run.job.id, run.job.attempt) if run.job else (None, None)
-        status = run.status if run.job else "not run"
-        rows.append([run.spec.name, status, *job, " ".join(run.world.hosts), *(of_run(run) for _, of_run in figures)])
-    return csv_text(["run", "status", "job", "attempt", "hosts", *(key for key, _ in figures)], rows)
+    figures = {column.key: column.of_run for column in columns("runs") if column.of_run}
+    rows = [
+        {
+            "run": run.spec.name,
+            "status": run.status if run.job else "not run",
+            "job": run.job and run.job.id,
+            "attempt": run.job and run.job.attempt,
+            "hosts": " ".join(run.world.hosts),
+            **{key: of_run(run) for key, of_run in figures.items()},
+        }
+        for run in runs
+    ]
+    return csv_text(rows, ["run", "status", "job", "attempt", "hosts", *figures])
 
 
 def _definitions(first: Scale) -> Iterator[Block]:

@@ -18,6 +18,7 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Finding, Verdict
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
@@ -29,7 +30,7 @@ from ddp_ladder.records.fingerprint import (
 )
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 INTERVALS = (
     "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
@@ -94,8 +95,8 @@ class ReportView:
     @property
     def title(self) -> str:
         """Return ``Scaling of mnist.py on local``."""
-        scripts = dict.fromkeys(run.script.rsplit("/", 1)[-1] for run in self.results.plan.runs)
-        return f"Scaling of {' and '.join(scripts) or 'nothing'} on {self.results.plan.site}"
+        scripts = dict.fromkeys(run.script.rsplit("/", 1)[-1] for run in self.plan.runs)
+        return f"Scaling of {' and '.join(scripts) or 'nothing'} on {self.plan.site}"
 
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
@@ -141,12 +142,12 @@ class ReportView:
     def comparison(self) -> Comparison | None:
         """Return the comparison of the variants; None if there is one, or nothing has been measured."""
         several = len({point.variant for point in self.rungs}) > 1
-        return compare_variants(self.results.plan, self.results.records) if several and self.anything_measured else None
+        return compare_variants(self.plan, self.results.records) if several and self.anything_measured else None
 
     @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:
         """Return what is predicted for the next larger scale, in each mode."""
-        return outlooks(self.results.plan, self.points)
+        return outlooks(self.plan, self.points)
 
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:
@@ -161,17 +162,12 @@ class ReportView:
     @cached_property
     def measured(self) -> tuple[tuple[str, str, str], ...]:
         """Return field, mark (=: must match) and the values with the scales that have them."""
-        return _measured(self.runs, self.results.plan.may_differ)
+        return _measured(self.runs, self.plan.may_differ)
 
     @cached_property
     def machine(self) -> str:
         """Return a sentence on hardware and versions; empty while nothing has been measured."""
         return _machine(self.runs)
-
-    @property
-    def gates(self) -> Mapping[str, Verdict]:
-        """Return the gates by stage."""
-        return self.results.gates
 
     @property
     def machine_rows(self) -> tuple[tuple[str, str], ...]:
@@ -191,23 +187,13 @@ class ReportView:
         return tuple((f"../{quote(file)}", words) for file, words in files if (self.results.directory / file).is_file())
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """Return the stages in climbing order."""
-        return self.results.plan.stages
-
-    @property
-    def first_scale(self) -> Scale:
-        """Return the scale that the ladder starts at, the baseline of every efficiency."""
-        return self.results.plan.first_scale
-
-    @property
-    def starts_at_one_gpu(self) -> bool:
-        return self.first_scale == ONE_GPU
+    def plan(self) -> Plan:
+        return self.results.plan
 
     @property
     def unit(self) -> str:
         """Return ``GPU``, or ``process`` for a ladder without."""
-        return device_of(self.results.plan)
+        return device_of(self.plan)
 
     @property
     def units(self) -> str:
@@ -224,7 +210,7 @@ class ReportView:
     @property
     def thresholds(self) -> dict[str, float | None]:
         """Return the efficiency that each stage's gate asks for, a fraction."""
-        return {stage: gate.min_efficiency for stage, gate in self.results.plan.gates.items()}
+        return {stage: gate.min_efficiency for stage, gate in self.plan.gates.items()}
 
     @property
     def several_series(self) -> bool:
