@@ -128,14 +128,6 @@ def test_a_mistake_in_an_option_is_named(
     assert message in capsys.readouterr().err
 
 
-def test_one_row_gives_an_upper_bound_and_no_forecast(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table.write_text(f"{HEADER}\n1,4,4000\n")
-    found = printed(capsys, "--table", table, "--at", "2x4")
-    assert found["samples_per_s"] is found["samples_per_s_high"] is found["efficiency"] is None
-    assert found["samples_per_s_bound"] == 8000
-    assert "only 1x4 was measured: no forecast, only an upper bound; measure a second scale" in found["notes"]
-
-
 EXTREMES = [
     "1,1,1e15\n1,2,1e-6\n2,2,1e15\n",
     "100000,64,5\n1,1,5\n",

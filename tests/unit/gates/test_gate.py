@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,24 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
-from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import Verdict, closed_variants, outcome_line
+from ddp_ladder.common.messages import numbered
+from ddp_ladder.gates.gate import gate_file_problem, judge, write_verdict
+from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
 from ddp_ladder.plan.plan import Plan
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
-from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder.records.run_records import RunRecords
+from ddp_ladder.settings.keys import GateThresholds, Preflight
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from gate import main
-from make_records import make_plan_of, make_spec, make_specs
-from make_runs import (
-    edit,
-    read_steps,
-    reassemble,
-    write_ladder,
-    write_run,
-    write_steps,
-)
+from make_preflight import write_preflight
+from make_records import make_gate, make_judged, make_plan_of, make_spec, make_specs
+from make_runs import add_ddp_times, edit, read_steps, reassemble, write_ladder, write_run, write_steps
 
 RUN = "default/weak/1x2/r2"
 BASELINE = "default/weak/1x1/r1"
@@ -368,3 +368,157 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder
     assert any("plain/weak/1x1/r2" in path for path in verdict.records)
     two = next(point for point in verdict.points if point.world_size == 2)
     assert two.efficiency_plain == pytest.approx(1900 / 2048, rel=0.02)
+
+
+# How it is told
+
+BOX = """\
++----------------------------------------------------------------------------------------------+
+| verdict   the gate of stage2 is closed; nothing above it was started                         |
+| measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
+| wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
+| next      raise workload.batch_per_gpu, so that each exchange of gradients serves more       |
+|           samples; or lower stages.stage2.gate.min_efficiency if this is good enough for you |
++----------------------------------------------------------------------------------------------+"""
+
+
+def test_closed_box() -> None:
+    gate = make_gate(
+        "stage2",
+        "closed",
+        why="default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)",
+        next_step=(
+            "raise workload.batch_per_gpu, so that each exchange of gradients serves more samples; "
+            "or lower stages.stage2.gate.min_efficiency if this is good enough for you"
+        ),
+    )
+    gate["wanted"] = "at least 0.80 (stages.stage2.gate.min_efficiency)"
+    assert closed_box(Verdict.from_json(gate)) == BOX
+
+
+BOX_OF_A_RUN = """\
++----------------------------------------------------------------------------------------------+
+| verdict   CUDA out of memory (rank 1 on node7)                                               |
+|           the gate of stage2 is closed; nothing above it was started                         |
+| run       default/weak/1x2/r1                                                                |
+| why       the GPU has no 2.00 GiB left: the batch is too large for it, or another process    |
+|           uses its memory                                                                    |
+| evidence  rank 1 (node7): File "/home/ada/train.py", line 20, in main                        |
+| next      1. lower workload.batch_per_gpu in config.yaml, or the model's size in             |
+|              workload.args                                                                   |
+|           2. run `nvidia-smi` on node7                                                       |
++----------------------------------------------------------------------------------------------+"""
+
+
+def test_the_box_of_a_failed_run() -> None:
+    why = "the GPU has no 2.00 GiB left: the batch is too large for it, or another process uses its memory"
+    steps = (
+        "lower workload.batch_per_gpu in config.yaml, or the model's size in workload.args",
+        "run `nvidia-smi` on node7",
+    )
+    judged = make_judged("1x2", "CUDA out of memory", ok=False, measured=why, repeat=1)
+    said = ['rank 1 (node7): File "/home/ada/train.py", line 20, in main']
+    failed = {**judged, "place": "rank 1 on node7", "evidence": said}
+    gate = Verdict.from_json(make_gate("stage2", "closed", why="w", judged=[failed], next_step=numbered(steps)))
+    assert closed_box(gate) == BOX_OF_A_RUN
+    later = Verdict.from_json({**gate.model_dump(), "judged": [{**failed, "at_s": 1_800_000_000.0}]})
+    first = closed_box(later).splitlines()[1]
+    assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
+
+
+@pytest.mark.parametrize(
+    ("gate", "line"),
+    [
+        (make_gate("stage1"), "gate stage1: open"),
+        (
+            make_gate("stage1", variants={"default": "open", "a": "closed", "b": "closed"}),
+            "gate stage1: open (without a, b: see the report)",
+        ),
+        (make_gate("stage2", "closed", why="because"), "gate stage2: CLOSED, because"),
+    ],
+)
+def test_outcome_line(gate: dict[str, object], line: str) -> None:
+    assert outcome_line(Verdict.from_json(gate)) == line
+
+
+# A preflight that failed
+
+WRONG = [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A finished ladder whose 1x2 was measured without a preflight."""
+    plan = write_ladder(tmp_path)
+    jobs = tuple(replace(job, preflight=Preflight(enabled=True)) for job in plan.jobs)
+    return replace(plan, jobs=jobs)
+
+
+def fail_preflight(results: Path, plan: Plan) -> Path:
+    return write_preflight(results, plan.job(Scale(1, 2)), rank1={"sizes": WRONG})
+
+
+def leave_out(results: Path, plan: Plan) -> None:
+    for spec in plan.job(Scale(1, 2)).runs:
+        directory = RunDirectory(results / "runs" / spec.name)
+        directory.run.unlink()
+        write_record(directory.record, not_run(spec, f"{PREFLIGHT_FAILED}: it says why", "do it"))
+
+
+def test_runs_that_were_left_out_close_the_gate_with_the_preflights_finding(tmp_path: Path, plan: Plan) -> None:
+    fail_preflight(tmp_path, plan)
+    leave_out(tmp_path, plan)
+    verdict = judge(plan, "stage2", tmp_path)
+    assert not verdict.is_open
+    assert verdict.reason is not None
+    assert (verdict.reason.check, verdict.reason.where) == (PREFLIGHT_FAILED, "default/weak/1x2")
+    assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in verdict.reason.measured
+    assert "network.env in cluster.yaml" in (verdict.next or "")
+    assert "| wanted    the exact sum, in every element " in closed_box(verdict)
+    assert list(runs_to_do(plan, RunRecords(tmp_path))) == ["1x2"]  # the next start makes them
+
+
+def test_without_the_preflights_file_the_records_say_why(tmp_path: Path, plan: Plan) -> None:
+    fail_preflight(tmp_path, plan).unlink()
+    leave_out(tmp_path, plan)
+    verdict = judge(plan, "stage2", tmp_path)
+    assert not verdict.is_open
+    assert f"{PREFLIGHT_FAILED}: it says why" in (verdict.why or "")
+
+
+@pytest.mark.parametrize("later", ["none", "failed"])
+def test_runs_that_were_made_are_judged_by_their_records(tmp_path: Path, plan: Plan, later: str) -> None:
+    """Results from before there was a preflight, and a preflight that failed after the runs."""
+    before = judge(plan, "stage2", tmp_path)
+    if later == "failed":
+        fail_preflight(tmp_path, plan)
+    assert judge(plan, "stage2", tmp_path) == before
+    assert before.is_open
+    assert not runs_to_do(plan, RunRecords(tmp_path))
+
+
+def test_a_closed_gate_shows_what_the_preflight_measured_of_the_network(tmp_path: Path, plan: Plan) -> None:
+    """A preflight that is repeated alone, as the box advises, does not contradict the gate file."""
+    plan = replace(plan, gates={**plan.gates, "stage2": GateThresholds(min_efficiency=0.95)})
+    for scale, exposed_s in (Scale(1, 1), 0.0), (Scale(1, 2), 0.006):
+        for spec in plan.job(scale).runs:
+            directory = RunDirectory(tmp_path / "runs" / spec.name)
+            for rank in range(spec.world_size):
+                add_ddp_times(directory, rank, 0.06, exposed_s)
+            reassemble(directory)
+    without = judge(plan, "stage2", tmp_path)
+    assert without.reason is not None
+    assert "preflight" not in without.reason.evidence[0]
+
+    sizes = [{"bytes": n, "time_s": 1e-4 + n * 1e-8, "wrong": []} for n in (4096, 2**20, 2**22)]
+    write_preflight(tmp_path, plan.job(Scale(1, 2)), rank0={"sizes": sizes}, rank1={"sizes": sizes})
+    verdict = judge(plan, "stage2", tmp_path)
+    assert verdict.reason is not None
+    assert verdict.reason.evidence[0].endswith(
+        "; by the preflight's figures, 0.605 MB in 1 all-reduce take 6.15 ms, of which 0.100 ms is latency"
+    )
+    assert "| evidence  DDP's exchange of gradients takes" in closed_box(verdict)
+    gates = tmp_path / "gates"
+    write_verdict(verdict, gates)
+    assert gate_file_problem(without, gates) is None
+    assert gate_file_problem(judge(plan, "stage2", tmp_path), gates) is None

@@ -105,15 +105,6 @@ def gate_is_open_now(results: Path) -> bool:
     return gate.main(["--plan", "copy/plan.json", "--stage", "stage2"]) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in BAD_GATES if name != "over a run that was deleted since"])
-def test_judging_again_is_the_next_step_that_works(results: Path, name: str) -> None:
-    BAD_GATES[name][0](results)
-    gate.main([*PLAN, "--stage", "stage2"])
-    warnings = read_results(results, read_plan(results / "plan.json")).warnings
-    assert not [warning for warning in warnings if "gates/stage2" in warning]
-    assert len(list((results / "gates").glob("stage2*"))) == 1
-
-
 def test_a_missing_gate_starts_no_stage(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "gates/stage2.json").unlink()
     assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1

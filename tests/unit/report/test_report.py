@@ -1,8 +1,10 @@
 """The report, on whatever a ladder has left."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -14,16 +16,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-import report as report_command
-from ddp_ladder.gates.figures import csv_columns
-from ddp_ladder.gates.points import ScaleFinding
+from ddp_ladder.gates import figures, scaling
+from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns, figures_in
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth, looks
 from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.terminal import terminal_table
 from ddp_ladder.report.view import ReportView, gate_rows, headline
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
@@ -37,6 +40,7 @@ from make_records import (
     make_specs,
     records_by_name,
     repeated,
+    with_ranks,
     with_steps,
 )
 from make_runs import write_ladder, write_run
@@ -384,11 +388,6 @@ def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_p
 # Reading results
 
 
-def lay_out(root: Path) -> Plan:
-    """A ladder of SPECS that was climbed to its top, without its gates."""
-    return write_ladder(root, repeats=3)
-
-
 @pytest.mark.parametrize(("spoil", "told"), [
     (lambda record: record.unlink(), "stage 1 measured"),
     (lambda record: record.write_text("{"), "what was measured cannot be shown: 3 records cannot be used."),
@@ -418,16 +417,7 @@ def test_lines_follow_growth_of_one_kind_only() -> None:
     ]
 
 
-# The command line
-
-
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lay_out(tmp_path)
-    assert report_command.main(["--plan", str(tmp_path / "plan.json")]) == 0
-    out = capsys.readouterr().out
-    assert "samples/s" in out
-    assert str(tmp_path / "report" / "index.html") in out
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted([*FILES, "usage"])
+# Other baselines, and what stands beside the figures
 
 
 def with_plain(ok: bool = True) -> LadderResults:
@@ -519,3 +509,96 @@ def test_an_uncertain_verdict_is_called_so_wherever_it_is_shown(tmp_path: Path) 
     assert page.count("uncertain: about 20 repeats would decide it") == 3
     assert words(results).endswith(f"Decided on the estimate alone: 1x2 {doubt}.")
     assert "uncertain: about 20 repeats" in files["scaling.md"]
+
+
+# A ladder that starts above one GPU: every sentence is against that scale
+
+
+def test_a_ladder_that_starts_above_one_gpu_is_not_compared_with_one(tmp_path: Path) -> None:
+    rates = {"1x2": 1900.0, "1x4": 3500.0, "2x4": 6500.0}
+    specs = (*make_specs(["1x2"], stage="stage1", device="cuda"), *make_specs(["1x4", "2x4"], device="cuda"))
+    records = []
+    for spec in specs:
+        record = make_record(spec, repeated(rates[str(spec.scale)], spec))
+        step_s = record.timing.step_time_s if record.timing else 0.0
+        compute, exposed, data = ([part * step_s] * spec.gpus for part in (0.7, 0.05, 0.02))
+        records.append(with_ranks(record, compute_s=compute, exposed_comm_s=exposed, data_wait_s=data))
+    gates = {stage: Verdict.from_json(make_gate(stage)) for stage in ("stage1", "stage2", "stage3")}
+    files = written(tmp_path, LadderResults(make_plan_of(specs), records_by_name(records), gates, ()))
+    page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<script.*?</script>", "", files["index.html"], flags=re.DOTALL)
+    texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md", "proposal.tex")}}
+    for name, text in texts.items():
+        words = " ".join(re.sub("<[^>]*>", "", text).split())
+        for wrong in ("1x1", "against one GPU", "than one GPU", "x one GPU", "Stage 1 is one GPU"):
+            if name == "proposal.tex" or wrong not in words:
+                continue
+            place = words.index(wrong)
+            raise AssertionError(f"{name}: {words[place - 80 : place + 80]}")
+    shown = " ".join(page.split()).replace("\u00a0", " ")
+    assert "2x4 runs at 6,500 samples/s, 3.42x the rate of 1x2, 86 % efficiency" in shown
+    assert "against 1x2 of the same variant and mode, where the ladder starts" in shown
+    assert "Speed-up and efficiency are against 1x2, where the ladder starts, of the same mode and variant" in shown
+    assert "the ideal step: the time of 1x2 for as many samples per rank" in shown
+    assert "At 2x4, against 1x2, " in files["proposal.md"]
+
+
+def test_the_definitions_of_a_ladder_from_one_gpu_are_untouched() -> None:
+    one, two = (
+        {each.name: each.definition for each in figures_in("csv", first=scale)} for scale in (Scale(1, 1), Scale(1, 2))
+    )
+    changed = [name for name in one if one[name] != two[name]]
+    assert changed == ["scale", "speed-up", "efficiency", "efficiency by total time"]
+    assert "1x1" in one["speed-up"]
+    assert two["efficiency"].startswith("X(n) / X(1x2) / (n / 2): 1x2 has n = 2.")
+    assert not any("1x1" in text for text in two.values())
+
+
+# A new figure
+
+
+def report_of(directory: Path) -> dict[str, str]:
+    """The text files of a report, and the table in the terminal."""
+    results = found(make_specs(["1x1", "1x2"]))
+    return {**written(directory, results), "terminal": terminal_table(results.points, {})}
+
+
+@dataclass(frozen=True)
+class WiderPoint(ScalePoint):
+    """A point with one more figure."""
+
+    blocks: float | None = None
+
+
+def blocks(run: Record) -> float | None:
+    return float(len(run.throughput.blocks_samples_per_s)) if run.throughput else None
+
+
+def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    places: tuple[Table, ...] = ("csv", "page", "markdown", "terminal", "runs")
+    column = Column("blocks", "number of blocks", "in all", lambda value: f"<{value:.3f}>", places, of_run=blocks)
+    new = Figure("blocks, counted", "1", "how many blocks there are", (column,))
+    before = report_of(tmp_path / "before")
+    monkeypatch.setattr(figures, "FIGURES", (*figures.FIGURES, new))
+    for module in (figures, scaling):
+        monkeypatch.setattr(module, "ScalePoint", WiderPoint)
+    after = report_of(tmp_path / "after")
+    count = blocks(make_record(make_specs(["1x1"])[0]))
+    assert count is not None
+    frame = pd.read_csv(tmp_path / "after/report/scaling.csv")
+    assert list(frame.columns)[-1] == "blocks"
+    assert frame["blocks"].tolist() == [count, count]
+    for name, head, value, cells in (
+        (
+            "index.html",
+            'number of blocks<span class="range">(in all)',
+            f"&lt;{count:.3f}&gt;",
+            2 + 6,
+        ),  # scales and runs
+        ("scaling.md", "| number of blocks (in all) |", f"| &lt;{count:.3f}&gt; |", 2 + 6),
+        ("terminal", "number of blocks", f"<{count:.3f}>", 2),
+    ):
+        assert head in after[name]
+        assert after[name].count(value) == cells
+        assert before[name].count(value) == 0
+    for name in ("index.html", "scaling.md"):
+        assert re.search(r"blocks, counted\W.*\W1\W.*how many blocks there are", after[name], re.DOTALL)
