@@ -27,7 +27,6 @@ from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.statistic import step_times
 from ddp_ladder.records.timing import startup_of
-from ddp_ladder.settings.terms import ONE_GPU, Scale
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
@@ -80,19 +79,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, or several that belong together, with its definition. unit: in scaling.csv.
-
-    definition: with {first} for the first scale of the ladder, and {n0} for the number of its GPUs.
-    """
+    """A figure, or several that belong together, with its definition. unit: in scaling.csv."""
 
     name: str
     unit: str
     definition: str
     columns: tuple[Column, ...]
-
-    def defined_for(self, first: Scale) -> Figure:
-        """Return the figure with the definition that holds for a ladder's first scale."""
-        return replace(self, definition=self.definition.format(first=first, n0=first.world_size))
 
 
 def figure(name: str, unit: str, definition: str, *columns: Column) -> Figure:
@@ -156,7 +148,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "scale", "1",
         "nodes x GPUs per node; n is their product, the number of ranks. "
-        "Stage 1 is {first}, stage 2 one node, stage 3 several nodes.",
+        "Stage 1 is the first scale of the ladder, b below; stage 2 one node, stage 3 several nodes.",
         Column("stage"),
         Column("nodes"),
         Column("gpus_per_node"),
@@ -203,14 +195,13 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "speed-up", "1",
-        "X(n) / X({first}), of the same variant and mode. {first} is the first scale of the ladder: the same script in "
-        "a process group of {n0}.",
+        "X(n) / X(b), of the same variant and mode. b is the first scale of the ladder: the same script in a process "
+        "group.",
         Column("speedup", text=factor, tables=(*REPORT, "terminal"), interval_in=("csv", "page")),
     ),
     figure(
         "efficiency", "1 (shown in %)",
-        "X(n) / X({first}) / (n / {n0}): {first} has n = {n0}. Given only if every field marked = below is equal at "
-        "both scales.",
+        "X(n) / X(b) / (n / n of b). Given only if every field marked = below is equal at both scales.",
         Column(
             "efficiency", text=percent, tables=(*REPORT, "terminal"), interval_in=(*REPORT, "terminal"),
             marks={"page": _against_plain},
@@ -305,7 +296,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "efficiency by total time", "1 (shown in %)",
-        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end, b {first}. "
+        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end. "
         "Where the runs of two scales train different numbers of samples, T is per sample.",
         Column("efficiency_total_time", text=tenths_of_percent, tables=COST, interval_in=COST),
     ),
@@ -357,10 +348,9 @@ def columns(table: Table) -> tuple[Column, ...]:
     return tuple(column for figure in FIGURES for column in figure.columns if table in column.tables)
 
 
-def figures_in(*tables: Table, first: Scale = ONE_GPU) -> tuple[Figure, ...]:
-    """Return the figures that are shown in any of these tables. first: the scale that the ladder starts at."""
-    shown = (each for each in FIGURES if any(set(column.tables) & set(tables) for column in each.columns))
-    return tuple(each.defined_for(first) for each in shown)
+def figures_in(*tables: Table) -> tuple[Figure, ...]:
+    """Return the figures that are shown in any of these tables."""
+    return tuple(each for each in FIGURES if any(set(column.tables) & set(tables) for column in each.columns))
 
 
 def csv_columns() -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
 from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows, scale_notes
-from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
+from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
@@ -64,7 +64,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
         Section("What the runs used", tuple(_usage(view, usage))),
         Section("What was measured on", tuple(_measured(view))),
         Section("Runs", tuple(_runs(view))),
-        Section("Definitions", tuple(_definitions(view.plan.first_scale))),
+        Section("Definitions", (_definitions(),)),
         Section("How the figures were measured", (Block(MEASURED),)),
     )
     return tuple(section for section in found if section.blocks)
@@ -81,16 +81,18 @@ def figures_table(
     *,
     name: str,
     style: str = "",
+    names: Sequence[Cell] = (),
     cells_after: Sequence[tuple[str, Sequence[Content]]] = (),
 ) -> Block:
     """Return a table with a row for each point, and a column for each figure of which a value is known.
 
-    cells_after: heading and cells of further columns.
+    names: of the rows, if not the shortest ones. cells_after: heading and cells of further columns.
     """
     known = [column for column in shown if any(getattr(point, column.key) is not None for point in points)]
+    names = names or [Cell(f"{point.scale} plain" if point.is_plain else view.place(point)) for point in points]
     rows = [
         (
-            Cell(f"{point.scale} plain" if point.is_plain else view.place(point), value=number, style="name"),
+            replace(names[number], value=number),
             *(_figure(column, point, table) for column in known),
             *(cells[number] for _, cells in cells_after),
         )
@@ -142,13 +144,21 @@ def _scales(view: ReportView) -> Iterator[Block]:
 def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
     statuses = [Cell(point.status, style=point.status.replace(" ", "-")) for point in series.points]
     after = (("status", statuses), ("gate", [_judged(point, view) for point in series.points]))
-    shown = columns("page")
-    table = figures_table(shown, series.points, view, "page", name=series.title, style="scales", cells_after=after)
-    rows = tuple(
-        (Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),), value=k), *row)
-        for k, (point, (_, *row)) in enumerate(zip(series.points, table.rows, strict=True))
+    names = [
+        Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),))
+        for point in series.points
+    ]
+    table = figures_table(
+        columns("page"),
+        series.points,
+        view,
+        "page",
+        name=series.title,
+        style="scales",
+        names=names,
+        cells_after=after,
     )
-    return replace(table, rows=rows, heading="" if is_closed else series.title, summary=series.title * is_closed)
+    return replace(table, heading="" if is_closed else series.title, summary=series.title * is_closed)
 
 
 def _judged(point: ScalePoint, view: ReportView) -> Content:
@@ -377,6 +387,6 @@ def runs_csv(runs: Sequence[Record]) -> str:
     return csv_text(rows, ["run", "status", "job", "attempt", "hosts", *figures])
 
 
-def _definitions(first: Scale) -> Iterator[Block]:
-    rows = tuple((figure.name, figure.unit, figure.definition) for figure in figures_in("csv", "runs", first=first))
-    yield Block(name="Definitions", headings=("figure", "unit", "definition"), rows=rows, style="definitions")
+def _definitions() -> Block:
+    rows = tuple((figure.name, figure.unit, figure.definition) for figure in figures_in("csv", "runs"))
+    return Block(name="Definitions", headings=("figure", "unit", "definition"), rows=rows, style="definitions")

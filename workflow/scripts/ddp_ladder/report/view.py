@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -268,21 +267,16 @@ def _batch(run: Record) -> str:
 
 
 def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -> str:
-    """Return ``a``, or of several values ``a (1x1); b (1x2 r1 r2)``: each with the runs that have it."""
-    found: dict[str, dict[str, list[str]]] = {}  # the repeats of each scale by value
+    """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the scales that have it."""
+    found: dict[str, dict[str, None]] = {}  # the scales by value
     several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
     for run in runs:
         place = f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale)
         text = in_full(value(run))[: DIGEST_LENGTH if name.endswith("sha256") else None]
-        found.setdefault(text, {}).setdefault(place, []).append(f"r{run.spec.repeat}")
+        found.setdefault(text, {})[place] = None
     if len(found) == 1:
         return next(iter(found))
-    values = Counter(place for places in found.values() for place in places)
-    named = {
-        text: [place if values[place] == 1 else " ".join((place, *repeats)) for place, repeats in places.items()]
-        for text, places in found.items()
-    }
-    return "; ".join(f"{text} ({in_short(places)})" for text, places in named.items())
+    return "; ".join(f"{text} ({in_short([*places])})" for text, places in found.items())
 
 
 def _machine(runs: Sequence[Record]) -> str:
