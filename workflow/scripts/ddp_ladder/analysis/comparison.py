@@ -150,6 +150,14 @@ class Comparison:
     is_paired: bool
     missing: tuple[str, ...] = ()
 
+    @property
+    def decisive(self) -> tuple[Panel, ...]:
+        """Return the largest panel with ratios of each mode."""
+        with_ratios = [panel for panel in self.panels if panel.compared]
+        by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
+        largest = {panel.mode: panel for panel in by_size}
+        return tuple(panel for panel in self.panels if panel in largest.values())
+
 
 def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
     """Return the panel with its rows judged together, the fastest first."""
@@ -311,10 +319,7 @@ def number(value: float) -> str:
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    with_ratios = [panel for panel in comparison.panels if panel.compared]
-    by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
-    largest = {panel.mode: panel for panel in by_size}
-    found = [line for panel in comparison.panels if panel in largest.values() for line in _found_in(panel, comparison)]
+    found = [line for panel in comparison.decisive for line in _found_in(panel, comparison)]
     if not found:
         every = [row.found for panel in comparison.panels for row in panel.rows]
         reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)

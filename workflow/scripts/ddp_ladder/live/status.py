@@ -85,7 +85,7 @@ class ScaleState:
         """The Slurm job whose state is worth asking for; None if there is none, or its end is known."""
         if self.end is not None and self.end.state == SUBMITTED:
             return self.end.job_id
-        return self.held.holder.slurm_id if self.held is not None and self.held.is_alive else None
+        return self.held.holder.slurm_id if self.held is not None and self.is_held else None
 
     @property
     def bad_end(self) -> JobEnd | None:

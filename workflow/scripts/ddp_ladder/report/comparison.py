@@ -47,7 +47,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the comparison as a section of a document."""
     yield Block(" ".join(sentences(comparison)))
     yield Block(
-        f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals.",
+        f"Throughput of each variant over that of {comparison.reference} at the largest scale, with 95 % intervals.",
         picture=_stem(comparison),
         style="forest",
     )

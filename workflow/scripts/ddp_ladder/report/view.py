@@ -413,9 +413,10 @@ def _figures(point: ScalePoint, unit: str) -> str:
 
 
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
-    """Return ``stage 2 open``; a dash while the gate is not judged."""
-    gate = gates.get(point.stage)
-    return f"{stage_name(point.stage)} {gate.words_of(point)}" if gate else UNKNOWN
+    """Return ``stage 2 open`` or ``stage 2 closed (uncertain)``; a dash while the gate is not judged."""
+    if (gate := gates.get(point.stage)) is None:
+        return UNKNOWN
+    return f"{stage_name(point.stage)} {gate.verdict_of(point)}{' (uncertain)' * bool(gate.uncertain(point.variant))}"
 
 
 # --- Series and notes.
