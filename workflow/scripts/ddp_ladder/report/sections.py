@@ -74,21 +74,23 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
 
 
 def figures_table(
-    shown: Sequence[Column],
     points: Sequence[ScalePoint],
     view: ReportView,
     table: Table,
     *,
     name: str,
     style: str = "",
+    shown: Sequence[Column] = (),
     names: Sequence[Cell] = (),
     cells_after: Sequence[tuple[str, Sequence[Content]]] = (),
 ) -> Block:
     """Return a table with a row for each point, and a column for each figure of which a value is known.
 
-    names: of the rows, if not the shortest ones. cells_after: heading and cells of further columns.
+    shown: the columns, if not all of the table. names: of the rows, if not the shortest ones. cells_after: heading and
+    cells of further columns.
     """
-    known = [column for column in shown if any(getattr(point, column.key) is not None for point in points)]
+    every = shown or columns(table)
+    known = [column for column in every if any(getattr(point, column.key) is not None for point in points)]
     names = names or [Cell(f"{point.scale} plain" if point.is_plain else view.place(point)) for point in points]
     rows = [
         (
@@ -148,17 +150,9 @@ def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
         Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),))
         for point in series.points
     ]
-    table = figures_table(
-        columns("page"),
-        series.points,
-        view,
-        "page",
-        name=series.title,
-        style="scales",
-        names=names,
-        cells_after=after,
-    )
-    return replace(table, heading="" if is_closed else series.title, summary=series.title * is_closed)
+    title = series.title
+    table = figures_table(series.points, view, "page", name=title, style="scales", names=names, cells_after=after)
+    return replace(table, heading=title * (not is_closed), summary=title * is_closed)
 
 
 def _judged(point: ScalePoint, view: ReportView) -> Content:
@@ -190,13 +184,12 @@ def _time(view: ReportView) -> Iterator[Block]:
     points = [point for point in view.rungs if point.rest_s is not None]
     if not points:
         return
-    parts = columns("attribution")
     yield Block(
         "Parts of each step, which add up to it. 100 % is the ideal step: the time of "
         f"{view.plan.first_scale} for as many samples per rank; what is above it is lost.",
         picture="attribution",
     )
-    yield figures_table(parts, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
+    yield figures_table(points, view, "attribution", name="Parts of a step at each scale", style="attribution")
     found = explained(view)
     modes = len({point.mode for point, _ in found if point.variant == REFERENCE_VARIANT})
     for number, (point, lost) in enumerate(found):
@@ -219,7 +212,7 @@ def _costs(view: ReportView) -> Iterator[Block]:
     for mode in dict.fromkeys(point.mode for point in points):
         own = [point for point in points if point.mode == mode]
         name = f"Cost, {mode} scaling" if len({point.mode for point in points}) > 1 else "Cost"
-        yield figures_table(columns("cost"), own, view, "cost", name=name)
+        yield figures_table(own, view, "cost", name=name)
 
 
 def _prediction(view: ReportView) -> Iterator[Block]:
@@ -287,7 +280,7 @@ def _startup(view: ReportView) -> Iterator[Block]:
         compiled = any(point.startup_compile_s for point in points)
         shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
         named = [replace(column, heading="total") if column.key == "startup_s" else column for column in shown]
-        yield figures_table(named, points, view, "startup", name="Start-up at each scale", style="startup")
+        yield figures_table(points, view, "startup", name="Start-up at each scale", style="startup", shown=named)
         yield Block(STARTUP)
 
 
@@ -298,7 +291,7 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     sampled = [column.key for column in columns("usage") if column.key != "peak_memory_bytes"]
     points = [point for point in view.points if any(getattr(point, key) is not None for key in sampled)]
     if points:
-        yield figures_table(columns("usage"), points, view, "usage", name="What each scale used", style="used")
+        yield figures_table(points, view, "usage", name="What each scale used", style="used")
     found = tuple(
         (", ".join(map(view.place, where)), full_stop(capitalised(each.in_words)), full_stop(capitalised(each.next)))
         for each, where in findings_across_scales(view.points)
