@@ -283,10 +283,10 @@ class Score:
     def of(cls, cases: Sequence[Case], calibrations: dict[str, Calibration]) -> Score:
         """Score the cases, each with the calibration found without its source."""
         made = [(case, estimate(case.known, case.later.scale, calibrations[case.table.source])) for case in cases]
-        found = [(case, one, one.low or 0.0, one.high or math.inf) for case, one in made if one]
+        found = [(case, one[0], one[1] or 0.0, one[2] or math.inf) for case, one in made if one]
         weight = weights([case.table for case, *_ in found])
         inside = [low <= case.later.samples_per_s <= high for case, _, low, high in found]
-        ratios = {OURS: [case.ratio(one.samples_per_s) for case, one, *_ in found]}
+        ratios = {OURS: [case.ratio(rate) for case, rate, *_ in found]}
         for name, method in METHODS.items():
             ratios[name] = [case.ratio(method(case.known, case.later.scale)) for case, *_ in found]
         errors = {name: np.abs(np.array(values) - 1) for name, values in ratios.items()}

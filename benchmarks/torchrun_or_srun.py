@@ -45,12 +45,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/slurm"), str(ROOT / "work
 from cluster import Cluster  # noqa: E402
 from cluster_config import Spec  # noqa: E402
 from ddp_ladder.analysis.comparison import (  # noqa: E402
-    Compared,
     beyond_chance,
     paired,
+    verdict,
 )
 from ddp_ladder.common.formats import duration  # noqa: E402
-from ddp_ladder.settings.terms import Scale  # noqa: E402
 from machines import ClusterError  # noqa: E402
 from project_copy import copy_project, environment  # noqa: E402
 from small_datasets import write_mnist  # noqa: E402
@@ -291,8 +290,7 @@ def explained(rates: Rates) -> list[dict[str, Any]]:
     found = []
     for cause, ratio, beyond in zip(CAUSES, ratios, beyond_chance(ratios), strict=True):
         scale = scales[cause.part]
-        row = Compared(cause.variant, "weak", Scale.parse(scale), ratio=ratio, is_beyond_chance=beyond)
-        figures = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high, "found": row.found}
+        figures = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high, "found": verdict(ratio, beyond)}
         found.append({**asdict(cause), "scale": scale, **figures})
     return found
 

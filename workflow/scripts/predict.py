@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not scales:
         raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or"))
     every = read_series(arguments.table, arguments.variant)
-    found = [asdict(predict(series, scale)) for series in every for scale in scales]
+    found = [predict(series, scale).model_dump() for series in every for scale in scales]
     print(json.dumps(found[0] if len(found) == 1 else {"predictions": found}, indent=2))
     return 0
 

@@ -27,7 +27,7 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.terminal import terminal_table
-from ddp_ladder.report.view import make_view
+from ddp_ladder.report.view import ReportView
 
 RESULTS = Path("results")
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in terminal_lines(plan, rows, results):
         print(line)
     if centre:
-        rules = judged(centre, make_view(replace(found, directory=results), date.today()))
+        rules = judged(centre, ReportView(found, date.today()))
         print(f"centre   {summary(centre, rules)}: see the page")
     if found.unread or found.begun:
         print(found.counts)

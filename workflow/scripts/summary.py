@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.accounting.jobs import read_rows
-from ddp_ladder.analysis.forecast import error_rows, forecast_errors, planned_forecasts
+from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.formats import full_stop
@@ -32,12 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     points = [point for point in found.points if not point.is_plain]
     report = results / "report"
     print()
-    print(headline(found, points).text)
+    print(headline(found).text)
     for one in outlooks(plan, points):
         print(f"Predicted, not measured: {full_stop(one.in_words)}")
     print()
     print(terminal_table(points, found.gates, report if report.exists() else None))
-    for place, forecast, measured in error_rows(forecast_errors(planned_forecasts(results, plan), points)):
+    for place, forecast, measured in error_rows(planned_forecasts(results, plan), points):
         print(f"forecast {place}: {forecast}; {measured}")
     for line in terminal_lines(plan, read_rows(results), results):
         print(line)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from ddp_ladder.analysis.prediction import (
-    Estimate,
     Series,
     Step,
     estimate,
@@ -37,11 +36,13 @@ def series(mode: Mode = "weak", **efficiencies: float) -> Series:
     return Series.of(mode, [(scale, 100 * scale.world_size * value) for scale, value in scales])
 
 
-def known(found: Estimate | None) -> tuple[float, float, float]:
+def known(found: tuple[float, float | None, float | None] | None) -> tuple[float, float, float]:
+    """Return the lower end, the figure and the upper end of an estimate."""
     assert found is not None
-    assert found.low is not None
-    assert found.high is not None
-    return found.low, found.samples_per_s, found.high
+    rate, low, high = found
+    assert low is not None
+    assert high is not None
+    return low, rate, high
 
 
 def step(measured: Series, at: str) -> Step:
@@ -138,7 +139,7 @@ def test_repeats_widen_the_interval_by_their_noise() -> None:
     low, rate, high = known(estimate(noisy, Scale(2, 4)))
     assert rate == pytest.approx(ring_rate(Scale(2, 4)))
     assert 0.1 < math.log(high / low) < 0.6  # 10 %, the t of eight degrees of freedom, three repeats
-    assert estimate(RING, Scale(2, 4)) == Estimate(ring_rate(Scale(2, 4)), None, None)
+    assert estimate(RING, Scale(2, 4)) == (ring_rate(Scale(2, 4)), None, None)
 
 
 def test_series_from_the_points_of_the_gates() -> None:

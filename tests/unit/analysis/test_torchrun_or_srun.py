@@ -34,16 +34,3 @@ def test_the_conclusions_below_the_table_follow_from_it() -> None:
 
 def test_the_causes_are_those_of_the_kept_rates() -> None:
     assert benchmark.explained(KEPT["samples_per_s"]) == [pytest.approx(cause) for cause in KEPT["causes"]]
-
-
-def test_each_cause_has_the_words_of_a_comparison() -> None:
-    parts = (*benchmark.PARTS, benchmark.ORDER)
-    rates = {part.name: {name: [100.0, 101.0, 99.0] for name in part.variants} for part in parts}
-    rates["order"]["cyclic"] = [80.0, 81.0, 79.1]
-    rates["nodes"]["default"] = [120.0, 80.0, 101.0]
-    rates["threads"]["one-thread"] = [150.0, 151.0, 149.0]
-    lines = benchmark.table({**KEPT, "causes": benchmark.explained(rates)}).splitlines()
-    rows = {line.split(" | ")[1]: line.split(" | ")[3:] for line in lines if line.count(" | ") == 5}
-    assert rows["`cyclic` / `block`"] == ["-20.0 %", "-20.3 % to -19.6 %", "slower |"]
-    assert rows["`one-thread` / `default`"][2] == "faster |"
-    assert rows["`default` / `srun`"][2] == "not beyond chance |"

@@ -46,7 +46,7 @@ def test_the_first_gate_forecasts_all_stages_above(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "runs/default/weak/1x2")
     (line,) = said(plan, "stage1", tmp_path)
     assert line.startswith("stage2 1x2: at most 2,0")
-    assert read_forecast(tmp_path, "stage3")[0].measured == ("1x1",)
+    assert read_forecast(tmp_path, "stage3")[0].largest_measured == "1x1"
 
 
 def test_a_closed_gate_says_nothing_and_leaves_no_forecast(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
 """The table of figures is complete, and defines each figure once."""
 
-import re
 from collections import Counter
 from dataclasses import fields
-from pathlib import Path
 
 from ddp_ladder.gates.figures import FIGURES, columns, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from make_records import make_failed_record, make_record, make_spec
 
-DOCS = Path(__file__).parents[3] / "docs"
 IN_SCALING_CSV = """
     variant mode stage nodes gpus_per_node world_size batch_per_gpu global_batch repeats
     samples_per_s samples_per_s_low samples_per_s_high speedup efficiency efficiency_low efficiency_high
@@ -52,11 +49,3 @@ def test_every_figure_of_a_run_is_read_from_its_record() -> None:
         assert column.text(None) == "\u2013"
     shown = {column.heading: column.text(column.of_run(record)) for column in columns("runs") if column.of_run}
     assert (shown["steps measured"], shown["samples/s"], shown["peak memory"]) == ("120", "1,000", "412")
-
-
-def test_the_documentation_names_every_part_of_the_start_up() -> None:
-    text = (DOCS / "measuring.md").read_text()
-    named = set(re.findall(r"\*([a-z ]+)\*|`(torch\.compile)`", text[text.index("Start-up") :]))
-    parts = {column.heading for column in columns("startup")} - {"start-up"}
-    assert len(parts) == 6
-    assert parts <= {name or program for name, program in named}

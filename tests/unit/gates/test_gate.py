@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,28 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
-from ddp_ladder.gates.gate import judge, write_verdict
-from ddp_ladder.gates.verdict import Verdict, closed_variants, outcome_line
+from ddp_ladder.common.messages import numbered
+from ddp_ladder.gates.gate import gate_file_problem, judge, write_verdict
+from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
 from ddp_ladder.plan.plan import Plan
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
+from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from gate import main
-from make_records import make_plan_of, make_spec, make_specs
-from make_runs import (
-    edit,
-    read_steps,
-    reassemble,
-    take_longer,
-    write_ladder,
-    write_run,
-    write_steps,
-)
+from make_preflight import write_preflight
+from make_records import make_gate, make_judged, make_plan_of, make_spec, make_specs
+from make_runs import add_ddp_times, edit, read_steps, reassemble, write_ladder, write_run, write_steps
 
 RUN = "default/weak/1x2/r2"
-SIBLING = "default/weak/1x2/r1"
 BASELINE = "default/weak/1x1/r1"
 
 
@@ -194,18 +192,11 @@ def test_what_was_wanted_is_what_the_run_did_not_hold_to(ladder: Ladder, name: s
     assert reason.wanted == wanted
 
 
-@pytest.mark.parametrize("name", ["removed", "faster step"])
 @pytest.mark.parametrize("run", [BASELINE, RUN])
-def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, name: str, run: str) -> None:
-    MUTATIONS[name](ladder.run(run))
+def test_a_run_spoilt_after_its_gate_opened_closes_the_gates_above(ladder: Ladder, run: str) -> None:
+    MUTATIONS["faster step"](ladder.run(run))
     verdict = assert_closed(ladder, run, stage="stage3")
     assert len([f for f in verdict.judged if f.repeat is not None and f.where == run]) == 1
-
-
-def test_directory_copied_from_another_repeat(ladder: Ladder) -> None:
-    shutil.rmtree(ladder.run().path)
-    shutil.copytree(ladder.run(SIBLING).path, ladder.run().path)
-    assert_closed(ladder, RUN)
 
 
 def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> None:
@@ -219,52 +210,10 @@ def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> No
 # ---- Thresholds. ----
 
 
-def _with_gate(ladder: Ladder, **thresholds: float) -> Ladder:
-    gates = {**ladder.plan.gates, "stage2": GateThresholds.model_construct(**thresholds)}  # not checked
-    return replace(ladder, plan=replace(ladder.plan, gates=gates))
-
-
-def test_slow_steps_that_recur_count_before_the_gate(ladder: Ladder) -> None:
-    """Each 8th step of 1x2 takes 5 times as long: the steps between have an efficiency of 0.9, the training of 0.6."""
+def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder) -> None:
+    words = "batch_per_gpu: 64 at 1x1, 128 at 1x2"
     for spec in ladder.plan.stage_jobs("stage2")[0].runs:
-        run = ladder.run(spec.name)
-        for rank in (0, 1):
-            rows = read_steps(run, rank)
-            for row in rows[::8]:
-                row[3] = str(5 * float(row[3]))
-            write_steps(run, rank, rows)
-        take_longer(run, seconds=3.0)
-        assert reassemble(run).throughput
-    verdict = ladder.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.reason
-    assert verdict.reason.measured.startswith("efficiency 0.6")
-    assert ", samples / time; of a step's " in verdict.reason.measured
-    assert {point.statistic for point in verdict.points} == {"samples / time"}
-
-
-def test_a_disturbed_baseline_closes_the_gate_of_the_scale_above(ladder: Ladder) -> None:
-    for spec in ladder.plan.stage_jobs("stage1")[0].runs:
-        write_run(ladder.results, spec, 700.0)
-    gate = _with_gate(ladder)
-    verdict = gate.judge("stage2")
-    assert not verdict.is_open
-    assert verdict.reason
-    assert (verdict.reason.where, verdict.reason.check) == ("default/weak/1x2", "baseline")
-    assert str(ladder.results / "runs/default/weak/1x1") in verdict.reason.next
-    assert gate.judge("stage1").is_open
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("num_workers", 8, "num_workers: 0 at 1x1, 8 at 1x2"),
-        ("batch_per_gpu", 128, "batch_per_gpu: 64 at 1x1, 128 at 1x2"),
-    ],
-)
-def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field: str, value: Any, words: str) -> None:
-    for spec in ladder.plan.stage_jobs("stage2")[0].runs:
-        write_run(ladder.results, spec, 1843.2, fingerprint={field: value})
+        write_run(ladder.results, spec, 1843.2, fingerprint={"batch_per_gpu": 128})
     verdict = ladder.judge("stage2")
     assert not verdict.is_open
     assert verdict.reason
@@ -274,8 +223,8 @@ def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder, field:
     assert "comparable" in verdict.reason.next
     gate = read_json(write_verdict(verdict, ladder.gates))
     assert words in gate["why"]
-    without = _with_gate(ladder, min_samples_per_s=1000.0)
-    assert without.judge("stage2").is_open
+    gates = {**ladder.plan.gates, "stage2": GateThresholds(min_samples_per_s=1000.0)}
+    assert replace(ladder, plan=replace(ladder.plan, gates=gates)).judge("stage2").is_open
 
 
 def test_a_difference_that_the_user_allows_opens_the_gate_and_is_in_the_evidence(ladder: Ladder) -> None:
@@ -419,3 +368,145 @@ def test_the_plain_baseline_is_in_the_evidence_and_not_judged(with_plain: Ladder
     assert any("plain/weak/1x1/r2" in path for path in verdict.records)
     two = next(point for point in verdict.points if point.world_size == 2)
     assert two.efficiency_plain == pytest.approx(1900 / 2048, rel=0.02)
+
+
+# How it is told
+
+BOX = """\
++----------------------------------------------------------------------------------------------+
+| verdict   the gate of stage2 is closed; nothing above it was started                         |
+| measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
+| wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
+| next      raise workload.batch_per_gpu, so that each exchange of gradients serves more       |
+|           samples; or lower stages.stage2.gate.min_efficiency if this is good enough for you |
++----------------------------------------------------------------------------------------------+"""
+
+
+def test_closed_box() -> None:
+    gate = make_gate(
+        "stage2",
+        "closed",
+        why="default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)",
+        next_step=(
+            "raise workload.batch_per_gpu, so that each exchange of gradients serves more samples; "
+            "or lower stages.stage2.gate.min_efficiency if this is good enough for you"
+        ),
+    )
+    gate["wanted"] = "at least 0.80 (stages.stage2.gate.min_efficiency)"
+    assert closed_box(Verdict.from_json(gate)) == BOX
+
+
+BOX_OF_A_RUN = """\
++----------------------------------------------------------------------------------------------+
+| verdict   CUDA out of memory (rank 1 on node7)                                               |
+|           the gate of stage2 is closed; nothing above it was started                         |
+| run       default/weak/1x2/r1                                                                |
+| why       the GPU has no 2.00 GiB left: the batch is too large for it, or another process    |
+|           uses its memory                                                                    |
+| evidence  rank 1 (node7): File "/home/ada/train.py", line 20, in main                        |
+| next      1. lower workload.batch_per_gpu in config.yaml, or the model's size in             |
+|              workload.args                                                                   |
+|           2. run `nvidia-smi` on node7                                                       |
++----------------------------------------------------------------------------------------------+"""
+
+
+def test_the_box_of_a_failed_run() -> None:
+    why = "the GPU has no 2.00 GiB left: the batch is too large for it, or another process uses its memory"
+    steps = (
+        "lower workload.batch_per_gpu in config.yaml, or the model's size in workload.args",
+        "run `nvidia-smi` on node7",
+    )
+    judged = make_judged("1x2", "CUDA out of memory", ok=False, measured=why, repeat=1)
+    said = ['rank 1 (node7): File "/home/ada/train.py", line 20, in main']
+    failed = {**judged, "place": "rank 1 on node7", "evidence": said}
+    gate = Verdict.from_json(make_gate("stage2", "closed", why="w", judged=[failed], next_step=numbered(steps)))
+    assert closed_box(gate) == BOX_OF_A_RUN
+    later = Verdict.from_json({**gate.model_dump(), "judged": [{**failed, "at_s": 1_800_000_000.0}]})
+    first = closed_box(later).splitlines()[1]
+    assert re.search(r"\(rank 1 on node7\) at [0-9]{2}:[0-9]{2}:00 ", first)
+
+
+@pytest.mark.parametrize(
+    ("gate", "line"),
+    [
+        (make_gate("stage1"), "gate stage1: open"),
+        (
+            make_gate("stage1", variants={"default": "open", "a": "closed", "b": "closed"}),
+            "gate stage1: open (without a, b: see the report)",
+        ),
+        (make_gate("stage2", "closed", why="because"), "gate stage2: CLOSED, because"),
+    ],
+)
+def test_outcome_line(gate: dict[str, object], line: str) -> None:
+    assert outcome_line(Verdict.from_json(gate)) == line
+
+
+# A preflight that failed
+
+WRONG = [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]
+
+
+def fail_preflight(ladder: Ladder) -> Path:
+    return write_preflight(ladder.results, ladder.plan.job(Scale(1, 2)), rank1={"sizes": WRONG})
+
+
+def leave_out(ladder: Ladder) -> None:
+    for spec in ladder.plan.job(Scale(1, 2)).runs:
+        directory = ladder.run(spec.name)
+        directory.run.unlink()
+        write_record(directory.record, not_run(spec, f"{PREFLIGHT_FAILED}: it says why", "do it"))
+
+
+def test_runs_that_were_left_out_close_the_gate_with_the_preflights_finding(ladder: Ladder) -> None:
+    fail_preflight(ladder)
+    leave_out(ladder)
+    verdict = ladder.judge("stage2")
+    assert not verdict.is_open
+    assert verdict.reason is not None
+    assert (verdict.reason.check, verdict.reason.where) == (PREFLIGHT_FAILED, "default/weak/1x2")
+    assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in verdict.reason.measured
+    assert "network.env in cluster.yaml" in (verdict.next or "")
+    assert "| wanted    the exact sum, in every element " in closed_box(verdict)
+    assert list(runs_to_do(ladder.plan, RunRecords(ladder.results))) == ["1x2"]  # the next start makes them
+
+
+def test_without_the_preflights_file_the_records_say_why(ladder: Ladder) -> None:
+    fail_preflight(ladder).unlink()
+    leave_out(ladder)
+    verdict = ladder.judge("stage2")
+    assert not verdict.is_open
+    assert f"{PREFLIGHT_FAILED}: it says why" in (verdict.why or "")
+
+
+def test_runs_that_were_made_before_a_preflight_failed_are_judged_by_their_records(ladder: Ladder) -> None:
+    before = ladder.judge("stage2")
+    fail_preflight(ladder)
+    assert ladder.judge("stage2") == before
+    assert before.is_open
+    assert not runs_to_do(ladder.plan, RunRecords(ladder.results))
+
+
+def test_a_closed_gate_shows_what_the_preflight_measured_of_the_network(ladder: Ladder) -> None:
+    """A preflight that is repeated alone, as the box advises, does not contradict the gate file."""
+    gates = {**ladder.plan.gates, "stage2": GateThresholds(min_efficiency=0.95)}
+    ladder = replace(ladder, plan=replace(ladder.plan, gates=gates))
+    for scale, exposed_s in (Scale(1, 1), 0.0), (Scale(1, 2), 0.006):
+        for spec in ladder.plan.job(scale).runs:
+            directory = ladder.run(spec.name)
+            for rank in range(spec.world_size):
+                add_ddp_times(directory, rank, 0.06, exposed_s)
+            reassemble(directory)
+    without = ladder.judge("stage2")
+    assert without.reason is not None
+    assert "preflight" not in without.reason.evidence[0]
+
+    sizes = [{"bytes": n, "time_s": 1e-4 + n * 1e-8, "wrong": []} for n in (4096, 2**20, 2**22)]
+    write_preflight(ladder.results, ladder.plan.job(Scale(1, 2)), rank0={"sizes": sizes}, rank1={"sizes": sizes})
+    verdict = ladder.judge("stage2")
+    assert verdict.reason is not None
+    assert verdict.reason.evidence[0].endswith(
+        "; by the preflight's figures, 0.605 MB in 1 all-reduce take 6.15 ms, of which 0.100 ms is latency"
+    )
+    assert "| evidence  DDP's exchange of gradients takes" in closed_box(verdict)
+    write_verdict(verdict, ladder.gates)
+    assert gate_file_problem(without, ladder.gates) is None

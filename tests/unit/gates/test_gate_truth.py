@@ -8,9 +8,7 @@ from pathlib import Path
 
 import gate
 import pytest
-import report
 import run_scale
-import summary
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import read_results
@@ -107,31 +105,7 @@ def gate_is_open_now(results: Path) -> bool:
     return gate.main(["--plan", "copy/plan.json", "--stage", "stage2"]) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in BAD_GATES if name != "over a run that was deleted since"])
-def test_judging_again_is_the_next_step_that_works(results: Path, name: str) -> None:
-    BAD_GATES[name][0](results)
-    gate.main([*PLAN, "--stage", "stage2"])
-    warnings = read_results(results, read_plan(results / "plan.json")).warnings
-    assert not [warning for warning in warnings if "gates/stage2" in warning]
-    assert len(list((results / "gates").glob("stage2*"))) == 1
-
-
 def test_a_missing_gate_starts_no_stage(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "gates/stage2.json").unlink()
     assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1
     assert "there is no evidence of an open gate" in capsys.readouterr().err
-
-
-def test_a_record_whose_raw_files_have_changed_is_named_and_left_out(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for repeat in (1, 2):
-        (results / f"runs/default/weak/2x1/r{repeat}/ranks/rank1.csv").write_text("step\n")
-    for command in (report.main, summary.main):
-        command([*PLAN])
-        out, err = capsys.readouterr()
-        assert "a record that does not match its raw files (ranks/rank1.csv" in out + err
-        assert "stage 3 open" not in out
-        assert "stage 3 closed" in out
-    page = (results / "report/index.html").read_text()
-    assert "does not match its raw files" in page

@@ -182,6 +182,11 @@ def test_thresholds_open_at_their_boundary_and_close_beyond(
     assert f"stages.stage2.gate.{key}" in beyond.next
 
 
+def test_a_figure_that_slow_steps_recur_in_is_called_samples_over_time() -> None:
+    measured = only((0.9, 0.01), AT_80, statistic="samples / time").measured
+    assert measured == "efficiency 0.90 (95 % interval 0.89 to 0.91, in one job), samples / time"
+
+
 def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:
     gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000, max_data_wait_fraction=1)
     found = judged((0.9, 0.03), gate, data_wait_fraction=None)

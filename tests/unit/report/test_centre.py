@@ -14,7 +14,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.records.record import Job, Record
 from ddp_ladder.report.centre import CHECKS, Case, Found, case_of, judged, read_centre, rules_section, summary
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.view import ReportView, make_view
+from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import read_sources
 from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
 from make_runs import write_ladder
@@ -49,7 +49,7 @@ def records_of(
 
 def view_of(records: Sequence[Record], specs: Sequence[Any] = ()) -> ReportView:
     plan = make_plan_of(tuple(specs) or tuple(record.spec for record in records))
-    return make_view(LadderResults(plan, records_by_name(records), {}, ()), TODAY)
+    return ReportView(LadderResults(plan, records_by_name(records), {}, ()), TODAY)
 
 
 def case(records: Sequence[Record]) -> Case:
@@ -69,8 +69,8 @@ def test_a_good_ladder_meets_the_rules_of_csc(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True)
         file.write_text("#!/bin/bash\n")
     view = view_of(records)
-    busy = tuple(replace(point, gpu_busy_fraction=0.97) for point in view.points)
-    view = replace(view, points=busy, results=replace(view.results, directory=tmp_path))
+    view = replace(view, results=replace(view.results, directory=tmp_path))
+    vars(view)["points"] = tuple(replace(point, gpu_busy_fraction=0.97) for point in view.points)
     centre = read_centre("csc-large")
     rules = judged(centre, view)
     assert [rule.check for rule, found in rules if found.verdict != "pass"] == ["by a person"] * 3

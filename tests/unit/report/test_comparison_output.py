@@ -100,13 +100,6 @@ def test_one_variant_has_no_section_and_no_files(tmp_path: Path, capsys: pytest.
     assert "there is one variant: nothing to compare\n  next     add `variants`" in capsys.readouterr().err
 
 
-def test_variants_that_never_ran_still_give_a_comparison(tmp_path: Path) -> None:
-    found = ladder(["default", "fast"], ["1x1"])
-    write_report(tmp_path, LadderResults(found.plan, {}, {}, ()), TODAY)
-    text = terminal_text(compare_variants(found.plan, {}), [])
-    assert text.startswith("Nothing can be compared: not run.")
-
-
 def test_two_folders_are_compared_wherever_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = write_results(tmp_path / "copied" / "old", ["default", "gone"])
     new = write_results(tmp_path / "new", ["default", "fast"], speed=2.0)

@@ -91,20 +91,6 @@ def directory(path: str) -> Damage:
     return damage
 
 
-def loop(path: str) -> Damage:
-    """A symbolic link to itself."""
-
-    def damage(results: Path) -> None:
-        remove(path)(results)
-        (results / path).symlink_to((results / path).name)
-
-    return damage
-
-
-def record(**changes: object) -> Damage:
-    return lambda results: edit(results / RUN / "record.json", lambda data: data.update(changes))
-
-
 def text(path: str, old: str, new: str) -> Damage:
     return lambda results: (results / path).write_text((results / path).read_text().replace(old, new))
 
@@ -118,7 +104,6 @@ LEFT_OUT: dict[str, tuple[Damage, str]] = {
         remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
         "(run.json is missing: if this is a copy, copy all files below runs/)",
     ),
-    "run: loop": (loop(RUN), "symbolic links"),
     "rank: missing": (remove(f"{RUN}/ranks/rank1.json"), "ranks/rank1.json is missing"),
     "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv has changed"),
 }
@@ -139,7 +124,6 @@ def test_a_run_whose_record_cannot_be_used_is_named(results: Path, damage: Damag
 BESIDE: dict[str, tuple[Damage, str, str]] = {
     "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
     "gate: damaged": (write("gates/stage2.json", b"{"), "gates/stage2.json", "not JSON"),
-    "gate: directory": (directory("gates/stage2.json"), "gates/stage2.json", "Is a directory"),
 }
 """Damage to a file beside the runs, its path, and what is said of it."""
 
@@ -208,17 +192,9 @@ STATES: dict[str, tuple[Damage, str]] = {
         remove("runs", "gates", "preflight", "machine", "jobs"),
         "12 runs are planned: 12 not run",
     ),
-    "stage 1 alone": (
-        remove(*(f"runs/{v}/weak/{s}" for v in ("default", "gloo") for s in ("1x2", "2x1")), "gates"),
-        "12 runs are planned: 4 ok, 8 not run",
-    ),
     "a variant that failed everywhere": (
         lambda results: [fail(f"gloo/weak/{s}/r{k}")(results) for s in ("1x1", "1x2", "2x1") for k in (1, 2)],
         "12 runs are planned: 6 ok, 6 failed",
-    ),
-    "single repeats": (
-        remove(*(f"runs/{v}/weak/{s}/r2" for v in ("default", "gloo") for s in ("1x1", "1x2", "2x1"))),
-        "12 runs are planned: 6 ok, 6 not run",
     ),
     "no run can be read": (
         lambda results: [remove("runs")(results), write("runs", b"")(results)],
@@ -241,7 +217,6 @@ PLANS: dict[str, Damage] = {
     "none": remove("plan.json"),
     "newer": newer("plan.json"),
     "cut": write("plan.json", b'{"schema_version": 1, "si'),
-    "another value": write("plan.json", b"null"),
 }
 
 

@@ -1,8 +1,10 @@
 """The report, on whatever a ladder has left."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -14,17 +16,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-import report as report_command
-from ddp_ladder.gates.figures import csv_columns
-from ddp_ladder.gates.points import ScaleFinding
+from ddp_ladder.gates import figures, scaling
+from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns
+from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.plots import growth, looks
 from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.report.view import gate_rows, headline, make_view
+from ddp_ladder.report.terminal import terminal_table
+from ddp_ladder.report.view import ReportView, gate_rows, headline
 from ddp_ladder.settings.terms import Scale
 from make_preflight import write_preflight
 from make_records import (
@@ -37,6 +40,7 @@ from make_records import (
     make_specs,
     records_by_name,
     repeated,
+    with_ranks,
     with_steps,
 )
 from make_runs import write_ladder, write_run
@@ -82,7 +86,7 @@ def open_gates(*stages: str) -> list[dict[str, Any]]:
 
 
 def words(results: LadderResults) -> str:
-    text = headline(results, scale_points(results.plan.runs, results.records)).text
+    text = headline(results).text
     return text.replace("\u00a0", " ").replace("\u2013", "-")
 
 
@@ -225,17 +229,6 @@ def test_headlines() -> None:
         assert text in words(results)
 
 
-def test_headline_of_a_closed_gate_says_measured_wanted_and_next() -> None:
-    failing = make_judged("1x2", ok=False, measured="efficiency 0.41", next_step="fix it")
-    gates = [make_gate("stage1"), make_gate("stage2", "closed", judged=[failing])]
-    results = found(SPECS, [make_record(s, 1000 * EFFICIENCY["1x1"]) for s in SPECS[:6]], gates)
-    assert words(results) == (
-        "Stopped at the gate of stage 2: 1x2 efficiency 0.41, wanted at least 0.80 (stages.stage2.gate.min_efficiency)."
-    )
-    line = headline(results, scale_points(results.plan.runs, results.records))
-    assert (line.kind, line.next) == ("stopped", "fix it")
-
-
 def test_the_first_screen_shows_the_evidence_of_a_closed_gate(tmp_path: Path) -> None:
     measured, next_step = "efficiency 0.41; of a step's 9 ms, 5 ms are lost", "set a: 1; or set b: 2"
     failing = make_judged("1x2", ok=False, measured=measured, next_step=next_step)
@@ -255,13 +248,14 @@ def test_headline_takes_the_reference_variant_for_the_cause() -> None:
         make_judged("1x2", "b's own trouble", ok=False, variant="b"),
         make_judged("1x2", "data wait", ok=False, measured="40 %", wanted="at most 10 %"),
     ]
-    text = words(found(SPECS, [], [make_gate("stage2", "closed", judged=judged)]))
-    assert text == "Stopped at the gate of stage 2: 1x2 data wait: 40 %, wanted at most 10 %."
+    results = found(SPECS, [], [make_gate("stage2", "closed", judged=judged)])
+    assert headline(results).kind == "stopped"
+    assert words(results) == "Stopped at the gate of stage 2: 1x2 data wait: 40 %, wanted at most 10 %."
 
 
 def test_headline_when_nothing_worked() -> None:
     results = CASES["all failed"]()
-    line = headline(results, scale_points(results.plan.runs, results.records))
+    line = headline(results)
     assert line.kind == "failed"
     assert line.text.startswith("Nothing could be measured: 9 runs failed. Rank 1: RuntimeError")
     assert line.next == "read train.log, fix the cause, and start snakemake again"
@@ -269,7 +263,7 @@ def test_headline_when_nothing_worked() -> None:
 
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
-    points = scale_points(results.plan.runs, results.records)
+    points = results.points
     busy = ScaleFinding(
         kind="other processes",
         place="pc",
@@ -278,7 +272,8 @@ def test_headline_says_that_other_processes_used_the_machine() -> None:
         repeats=3,
         of=3,
     )
-    line = headline(results, [*points[:-1], replace(points[-1], findings=(busy,))])
+    vars(results)["points"] = [*points[:-1], replace(points[-1], findings=(busy,))]
+    line = headline(results)
     assert (line.kind, line.next) == ("doubtful", "end them")
     assert f"Not measured alone: at {points[-1].scale}, {busy.in_words}." in line.text
 
@@ -286,7 +281,7 @@ def test_headline_says_that_other_processes_used_the_machine() -> None:
 def test_headline_does_not_celebrate_what_is_not_comparable() -> None:
     records = [make_record(s, rate(s), fingerprint={"num_workers": 8} if s.world_size > 1 else None) for s in SPECS]
     results = found(SPECS, records, open_gates("stage1", "stage2", "stage3"))
-    line = headline(results, scale_points(results.plan.runs, results.records))
+    line = headline(results)
     assert line.kind == "doubtful"
     assert "num_workers: 0 at 1x1, 8 at 2x1" in line.text
     assert "efficiency [" not in line.text
@@ -342,16 +337,6 @@ def test_the_start_up_is_split(tmp_path: Path) -> None:
     assert "torch.compile (s)" in written(tmp_path, with_startup(results, compile=0.2))["scaling.md"]
 
 
-def test_differing_fingerprints_are_listed_with_their_places(tmp_path: Path) -> None:
-    specs = make_specs(["1x1", "1x2"], variants=["default", "amp"])
-    records = [
-        make_record(s, fingerprint={"autocast_dtype": "bfloat16"} if s.variant == "amp" else None) for s in specs
-    ]
-    text = written(tmp_path, found(specs, records))["scaling.md"]
-    assert "none (1x1 weak default, " in text
-    assert "bfloat16 (1x1 weak amp, " in text
-
-
 FIELDS: dict[str, Any] = {
     "script_sha256": "1111aaaa", "parameter_dtype": "float32", "autocast_dtype": "float16",
     "float32_products": "medium", "optimizer": "LARS", "num_workers": 77,
@@ -371,9 +356,9 @@ def test_the_report_shows_what_each_field_is_at_each_scale() -> None:
         records[5] = records[4].replace(
             spec=SPECS[5], fingerprint={key: value for key, value in FIELDS.items() if key != field}
         )
-        rows = {name: words for name, _, words in make_view(found(SPECS[:6], records), TODAY).measured}
+        rows = {name: words for name, _, words in ReportView(found(SPECS[:6], records), TODAY).measured}
         assert rows.pop("steps").startswith("130 (8,320 samples) (1x1); 130 (16,640 samples)")
-        assert [words for words in rows.values() if words.endswith("(1x2 r3)")], field
+        assert [words for words in rows.values() if "(1x1, 1x2); " in words and words.endswith(" (1x2)")], field
 
 
 def test_equal_findings_of_repeats_are_one_row() -> None:
@@ -403,11 +388,6 @@ def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_p
 # Reading results
 
 
-def lay_out(root: Path) -> Plan:
-    """A ladder of SPECS that was climbed to its top, without its gates."""
-    return write_ladder(root, repeats=3)
-
-
 @pytest.mark.parametrize(("spoil", "told"), [
     (lambda record: record.unlink(), "stage 1 measured"),
     (lambda record: record.write_text("{"), "what was measured cannot be shown: 3 records cannot be used."),
@@ -421,7 +401,7 @@ def test_records_that_are_lost_are_not_called_unmeasured(
         write_run(tmp_path, spec)
         spoil(tmp_path / "runs" / spec.name / "record.json")
     results = read_results(tmp_path, plan)
-    assert headline(results, scale_points(plan.runs, results.records)).text.lower().startswith(told.lower())
+    assert headline(results).text.lower().startswith(told.lower())
 
 
 # Pictures
@@ -437,16 +417,7 @@ def test_lines_follow_growth_of_one_kind_only() -> None:
     ]
 
 
-# The command line
-
-
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lay_out(tmp_path)
-    assert report_command.main(["--plan", str(tmp_path / "plan.json")]) == 0
-    out = capsys.readouterr().out
-    assert "samples/s" in out
-    assert str(tmp_path / "report" / "index.html") in out
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted([*FILES, "usage"])
+# Other baselines, and what stands beside the figures
 
 
 def with_plain(ok: bool = True) -> LadderResults:
@@ -476,7 +447,6 @@ def test_both_baselines_are_shown_and_named(tmp_path: Path) -> None:
     shown = {row[1]: dict(zip(header, row, strict=False)) for row in rows[:3]}
     assert list(shown) == ["1x1 plain, no DDP", "1x1 stage 1", "1x2 stage 2"]
     assert "73 % vs plain" in shown["1x2 stage 2"]["efficiency"].replace("\u00a0", " ")
-    assert "process group of 1" in text
     assert "Weak scaling, variant" not in text  # the plain baseline is no series of its own
 
 
@@ -538,3 +508,85 @@ def test_an_uncertain_verdict_is_called_so_wherever_it_is_shown(tmp_path: Path) 
     assert page.count("uncertain: about 20 repeats would decide it") == 3
     assert words(results).endswith(f"Decided on the estimate alone: 1x2 {doubt}.")
     assert "uncertain: about 20 repeats" in files["scaling.md"]
+
+
+# A ladder that starts above one GPU: every sentence is against that scale
+
+
+def test_a_ladder_that_starts_above_one_gpu_is_not_compared_with_one(tmp_path: Path) -> None:
+    rates = {"1x2": 1900.0, "1x4": 3500.0, "2x4": 6500.0}
+    specs = (*make_specs(["1x2"], stage="stage1", device="cuda"), *make_specs(["1x4", "2x4"], device="cuda"))
+    records = []
+    for spec in specs:
+        record = make_record(spec, repeated(rates[str(spec.scale)], spec))
+        step_s = record.timing.step_time_s if record.timing else 0.0
+        compute, exposed, data = ([part * step_s] * spec.gpus for part in (0.7, 0.05, 0.02))
+        records.append(with_ranks(record, compute_s=compute, exposed_comm_s=exposed, data_wait_s=data))
+    gates = {stage: Verdict.from_json(make_gate(stage)) for stage in ("stage1", "stage2", "stage3")}
+    files = written(tmp_path, LadderResults(make_plan_of(specs), records_by_name(records), gates, ()))
+    page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<script.*?</script>", "", files["index.html"], flags=re.DOTALL)
+    texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md", "proposal.tex")}}
+    for name, text in texts.items():
+        words = " ".join(re.sub("<[^>]*>", "", text).split())
+        for wrong in ("1x1", "against one GPU", "than one GPU", "x one GPU", "Stage 1 is one GPU"):
+            if name == "proposal.tex" or wrong not in words:
+                continue
+            place = words.index(wrong)
+            raise AssertionError(f"{name}: {words[place - 80 : place + 80]}")
+    shown = " ".join(page.split()).replace("\u00a0", " ")
+    assert "2x4 runs at 6,500 samples/s, 3.42x the rate of 1x2, 86 % efficiency" in shown
+    assert "against 1x2 of the same variant and mode, where the ladder starts" in shown
+    assert "Speed-up and efficiency are against 1x2, where the ladder starts, of the same mode and variant" in shown
+    assert "the ideal step: the time of 1x2 for as many samples per rank" in shown
+    assert "At 2x4, against 1x2, " in files["proposal.md"]
+
+
+# A new figure
+
+
+def report_of(directory: Path) -> dict[str, str]:
+    """The text files of a report, and the table in the terminal."""
+    results = found(make_specs(["1x1", "1x2"]))
+    return {**written(directory, results), "terminal": terminal_table(results.points, {})}
+
+
+@dataclass(frozen=True)
+class WiderPoint(ScalePoint):
+    """A point with one more figure."""
+
+    blocks: float | None = None
+
+
+def blocks(run: Record) -> float | None:
+    return float(len(run.throughput.blocks_samples_per_s)) if run.throughput else None
+
+
+def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    places: tuple[Table, ...] = ("csv", "page", "markdown", "terminal", "runs")
+    column = Column("blocks", "number of blocks", "in all", lambda value: f"<{value:.3f}>", places, of_run=blocks)
+    new = Figure("blocks, counted", "1", "how many blocks there are", (column,))
+    before = report_of(tmp_path / "before")
+    monkeypatch.setattr(figures, "FIGURES", (*figures.FIGURES, new))
+    for module in (figures, scaling):
+        monkeypatch.setattr(module, "ScalePoint", WiderPoint)
+    after = report_of(tmp_path / "after")
+    count = blocks(make_record(make_specs(["1x1"])[0]))
+    assert count is not None
+    frame = pd.read_csv(tmp_path / "after/report/scaling.csv")
+    assert list(frame.columns)[-1] == "blocks"
+    assert frame["blocks"].tolist() == [count, count]
+    for name, head, value, cells in (
+        (
+            "index.html",
+            'number of blocks<span class="range">(in all)',
+            f"&lt;{count:.3f}&gt;",
+            2 + 6,
+        ),  # scales and runs
+        ("scaling.md", "| number of blocks (in all) |", f"| &lt;{count:.3f}&gt; |", 2 + 6),
+        ("terminal", "number of blocks", f"<{count:.3f}>", 2),
+    ):
+        assert head in after[name]
+        assert after[name].count(value) == cells
+        assert before[name].count(value) == 0
+    for name in ("index.html", "scaling.md"):
+        assert re.search(r"blocks, counted\W.*\W1\W.*how many blocks there are", after[name], re.DOTALL)

@@ -1,4 +1,4 @@
-"""The report's sections: where the time goes, cost, prediction, what runs used, and the list of runs."""
+"""The report's sections: where the time goes, cost, prediction, what runs used, the list of runs; and its pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import replace
 from datetime import date
 from html import unescape
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import report as report_command
 from ddp_ladder.accounting import advice as accounting
@@ -23,14 +26,11 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
+from ddp_ladder.report.plots import attribution_figure, efficiency_figure
 from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.report.sections import (
-    Prediction,
-    explained,
-    runs_csv,
-    sections,
-)
-from ddp_ladder.report.view import ReportView, make_view
+from ddp_ladder.report.sections import explained, runs_csv, sections
+from ddp_ladder.report.usage import BINS, draw_usage, in_bins
+from ddp_ladder.report.view import ReportView
 from make_machine import make_machine
 from make_records import (
     JOB_ID,
@@ -44,20 +44,21 @@ from make_records import (
 )
 from make_runs import RATES as LADDER_RATES
 from make_runs import edit, reassemble, write_ladder, write_run
+from make_sampled_runs import write_sampled_run
+from matplotlib.patches import Rectangle
 
 TODAY = date(2026, 11, 22)
 STEPS = {"1x1": (0.05, 0.0), "1x2": (0.055, 0.004), "2x2": (0.1, 0.045)}  # step and exposed communication, in s
 GRADIENTS = {"gradient_bytes": 4_000_000, "bucket_bytes": [1_000_000, 3_000_000]}
 RATES = {"1x1": 1000.0, "1x2": 1900.0, "1x4": 3500.0, "2x4": 6500.0}
-OLIVIA = {"1x1": 5126.4, "1x4": 37244.4, "2x4": 63190.2}
 
 
-def ladder(variants: Sequence[str] = ("default",), first: Mapping[str, object] = GRADIENTS) -> list[Record]:
-    """Return a ladder whose ranks timed the parts of a step. first: the fingerprint of its first scale."""
+def ladder(variants: Sequence[str] = ("default",), scales: Sequence[str] = tuple(STEPS)) -> list[Record]:
+    """Return a ladder whose ranks timed the parts of a step."""
     found = []
-    for spec in make_specs([*STEPS], repeats=1, variants=variants):
+    for spec in make_specs(scales, repeats=1, variants=variants):
         step_s, exposed_s = STEPS[str(spec.scale)]
-        record = make_record(spec, spec.global_batch / step_s, fingerprint=first if spec.gpus == 1 else GRADIENTS)
+        record = make_record(spec, spec.global_batch / step_s, fingerprint=GRADIENTS)
         n = spec.world_size
         found.append(with_ranks(record, compute_s=[0.04] * n, exposed_comm_s=[exposed_s] * n, data_wait_s=[0.001] * n))
     return found
@@ -68,23 +69,13 @@ def results_of(records: Sequence[Record], **changes: object) -> LadderResults:
     return replace(LadderResults(plan, records_by_name(records), {}, ()), **changes)  # type: ignore[arg-type]
 
 
-def view_of(
-    rates: Mapping[str, float], work: Work | None = None, *, amp: bool = False, **changes: object
-) -> ReportView:
-    """amp: all but the first scale use another precision and other workers."""
-    other = {"autocast_dtype": "float16", "num_workers": 8}
-    records = [
-        make_record(
-            spec, repeated(rates[str(spec.scale)], spec), fingerprint=other if amp and spec.world_size > 1 else None
-        )
-        for spec in make_specs(list(rates), **changes)  # type: ignore[arg-type]
-    ]
-    return make_view(results_of(records, work=work or Work()), TODAY)
+def view_of(rates: Mapping[str, float], work: Work | None = None, **changes: Any) -> ReportView:
+    records = [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in make_specs(list(rates), **changes)]
+    return ReportView(results_of(records, work=work or Work()), TODAY)
 
 
-def section_of(view: ReportView, title: str, prediction: Prediction | None = None) -> Section | None:
-    found = sections(view, (), prediction or Prediction(), None)
-    return next((each for each in found if each.title == title), None)
+def section_of(view: ReportView, title: str) -> Section | None:
+    return next((each for each in sections(view, ()) if each.title == title), None)
 
 
 def rows_of(block: Block) -> list[dict[str, str]]:
@@ -107,7 +98,7 @@ def table(view: ReportView, title: str, name: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
-    view = make_view(results_of(ladder(["default", "gloo"])), TODAY)
+    view = ReportView(results_of(ladder(["default", "gloo"])), TODAY)
     assert [view.place(point) for point, _ in explained(view)] == [
         "2x2 weak default", "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
     ]  # fmt: skip
@@ -145,7 +136,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
         "Cost, strong scaling",
     ]
     assert {len(block.rows) for block in section.blocks} == {8}
-    assert [text.partition(" (")[0] for _, text in recommendations(view, Prediction())] == [
+    assert [text.partition(" (")[0] for kind, text in recommendations(view) if kind] == [
         "2x4 weak default", "2x4 strong default",
     ]  # fmt: skip
 
@@ -160,7 +151,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
 )
 def test_what_a_training_takes(work: Work, told: str) -> None:
     view = view_of(RATES, work=work)
-    assert any(told in text for _, text in recommendations(view, Prediction()))
+    assert any(told in text for _, text in recommendations(view))
     costs = table(view, "Cost", "Cost")
     assert ("time to solution" in costs["2x4"]) == (work.total is not None)
 
@@ -213,7 +204,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
         ended_at="2026-11-22T14:12:02Z", elapsed_s=720.0, runs_planned=1, runs_measured=1, runs_ok=1,
         preflight_s=5.0, startup_s=10.0, training_s=600.0, gpu_hours_held=0.2, gpu_hours_training=0.17,
     )  # fmt: skip
-    view = make_view(results_of(ladder(), jobs=(row,)), TODAY)
+    view = ReportView(results_of(ladder(), jobs=(row,)), TODAY)
     section = section_of(view, "What the runs used")
     assert section
     (block,) = (block for block in section.blocks if block.name == "Jobs")
@@ -226,7 +217,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
 
 def test_alike_nodes_are_one_line_with_their_places() -> None:
     machines = {"1x1": (make_machine("1x1"),), "2x2": (make_machine("2x2"), make_machine("2x2", node="node2"))}
-    rows = make_view(results_of(ladder(), machines=machines), TODAY).machine_rows
+    rows = ReportView(results_of(ladder(), machines=machines), TODAY).machine_rows
     assert len(rows) == len({words for _, words in rows})
     assert "2x2: " in rows[0][0]
 
@@ -237,3 +228,56 @@ def test_every_run_is_a_row_of_the_table() -> None:
     lines = runs_csv(records).splitlines()
     assert len(lines) == 5
     assert lines[-1].startswith("default/weak/1x1/r4,failed,")
+
+
+# Pictures
+
+
+def test_the_bars_add_up_to_the_step_and_end_at_one_over_the_efficiency() -> None:
+    axes = attribution_figure(results_of(ladder()).points).axes[0]
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    for place, (step_s, _) in enumerate(STEPS.values()):
+        own = [bar for bar in bars if bar.get_x() < place < bar.get_x() + bar.get_width()]
+        assert sum(bar.get_height() for bar in own) == pytest.approx(step_s / 0.05)
+    assert {"50.0 ms", "55.0 ms", "100 ms", "45.0"} <= {text.get_text() for text in axes.texts}
+    (text,) = attribution_figure(results_of(ladder(scales=["2x2"])).points).axes[0].texts
+    assert text.get_text() == "no step has been compared with one at 1x1 yet"
+
+
+@pytest.mark.parametrize(("value", "high", "top"), [(0.9, 1.02, 1.02), (0.9, 227.5, 1.5), (6.1, 900.0, 6.1)])
+def test_an_interval_beyond_all_sense_leaves_room_for_the_points(value: float, high: float, top: float) -> None:
+    found = [
+        replace(point, efficiency=value, efficiency_low=value, efficiency_high=high) for point in view_of(RATES).points
+    ]
+    assert efficiency_figure(found, {}).axes[0].get_ylim()[1] == pytest.approx(1.05 * top)
+
+
+def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Path) -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=2)
+    for spec in specs:
+        write_sampled_run(tmp_path, spec, gpu_count=0)
+    results = read_results(tmp_path, make_plan_of(specs))
+    files = write_report(tmp_path, results, TODAY)
+    names = [path.name for path in files if path.parent.name == "usage"]
+    assert names == [f"usage_default_weak_{scale}_r1.{kind}" for scale in ("1x1", "1x2") for kind in ("svg", "png")]
+    page = (tmp_path / "report/index.html").read_text()
+    assert page.count('<figure class="usage">') == 2
+    assert "What 1x2 weak, r1 used over time. 1 node, no GPU." in page
+    for repeat in (1, 2):
+        samples = tmp_path / f"runs/default/weak/1x1/r{repeat}/nodes/node0.csv"
+        samples.write_text("time_s,cpu_fraction\n1.0,much\n")
+    picture, notes = draw_usage(tmp_path, list(results.records.values()))[0]
+    assert "1x2" in picture.picture
+    assert "node0.csv" in str(notes.items[0])
+
+
+def test_no_peak_is_lost_in_a_long_run_and_a_band_holds_all_traces() -> None:
+    values = np.zeros(10_000)
+    values[[1234, 8765]] = 1.0, -1.0
+    values[5000:5100] = np.nan
+    shown = in_bins([pd.Series(values, np.arange(10_000.0))])
+    assert len(shown) == BINS
+    assert (shown["min"].min(), shown["max"].max()) == (-1, 1)
+    assert shown["median"].isna().any()
+    band = in_bins([pd.Series(np.full(10, level), np.arange(10.0)) for level in (1.0, 2.0, 7.0)])
+    assert [{*band[name]} for name in ("min", "median", "max")] == [{1.0}, {2.0}, {7.0}]

@@ -45,10 +45,10 @@ def problem_with(data_dir: str, on_nodes: bool = False) -> tuple[str, str]:
 
 def test_data_that_are_missing_and_the_advice() -> None:
     outcome, text = problem_with("data/imagenet")
-    assert (outcome, text.splitlines()[0]) == ("FAIL", "config.yaml: workload.data_dir: the training data are missing")
+    assert (outcome, text.splitlines()[0]) == ("error", "config.yaml: workload.data_dir: the training data are missing")
     assert "data/imagenet: No such file or directory; " in text
     assert "workload.prepare" in text
-    assert problem_with("data/imagenet", on_nodes=True)[0] == "FAIL", "the nodes share the checkout"
+    assert problem_with("data/imagenet", on_nodes=True)[0] == "error", "the nodes share the checkout"
     (advice,) = [line for line in text.splitlines() if line.startswith("  next")]
     subprocess.run(advice.rpartition(": ")[2], shell=True, check=True)
     assert problem_with("data/imagenet") == ("", "")
@@ -59,16 +59,16 @@ def test_no_data_none_expected_or_prepared_ones_are_no_problem() -> None:
     assert data_problem(settings("data/mine", "[prepare.py]").experiment, False) is None
 
 
-@pytest.mark.parametrize(("kind", "outcome"), [("xfs", "warn"), ("lustre", "FAIL")])
+@pytest.mark.parametrize(("kind", "outcome"), [("xfs", "warning"), ("lustre", "error")])
 def test_disks_of_the_nodes_alone_are_possible_where_nothing_shared_is_above(
     kind: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kind of file system is made up: there is no Lustre here."""
     monkeypatch.setattr(training_data, "filesystem", lambda path: kind)
     data_dir = "/local-scratch/imagenet"
-    assert problem_with(data_dir)[0] == "FAIL", "the training runs here"
+    assert problem_with(data_dir)[0] == "error", "the training runs here"
     assert problem_with(data_dir, on_nodes=True)[0] == outcome
-    assert (f"srun --nodes=1 ls {data_dir}" in problem_with(data_dir, on_nodes=True)[1]) == (outcome == "warn")
+    assert (f"srun --nodes=1 ls {data_dir}" in problem_with(data_dir, on_nodes=True)[1]) == (outcome == "warning")
 
 
 def test_prepare_runs_in_the_container_with_the_binds_of_the_training(checkout: Path) -> None:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.groups import Good, Group, Groups, groups_of
-from ddp_ladder.gates.interval import KNOWN, LogMean, Variance, ends
+from ddp_ladder.gates.groups import Good, Group, Groups, groups_of, with_one_statistic
+from ddp_ladder.gates.interval import LogMean, Variance, ends
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import distinct_words, must_match
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
+from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
@@ -78,8 +78,6 @@ def _probability(mean: float, variance: Variance) -> float:
     if not variance.value:
         return 0.0 if mean else 1.0
     errors = abs(mean) / math.sqrt(variance.value)
-    if variance.freedom >= KNOWN:
-        return math.erfc(errors / math.sqrt(2))
     from scipy.special import stdtr  # takes half a second
 
     return 2 * float(stdtr(variance.freedom, -errors))
@@ -104,36 +102,21 @@ def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
 class Compared:
     """A variant at one mode and scale, against its reference.
 
-    obstacle: why there is no ratio; empty if there is one. unlike: what differs: settings of the variant, and what else
+    found: the verdict in words, or why there is no ratio. unlike: what differs: settings of the variant, and what else
     may explain another speed.
     """
 
     name: str
     mode: str
     scale: Scale
-    is_reference: bool = False
+    found: str = ""
     repeats: int = 0
     samples_per_s: float | None = None
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
     ratio: Ratio | None = None
-    is_beyond_chance: bool = False
-    obstacle: str = ""
     unlike: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def found(self) -> str:
-        """Return the verdict in words."""
-        if self.is_reference:
-            return REFERENCE
-        if self.ratio is None:
-            return self.obstacle
-        if self.ratio.p is None:
-            return WITHHELD
-        if not self.is_beyond_chance:
-            return NO_DIFFERENCE
-        return FASTER if self.ratio.value > 1 else SLOWER
 
 
 @dataclass(frozen=True)
@@ -168,24 +151,38 @@ class Comparison:
     missing: tuple[str, ...] = ()
 
     @property
-    def has_ratios(self) -> bool:
-        return any(panel.compared for panel in self.panels)
+    def decisive(self) -> tuple[Panel, ...]:
+        """Return the largest panel with ratios of each mode."""
+        with_ratios = [panel for panel in self.panels if panel.compared]
+        by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
+        largest = {panel.mode: panel for panel in by_size}
+        return tuple(panel for panel in self.panels if panel in largest.values())
 
 
 def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
     """Return the panel with its rows judged together, the fastest first."""
     judged = beyond_chance([row.ratio for row in rows])
-    rows = tuple(replace(row, is_beyond_chance=beyond) for row, beyond in zip(rows, judged, strict=True))
+    rows = tuple(
+        replace(row, found=verdict(row.ratio, beyond)) if row.ratio else row
+        for row, beyond in zip(rows, judged, strict=True)
+    )
     return Panel(mode, scale, tuple(sorted(rows, key=lambda row: -_speed(row))))
 
 
+def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
+    """Return the verdict on a ratio in words."""
+    if ratio.p is None:
+        return WITHHELD
+    return NO_DIFFERENCE if not is_beyond_chance else FASTER if ratio.value > 1 else SLOWER
+
+
 def _speed(row: Compared) -> float:
-    return row.ratio.value if row.ratio else 1.0 if row.is_reference and row.samples_per_s else 0.0
+    return row.ratio.value if row.ratio else float(row.found == REFERENCE)
 
 
 def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``."""
-    (groups,) = _with_one_statistic(_groups(plan, records))
+    (groups,) = with_one_statistic([_groups(plan, records)], lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
@@ -193,15 +190,6 @@ def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
         rows = tuple(_compared(group, reference, REFERENCE_VARIANT, in_pairs=True) for group in own)
         panels.append(_panel(mode, scale, rows))
     return Comparison(tuple(panels), REFERENCE_VARIANT, is_paired=True)
-
-
-def _with_one_statistic(*several: Groups) -> list[Groups]:
-    """Give all groups of a mode one statistic, so that they have ratios: samples / time if any of them needs it."""
-    needed = {mode for groups in several for (mode, _, _), group in groups.items() if group.needs_samples_per_time}
-    return [
-        {key: replace(group, statistic=SAMPLES_PER_TIME) if key[0] in needed else group for key, group in each.items()}
-        for each in several
-    ]
 
 
 def _measured(group: Group) -> Compared:
@@ -213,25 +201,23 @@ def _measured(group: Group) -> Compared:
     if not group.good:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
-        return replace(row, obstacle=f"failed: {failed}" if group.failed else left_out)
+        return replace(row, found=f"failed: {failed}" if group.failed else left_out)
     return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s)
 
 
 def _compared(group: Group, reference: Group | None, of: str, *, in_pairs: bool) -> Compared:
     """Return a row with its ratio to the reference, or why there is none. of: the reference in words."""
     row = _measured(group)
-    if group is reference:
-        return replace(row, is_reference=not row.obstacle)
-    if not row.obstacle and (reference is None or not reference.good):
-        row = replace(row, obstacle=f"{of} {_measured(reference).obstacle if reference else NOT_RUN}")
-    if row.obstacle or reference is None:
-        return row
+    if row.found or group is reference:
+        return replace(row, found=row.found or REFERENCE)
+    if reference is None or not reference.good:
+        return replace(row, found=f"{of} {_measured(reference).found if reference else NOT_RUN}")
     first, second, repeats = reference.good[0], group.good[0], min(len(group.good), len(reference.good))
     ratio, rate, notes = unpaired(group.log_rate, reference.log_rate, repeats), reference.samples_per_s, row.notes
     if in_pairs:
         pairs = _pairs(group, reference)
         if not pairs:
-            return replace(row, obstacle=f"no repeat of both this and {of} succeeded")
+            return replace(row, found=f"no repeat of both this and {of} succeeded")
         here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
         ratio, rate, (second, first) = paired(here, there), median(there), pairs[0]
         notes = (*notes, *_notes(pairs, group))
@@ -275,12 +261,12 @@ class Folder:
 
 def compare_results(before: Folder, after: Folder) -> Comparison:
     """Return each variant, mode and scale that both folders have: the second one's over the first one's."""
-    there, here = _with_one_statistic(*(_groups(each.plan, each.records) for each in (before, after)))
+    both = [_groups(each.plan, each.records) for each in (before, after)]
+    there, here = with_one_statistic(both, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in here):
-        both = [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]
-        if both:
-            rows = tuple(_compared(here[key], there[key], f"in {before.name}:", in_pairs=False) for key in both)
+        if shared := [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]:
+            rows = tuple(_compared(here[key], there[key], f"in {before.name}:", in_pairs=False) for key in shared)
             panels.append(_panel(mode, scale, rows))
     missing = (*_missing(before.name, there, here), *_missing(after.name, here, there))
     return Comparison(tuple(panels), before.name, is_paired=False, missing=missing)
@@ -331,38 +317,19 @@ def number(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 9.9995 else formats.significant(value)
 
 
-def rate_text(row: Compared) -> str:
-    """Return the throughput in samples/s."""
-    return formats.significant(row.samples_per_s)
-
-
-def step_text(row: Compared) -> str:
-    """Return the step time in milliseconds."""
-    return formats.milliseconds(row.step_time_s)
-
-
-def decisive(comparison: Comparison) -> tuple[Panel, ...]:
-    """Return the largest panel with ratios of each mode."""
-    with_ratios = sorted(
-        (each for each in comparison.panels if each.compared),
-        key=lambda each: (each.scale.world_size, each.scale.nodes),
-    )
-    largest = {each.mode: each for each in with_ratios}
-    return tuple(largest[mode] for mode in dict.fromkeys(each.mode for each in comparison.panels) if mode in largest)
-
-
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    found = [line for panel in decisive(comparison) for line in _found_in(panel, comparison)]
-    if not comparison.has_ratios:
-        reasons = dict.fromkeys(row.found for panel in comparison.panels for row in panel.rows if row.obstacle)
+    found = [line for panel in comparison.decisive for line in _found_in(panel, comparison)]
+    if not found:
+        every = [row.found for panel in comparison.panels for row in panel.rows]
+        reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
         found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED]) or 'no scale is in both'}.")
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
-    absent = [name for name, row in rows if row.obstacle == NOT_RUN]
+    absent = [name for name, row in rows if row.found == NOT_RUN]
     failed = [
         name
         for name, row in rows
-        if row.obstacle.startswith("failed") or any("repeats failed" in note for note in row.notes)
+        if row.found.startswith("failed") or any("repeats failed" in note for note in row.notes)
     ]
     if absent and any(row.repeats for _, row in rows):
         found.append(f"Not run: {in_short(absent)}.")

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from ddp_ladder.analysis.prediction import predict, series_of, upper_bound
+from ddp_ladder.analysis.prediction import Prediction, predict, series_of, upper_bound
 from ddp_ladder.common.files import canonical_sha256, read_json, write_json
 from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
 from ddp_ladder.common.model import Model, Several, Version1
@@ -23,42 +22,30 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.statistic import median
-from ddp_ladder.settings.terms import Mode, Scale
+from ddp_ladder.settings.terms import Mode
 
 DIGITS = 10
 SAME_STEPS = 1.05  # runs whose steps differ by no more than this factor make the same number of steps
-Amount = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
 
 
-class SeriesForecast(Model):
-    """What is predicted for a variant and mode at a scale. _low and _high: meant to hold nine of ten outcomes.
+class SeriesForecast(Prediction):
+    """What is predicted for a variant and mode at a scale.
 
-    None where it is not known; run_s then follows from samples_per_s_bound. specs: digest of the runs that it is for;
-    of other settings, it says nothing. measured: the scales that it was made from, smallest first. efficiency: per
-    GPU, against the smallest of them. run_s: of one run, with its start-up.
+    specs: digest of the runs that it is for; of other settings, it says nothing. run_s: of one run, with its start-up;
+    without samples_per_s it follows from the bound.
     """
 
-    scale: str
-    gpus: Count
     variant: str
-    mode: Mode
     specs: str
-    runs: Count
-    measured: Several[str] = Field(min_length=1)
-    samples_per_s: Amount | None
-    samples_per_s_low: Amount | None
-    samples_per_s_high: Amount | None
-    samples_per_s_bound: Amount | None
-    efficiency: Amount | None
-    run_s: Amount | None
+    runs: Annotated[int, Field(ge=1)]
+    run_s: float | None
 
     @property
     def rate_in_words(self) -> str:
         """Return ``63,000 samples/s [58,000-66,000]``, or the upper bound and why it is one."""
         if self.samples_per_s is None:
-            one = len(self.measured) == 1
-            why = f"only {self.measured[0]} was measured" if one else "too far from what was measured"
+            one = self.baseline == self.largest_measured
+            why = f"only {self.baseline} was measured" if one else "too far from what was measured"
             return f"at most {significant(self.samples_per_s_bound)} samples/s (upper bound: {why})"
         ends = f"{significant(self.samples_per_s_low)}-{significant(self.samples_per_s_high)}"
         return f"{significant(self.samples_per_s)} samples/s [{ends}]"
@@ -163,18 +150,10 @@ def _predicted(
         for key in ((spec.variant, spec.mode, measured[0].scale), (spec.variant, spec.mode, near.scale))
     )
     return SeriesForecast(
-        scale=str(spec.scale),
-        gpus=spec.gpus,
+        **found.model_dump(),
         variant=spec.variant,
-        mode=spec.mode,
         specs=specs_of(specs),
         runs=len(specs),
-        measured=tuple(str(one.scale) for one in series.points),
-        samples_per_s=found.samples_per_s,
-        samples_per_s_low=found.samples_per_s_low,
-        samples_per_s_high=found.samples_per_s_high,
-        samples_per_s_bound=found.samples_per_s_bound,
-        efficiency=found.efficiency,
         run_s=run_s(last, first, step_s, batch / near.global_batch),
     )
 
@@ -221,45 +200,21 @@ def place(one: SeriesForecast, several: bool) -> str:
     return f"{one.scale} {one.mode} {one.variant}" if several else one.scale
 
 
-@dataclass(frozen=True)
-class ForecastError:
-    """A forecast, or an upper bound, beside what was measured since."""
-
-    forecast: SeriesForecast
-    samples_per_s: float
-
-    @property
-    def is_inside(self) -> bool | None:
-        """Return whether the interval holds what was measured; None for an upper bound."""
-        low, high = self.forecast.samples_per_s_low, self.forecast.samples_per_s_high
-        return None if low is None or high is None else low <= self.samples_per_s <= high
-
-    @property
-    def difference(self) -> float:
-        """Return measured / forecast - 1, or of an upper bound measured / bound - 1."""
-        one = self.forecast
-        return self.samples_per_s / (one.samples_per_s or one.samples_per_s_bound or math.inf) - 1
-
-    @property
-    def in_words(self) -> str:
-        """Return ``measured 23,071, 3.7 % more, inside the interval``; of a bound ``measured 22,934, 55 % of it``."""
-        words = f"measured {significant(self.samples_per_s)}, "
-        if self.is_inside is None:
-            return words + f"{percent(1 + self.difference)} of it".replace(NARROW_SPACE, " ")
-        words += f"{100 * abs(self.difference):.1f} % {'more' if self.difference >= 0 else 'less'}, "
-        return words + ("inside" if self.is_inside else "outside") + " the interval"
-
-
-def forecast_errors(
+def error_rows(
     forecasts: Iterable[tuple[ScaleJob, SeriesForecast]], points: Sequence[ScalePoint]
-) -> tuple[ForecastError, ...]:
-    """Return each forecast whose scale has been measured since, in the plan's order."""
-    rates = {(point.scale, point.variant, point.mode): point.samples_per_s for point in points}
-    found = ((one, rates.get((Scale.parse(one.scale), one.variant, one.mode))) for _, one in forecasts)
-    return tuple(ForecastError(one, rate) for one, rate in found if rate)
+) -> list[tuple[str, str, str]]:
+    """Return place, forecast and what was measured, of each scale that has been measured since, in the plan's order."""
+    rates = {(str(point.scale), point.variant, point.mode): point.samples_per_s for point in points}
+    found = [(one, rate) for _, one in forecasts if (rate := rates.get((one.scale, one.variant, one.mode)))]
+    several = len({(one.variant, one.mode) for one, _ in found}) > 1
+    return [(place(one, several), one.rate_in_words, _measured_in_words(one, rate)) for one, rate in found]
 
 
-def error_rows(errors: Sequence[ForecastError]) -> list[tuple[str, str, str]]:
-    """Return place, forecast and what was measured, in words."""
-    several = len({(error.forecast.variant, error.forecast.mode) for error in errors}) > 1
-    return [(place(each.forecast, several), each.forecast.rate_in_words, each.in_words) for each in errors]
+def _measured_in_words(one: SeriesForecast, rate: float) -> str:
+    """Return ``measured 23,071, 3.7 % more, inside the interval``; of a bound ``measured 22,934, 55 % of it``."""
+    words, low, high = f"measured {significant(rate)}, ", one.samples_per_s_low, one.samples_per_s_high
+    times = rate / (one.samples_per_s or one.samples_per_s_bound or math.inf)
+    if low is None or high is None:
+        return words + f"{percent(times)} of it".replace(NARROW_SPACE, " ")
+    words += f"{100 * abs(times - 1):.1f} % {'more' if times >= 1 else 'less'}, "
+    return words + ("inside" if low <= rate <= high else "outside") + " the interval"

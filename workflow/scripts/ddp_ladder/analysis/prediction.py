@@ -26,8 +26,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model
-from ddp_ladder.gates.interval import factor
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.gates.interval import Estimate, factor
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.statistic import median
@@ -215,15 +215,6 @@ class Losses:
 Calibration = Mapping[Kind, Losses]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Samples per second of all GPUs. low and high: None for a measured scale whose noise is not known."""
-
-    samples_per_s: float
-    low: float | None
-    high: float | None
-
-
 @cache
 def shipped() -> Calibration:
     """Return the calibration on all published tables."""
@@ -232,15 +223,15 @@ def shipped() -> Calibration:
 
 
 def estimate(series: Series, at: Scale, calibration: Calibration | None = None) -> Estimate | None:
-    """Return the estimate for a scale; a measured scale's own rate; None if it is not known.
+    """Return samples per second of all GPUs of a scale, with the ends of the interval; None if it is not known.
 
     Not known: from one measured scale, below the smallest one, farther than published tables tell, or with an interval
-    wider than ``MOST_FACTOR``.
+    wider than ``MOST_FACTOR``. Of a measured scale its own rate, without ends if its noise is not known.
     """
     if measured := series.at(at):
         noise = series.noise_of(measured)
         rate = measured.samples_per_s
-        return Estimate(rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else Estimate(rate, None, None)
+        return (rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else (rate, None, None)
     step = step_to(series, at)
     if step is None:
         return None
@@ -254,7 +245,7 @@ def estimate(series: Series, at: Scale, calibration: Calibration | None = None) 
     if step.doublings > losses.most_doublings or slower + faster > math.log(MOST_FACTOR):
         return None
     rate = at.world_size / step.anchor.gpu_s_per_sample * math.exp(-loss)
-    return Estimate(rate, rate * math.exp(-slower), rate * math.exp(faster))
+    return rate, rate * math.exp(-slower), rate * math.exp(faster)
 
 
 def upper_bound(series: Series, at: Scale) -> float:
@@ -304,8 +295,7 @@ def step_to(series: Series, at: Scale) -> Step | None:
 MOST_EFFICIENCY = GateThresholds().max_efficiency
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Model):
     """The throughput of all GPUs of a scale. Efficiency is per GPU, against the smallest measured scale (baseline).
 
     None where it is not known; then samples_per_s_bound is what nothing lost beyond the measured scales would give.
@@ -327,7 +317,7 @@ class Prediction:
     gpu_hours_per_million_samples_high: float | None
     baseline: str
     largest_measured: str
-    notes: tuple[str, ...]
+    notes: Several[str]
 
     @property
     def in_words(self) -> str:
@@ -346,7 +336,7 @@ def predict(series: Series, at: Scale) -> Prediction:
     if not series.points:
         raise ValueError("no scale was measured")
     found, bound = estimate(series, at), upper_bound(series, at)
-    rates = (found.samples_per_s, found.low, found.high) if found else (None, None, None)
+    rates = found or (None, None, None)
     efficiencies = [_over(rate, at.world_size / series.smallest.gpu_s_per_sample) for rate in rates]
     hours = [_over(at.world_size * 1e6 / 3600, rate) for rate in rates]
     return Prediction(
@@ -384,13 +374,10 @@ def _notes(series: Series, at: Scale, is_known: bool) -> Iterator[str]:
         yield "not known from these scales: only an upper bound; measure a scale in between"
     if at.nodes > 1 and all(point.scale.nodes == 1 for point in series.points):
         yield "crosses a node boundary that was not measured: measure two nodes to know what the network costs"
-    if too_fast := [str(point.scale) for point in series.points if _efficiency(series, point) > MOST_EFFICIENCY]:
+    least_s = series.smallest.gpu_s_per_sample / MOST_EFFICIENCY
+    if too_fast := [str(point.scale) for point in series.points if point.gpu_s_per_sample < least_s]:
         names = ", ".join(too_fast)
         yield f"efficiency above {100 * MOST_EFFICIENCY:.0f} % at {names}: do all scales run the same program?"
-
-
-def _efficiency(series: Series, point: Measured) -> float:
-    return series.smallest.gpu_s_per_sample / point.gpu_s_per_sample
 
 
 def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]:

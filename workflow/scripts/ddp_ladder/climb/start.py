@@ -41,7 +41,7 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     ]
     doubts = list[Problem]()
     if found := data_problem(ladder.settings.experiment, on_nodes):
-        (wrong if found[0] == "FAIL" else doubts).append(found[1])
+        (wrong if found[0] == "error" else doubts).append(found[1])
     if wrong and not dry_run:
         raise UserError(wrong)
     doubts += check_variables(ladder.settings, os.environ)

@@ -12,16 +12,15 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
-from ddp_ladder.common.messages import Problem, UserError, printable
+from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, printable
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
@@ -33,50 +32,52 @@ from ddp_ladder.settings.keys import Container, Site
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, records, run_command
 
-Outcome = Literal["pass", "warn", "FAIL", "not checked"]
-
 WIDTH = 96
-WORDS: Mapping[Outcome, str] = {"FAIL": "failed", "warn": "warned", "pass": "passed", "not checked": "not checked"}
+FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
+WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}
+SEVERITIES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS}
+Section = tuple[str, Sequence[Finding]]
+"""Title and findings. Their place is the topic. A note with something to do was not checked; any other one passed."""
 
 
-@dataclass(frozen=True)
-class CheckResult:
-    """One line of the doctor's list; next: what to do, unless it passed."""
-
-    outcome: Outcome
-    topic: str
-    text: str
-    next: str | None = None
-
-    @classmethod
-    def of(cls, problem: Problem, topic: str, outcome: Outcome = "FAIL") -> CheckResult:
-        """Return a user's mistake as a finding."""
-        details = [
-            f"{label} {text}" for label, text in (("found", problem.found), ("allowed", problem.allowed)) if text
-        ]
-        text = f"{problem.where}: {problem.what}"
-        return cls(outcome, topic, f"{text} ({'; '.join(details)})" if details else text, problem.next)
+def passed(topic: str, text: str) -> Finding:
+    """Return a check that passed."""
+    return Finding(severity="note", place=topic, measured=text)
 
 
-Section = tuple[str, Sequence[CheckResult]]  # title, findings
+def not_passed(severity: Severity, topic: str, text: str, next_step: str) -> Finding:
+    """Return a check that did not pass. severity: "note" if it was not made."""
+    return Finding(severity=severity, place=topic, measured=text, next=next_step)
+
+
+def mistake(problem: Problem, topic: str, severity: Severity = "error") -> Finding:
+    """Return a user's mistake as a finding."""
+    details = [f"{label} {text}" for label, text in (("found", problem.found), ("allowed", problem.allowed)) if text]
+    text = f"{problem.where}: {problem.what}"
+    return not_passed(severity, topic, f"{text} ({'; '.join(details)})" if details else text, problem.next or "")
+
+
+def outcome(finding: Finding) -> str:
+    """Return the finding's outcome in the list."""
+    return NOT_CHECKED if finding.severity == "note" and finding.next else SEVERITIES[finding.severity]
 
 
 def listing(sections: Sequence[Section]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
     findings = [finding for _, found in sections for finding in found]
-    topic_width = max(len(finding.topic) for finding in findings)
+    topic_width = max(len(finding.place) for finding in findings)
     wrapped = textwrap.TextWrapper(min(shutil.get_terminal_size().columns, WIDTH), break_on_hyphens=False)
     lines: list[str] = []
     for title, found in sections:
         lines += ["", title]
         for finding in found:
-            head = f"  {finding.outcome:<11}  {finding.topic:<{topic_width}}  "
-            for text in filter(None, (finding.text, finding.next and f"next: {finding.next}")):
+            head = f"  {outcome(finding):<11}  {finding.place:<{topic_width}}  "
+            for text in filter(None, (finding.measured, finding.next and f"next: {finding.next}")):
                 wrapped.initial_indent, wrapped.subsequent_indent = head, " " * len(head)
                 lines += wrapped.wrap(printable(text))
                 head = " " * len(head)
-    counts = Counter(finding.outcome for finding in findings)
-    summary = ", ".join(f"{counts[outcome]} {word}" for outcome, word in WORDS.items() if counts[outcome])
+    counts = Counter(map(outcome, findings))
+    summary = ", ".join(f"{counts[each]} {word}" for each, word in WORDS.items() if counts[each])
     return "\n".join([*lines[1:], "", summary])
 
 
@@ -93,9 +94,9 @@ REQUIREMENTS = SCRIPTS.parents[1] / "requirements.txt"
 PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 
 
-def workflow_versions() -> Iterator[CheckResult]:
+def workflow_versions() -> Iterator[Finding]:
     """List the Python that runs Snakemake, and check the packages that requirements.txt bounds."""
-    yield CheckResult("pass", "Python", f"{platform.python_version()} ({sys.executable})")
+    yield passed("Python", f"{platform.python_version()} ({sys.executable})")
     for line in REQUIREMENTS.read_text().splitlines():
         if not line.startswith(CHECKED):
             continue
@@ -106,27 +107,27 @@ def workflow_versions() -> Iterator[CheckResult]:
         except importlib.metadata.PackageNotFoundError:
             found = "not installed"
         if found != "not installed" and wanted.specifier.contains(found, prereleases=True):
-            yield CheckResult("pass", topic, found)
+            yield passed(topic, found)
         else:
-            yield CheckResult("FAIL", topic, f"{found}; wanted {wanted.specifier}", INSTALL)
+            yield not_passed("error", topic, f"{found}; wanted {wanted.specifier}", INSTALL)
 
 
-def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[CheckResult]:
+def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[Finding]:
     """Check the training's software, set up on this machine as it would be on a node."""
     try:
         env = environment(spec, base_env)
     except SetUpError as error:
-        yield CheckResult(
-            "FAIL",
+        yield not_passed(
+            "error",
             "environment",
             f"{site.file}: {' / '.join(str(error).splitlines()[:4])}",
             "try the same in a shell here; if only compute nodes have it, in a shell there: srun --pty bash",
         )
-        yield CheckResult("not checked", "training Python", "it needs the environment", "fix that first")
+        yield not_passed("note", "training Python", "it needs the environment", "fix that first")
         return
     if spec.modules or spec.setup.strip():
         done = [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]
-        yield CheckResult("pass", "environment", ", ".join(done))
+        yield passed("environment", ", ".join(done))
     env |= {name: value for name, value in spec.env.items() if value != FROM_ENVIRONMENT}
     if spec.container is not None:
         yield from _container(spec.container, site, env)
@@ -134,42 +135,42 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     yield from _training_python(spec, site, env)
 
 
-def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
+def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     engine, image, where = container.engine, container.image, f"{site.file}: software.container"
     if program := shutil.which(engine, path=env.get("PATH")):
-        yield CheckResult("pass", "container engine", program)
+        yield passed("container engine", program)
     else:
         advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
-        yield CheckResult("FAIL", "container engine", f"{where}.engine: there is no {engine} here", advice)
+        yield not_passed("error", "container engine", f"{where}.engine: there is no {engine} here", advice)
     if "://" in image or Path(image).exists():
-        yield CheckResult("pass", "container image", image)
+        yield passed("container image", image)
     else:
-        yield CheckResult("FAIL", "container image", f"{where}.image: there is no {image}", "correct the path")
+        yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
     look = f"try it: {engine} exec {image} {site.software.python} -c 'import torch'"
-    yield CheckResult("not checked", "training Python", f"{site.software.python} is inside the image", look)
+    yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 
-def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[CheckResult]:
+def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     topic, where = "training Python", f"{site.file}: software.python"
     program = spec.python or sys.executable
     path = shutil.which(program, path=env.get("PATH"))
     if path is None:
         advice = "write its full path, or name in software.modules the modules that bring it"
-        yield CheckResult("FAIL", topic, f"{where}: there is no {program} here", advice)
+        yield not_passed("error", topic, f"{where}: there is no {program} here", advice)
         return
     module = spec.script[3:] if spec.script.startswith("-m ") else ""
     try:
         report = _probe(path, module, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        yield CheckResult("FAIL", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
+        yield not_passed("error", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
     yield from judge_python(report, program, where, site.node.device)
     if module:
         if report.get("module"):
-            yield CheckResult("pass", "workload", spec.script)
+            yield passed("workload", spec.script)
         else:
             advice = "install it for that Python, or correct workload.script"
-            yield CheckResult("FAIL", "workload", f"{spec.script}: {program} has no such module", advice)
+            yield not_passed("error", "workload", f"{spec.script}: {program} has no such module", advice)
 
 
 def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -189,29 +190,29 @@ def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
     return report
 
 
-def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[CheckResult]:
+def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[Finding]:
     """Check the versions of the training's Python and torch against what the instrumentation needs."""
     version = ".".join(map(str, report["python"]))
     if Version(version) < OLDEST_SITE_PYTHON:
         text = f"{where}: {program} is {version}; wanted {OLDEST_SITE_PYTHON} or newer"
-        yield CheckResult("FAIL", "training Python", text, "name a newer one")
+        yield not_passed("error", "training Python", text, "name a newer one")
     else:
-        yield CheckResult("pass", "training Python", f"{version} ({report['executable']})")
+        yield passed("training Python", f"{version} ({report['executable']})")
     if "torch" not in report:
         advice = NAMES_THE_CAUSE
         if TORCH_NOT_INSTALLED in report["error"]:
             own = "`make setup TRAINING=1` adds torch to it" if program == sys.executable else "install torch for it"
             advice = f"{own}, or name in {where.rpartition(' ')[2]} the Python that you train with"
-        yield CheckResult("FAIL", "torch", f"{where}: {program} cannot import torch: {report['error']}", advice)
+        yield not_passed("error", "torch", f"{where}: {program} cannot import torch: {report['error']}", advice)
     elif Version(report["torch"]) < OLDEST_TORCH:
         text = f"{where}: {program} has torch {report['torch']}; wanted {OLDEST_TORCH} or newer"
-        yield CheckResult("FAIL", "torch", text, "install a newer one")
+        yield not_passed("error", "torch", text, "install a newer one")
     elif device == "cuda" and report["cuda"] is None:
         advice = "install a torch with CUDA for it, or set node.device: cpu"
-        yield CheckResult("FAIL", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
+        yield not_passed("error", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
     else:
         built = f"for CUDA {report['cuda']}" if report["cuda"] else "without CUDA"
-        yield CheckResult("pass", "torch", f"{report['torch']}, built {built}")
+        yield passed("torch", f"{report['torch']}, built {built}")
 
 
 SPACE_FOR_RESULTS_BYTES = 1e9
@@ -224,14 +225,14 @@ def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[
     try:
         ladder = Ladder.of(sources.load())
     except UserError as error:
-        mistakes = [CheckResult.of(problem, "settings") for problem in error.problems]
-        rest = CheckResult("not checked", "all else", "it needs valid settings", "fix them and run the doctor again")
+        mistakes = [mistake(problem, "settings") for problem in error.problems]
+        rest = not_passed("note", "all else", "it needs valid settings", "fix them and run the doctor again")
         return [*sections, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
     read = f"{ladder.settings.experiment.file}: {len(ladder.plan.runs)} runs in {len(ladder.plan.jobs)} jobs"
     named = f"{site.file}: {site.site}"
     sections += [
-        ("Settings", [CheckResult("pass", "experiment", read), CheckResult("pass", "site", named)]),
+        ("Settings", [passed("experiment", read), passed("site", named)]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
         ("Training software", list(site_python(ladder.plan.runs[0], site, base_env))),
         ("Network", _network(ladder, base_env)),
@@ -253,10 +254,10 @@ def has_slurm() -> bool:
 
 def failed(sections: Collection[Section]) -> bool:
     """Return True if a finding is a FAIL, not only a warning."""
-    return any(finding.outcome == "FAIL" for _, findings in sections for finding in findings)
+    return any(finding.severity == "error" for _, findings in sections for finding in findings)
 
 
-def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
+def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check whether results can be written, by the compute nodes as well, and whether there is room."""
     wanted = Path(ladder.results).absolute()
     there = nearest(wanted)
@@ -265,92 +266,92 @@ def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
         check_room(wanted)
     except NotWritten as error:
         advice = "choose another directory for results, or have its permissions changed"
-        yield CheckResult("FAIL", "results", f"{key}: {there}: {error.strerror}", advice)
+        yield not_passed("error", "results", f"{key}: {there}: {error.strerror}", advice)
         return
-    yield CheckResult("pass", "results", f"{ladder.results} can be written")
+    yield passed("results", f"{ladder.results} can be written")
     yield shared_directory(there, filesystem(there), on_a_cluster)
     free = f"{shutil.disk_usage(there).free / 1e9:.1f} GB free"
     if shutil.disk_usage(there).free < SPACE_FOR_RESULTS_BYTES:
         advice = "free some space, or choose another directory for results"
-        yield CheckResult("warn", "disk space", f"{key}: {free}", advice)
+        yield not_passed("warning", "disk space", f"{key}: {free}", advice)
     else:
-        yield CheckResult("pass", "disk space", free)
+        yield passed("disk space", free)
 
 
-def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> CheckResult:
+def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
     """Check whether compute nodes see a directory, by the kind of its file system."""
     topic = "shared directory"
     if not on_a_cluster:
-        return CheckResult("pass", topic, "not needed: no Slurm here, everything runs on this machine")
+        return passed(topic, "not needed: no Slurm here, everything runs on this machine")
     if is_shared(kind):
-        return CheckResult("pass", topic, f"{path} is on {kind}")
+        return passed(topic, f"{path} is on {kind}")
     alone = "a file system of one machine" if kind in ALONE else "which may not be shared"
-    return CheckResult(
-        "warn",
+    return not_passed(
+        "warning",
         topic,
         f"{path} is on {kind or 'an unknown file system'}, {alone}; compute nodes must see it under this name",
         f"look from a compute node: srun --nodes=1 ls {path}; if it is not there, move the project to one that is",
     )
 
 
-def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
+def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check the training script and its data. A missing script has been reported with the settings."""
     work = ladder.settings.experiment.workload
     if not work.script.startswith("-m "):  # a module is looked for by the training's Python
-        yield CheckResult("pass", "workload", work.script)
+        yield passed("workload", work.script)
     if problem := data_problem(ladder.settings.experiment, on_a_cluster):
-        yield CheckResult.of(problem[1], "data", problem[0])
+        yield mistake(problem[1], "data", problem[0])
     elif work.data_dir is not None:
         is_missing = ladder.prepared_data and not Path(ladder.data_marker).exists()
         later = ", not there yet: the first start prepares it on this machine" if is_missing else ""
-        yield CheckResult("pass", "data", f"{work.data_dir}{later}")
+        yield passed("data", f"{work.data_dir}{later}")
 
 
-def _network(ladder: Ladder, shell: Mapping[str, str]) -> list[CheckResult]:
+def _network(ladder: Ladder, shell: Mapping[str, str]) -> list[Finding]:
     found = check_variables(ladder.settings, shell)
-    variables = [CheckResult.of(problem, "variables", "warn") for problem in found] or [
-        CheckResult("pass", "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
+    variables = [mistake(problem, "variables", "warning") for problem in found] or [
+        passed("variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
     ]
     return [interface(ladder.settings.site, sorted(network.addresses())), *variables]
 
 
-def interface(site: Site, here: Collection[str]) -> CheckResult:
+def interface(site: Site, here: Collection[str]) -> Finding:
     """Check network.interface. here: names of this machine's interfaces; the nodes of a cluster may have others."""
     wanted = site.network.interface
     names = {wanted} if isinstance(wanted, str) else set(wanted.values())
     if missing := sorted(names - {"auto"} - set(here)):
         text = f"{site.file}: network.interface: this machine has no {', '.join(missing)}; it has {', '.join(here)}"
         look = "look at a compute node: srun ip -brief address; auto takes each node's route to the first one"
-        return CheckResult("not checked", "interface", text, look)
-    return CheckResult("pass", "interface", ", ".join(sorted(names)))
+        return not_passed("note", "interface", text, look)
+    return passed("interface", ", ".join(sorted(names)))
 
 
-def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[CheckResult]:
+def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check whether Slurm takes every job of the plan."""
     if not on_a_cluster:
-        yield CheckResult("not checked", "jobs", "no Slurm here", LOGIN_NODE)
+        yield not_passed("note", "jobs", "no Slurm here", LOGIN_NODE)
         return
     try:
         partitions = read_partitions()
-        yield CheckResult("pass", "controller", f"Slurm answers; partitions: {', '.join(partitions)}")
+        yield passed("controller", f"Slurm answers; partitions: {', '.join(partitions)}")
         yield from architecture(ladder, run_command(["scontrol", "--oneliner", "show", "node"]), platform.machine())
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
     except UserError as error:
-        yield from (CheckResult.of(problem, "jobs", "not checked") for problem in error.problems)
+        yield from (mistake(problem, "jobs", "note") for problem in error.problems)
         return
     except SlurmError as error:
-        yield CheckResult("not checked", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
+        yield not_passed("note", "jobs", f"Slurm does not answer: {error}", LOGIN_NODE)
         return
-    yield from (CheckResult.of(problem, "jobs") for problem in admission.refused)
-    yield from (CheckResult.of(problem, "jobs", "warn") for problem in admission.waits)
+    yield from (mistake(problem, "jobs") for problem in admission.refused)
+    yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)
     if not admission.refused:
         scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
-        yield CheckResult("pass", "jobs", f"Slurm takes all of them: {scales}")
+        yield passed("jobs", f"Slurm takes all of them: {scales}")
     if admission.starts:
-        yield CheckResult("pass", "start", f"if submitted now: {admission.starts_in_words}")
+        yield passed("start", f"if submitted now: {admission.starts_in_words}")
 
 
-def architecture(ladder: Ladder, nodes: str, here: str) -> Iterator[CheckResult]:
+def architecture(ladder: Ladder, nodes: str, here: str) -> Iterator[Finding]:
     """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
 
     nodes: ``scontrol --oneliner show node``. here: this machine's architecture, as ``uname -m`` prints it.
@@ -359,8 +360,8 @@ def architecture(ladder: Ladder, nodes: str, here: str) -> Iterator[CheckResult]
     rows = [row for row in records(nodes, "NodeName") if not wanted or wanted & {*row.get("Partitions", "").split(",")}]
     found = {row.get("Arch", "") for row in rows} - {""}
     if other := sorted(found - {here}):
-        yield CheckResult(
-            "warn" if here in found else "FAIL",
+        yield not_passed(
+            "warning" if here in found else "error",
             "architecture",
             f"this machine is {here}, compute nodes are {', '.join(other)}: no Python runs on both",
             "climb on a compute node, with an environment that was set up there: `snakemake eject`, then "

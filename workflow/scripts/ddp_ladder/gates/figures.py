@@ -27,10 +27,10 @@ from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.statistic import step_times
 from ddp_ladder.records.timing import startup_of
-from ddp_ladder.settings.terms import ONE_GPU, Scale
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
+COST: tuple[Table, ...] = ("csv", "cost")
 OfRun = Callable[[Record], float | None]
 
 
@@ -79,19 +79,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, or several that belong together, with its definition. unit: in scaling.csv.
-
-    definition: with {first} for the first scale of the ladder, and {n0} for the number of its GPUs.
-    """
+    """A figure, or several that belong together, with its definition. unit: in scaling.csv."""
 
     name: str
     unit: str
     definition: str
     columns: tuple[Column, ...]
-
-    def defined_for(self, first: Scale) -> Figure:
-        """Return the figure with the definition that holds for a ladder's first scale."""
-        return replace(self, definition=self.definition.format(first=first, n0=first.world_size))
 
 
 def figure(name: str, unit: str, definition: str, *columns: Column) -> Figure:
@@ -106,15 +99,6 @@ def _throughput(read: Callable[[Throughput], float | None]) -> OfRun:
 
 def _timing(read: Callable[[Timing], float | None]) -> OfRun:
     return lambda run: read(run.timing) if run.timing else None
-
-
-def _fraction(key: str, read: Callable[[Timing], float | None], *tables: Table) -> Column:
-    """Return a column of a fraction of the step time."""
-    return Column(key, text=share, tables=tables, of_run=_timing(read))
-
-
-def _cost(key: str, heading: str, unit: str, interval_in: tuple[Table, ...] = ()) -> Column:
-    return Column(key, heading, unit, significant, ("csv", "cost"), interval_in)
 
 
 def _part(key: str, heading: str, *tables: Table) -> Column:
@@ -164,7 +148,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "scale", "1",
         "nodes x GPUs per node; n is their product, the number of ranks. "
-        "Stage 1 is {first}, stage 2 one node, stage 3 several nodes.",
+        "Stage 1 is the first scale of the ladder, b below; stage 2 one node, stage 3 several nodes.",
         Column("stage"),
         Column("nodes"),
         Column("gpus_per_node"),
@@ -211,14 +195,13 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "speed-up", "1",
-        "X(n) / X({first}), of the same variant and mode. {first} is the first scale of the ladder: the same script in "
-        "a process group of {n0}.",
+        "X(n) / X(b), of the same variant and mode. b is the first scale of the ladder: the same script in a process "
+        "group.",
         Column("speedup", text=factor, tables=(*REPORT, "terminal"), interval_in=("csv", "page")),
     ),
     figure(
         "efficiency", "1 (shown in %)",
-        "X(n) / X({first}) / (n / {n0}): {first} has n = {n0}. Given only if every field marked = below is equal at "
-        "both scales.",
+        "X(n) / X(b) / (n / n of b). Given only if every field marked = below is equal at both scales.",
         Column(
             "efficiency", text=percent, tables=(*REPORT, "terminal"), interval_in=(*REPORT, "terminal"),
             marks={"page": _against_plain},
@@ -254,13 +237,18 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "data wait", "1 (shown in %)",
         "time spent waiting for the data loader / step time, over all ranks.",
-        _fraction("data_wait_fraction", lambda t: t.data_wait_fraction, *REPORT, "runs"),
+        Column(
+            "data_wait_fraction", text=share, tables=(*REPORT, "runs"), of_run=_timing(lambda t: t.data_wait_fraction)
+        ),
         Column("data_wait_fraction_max", tables=()),  # of the repeats, for gates
     ),
     figure(
         "exposed comm.", "1 (shown in %)",
         "gradient communication that the backward pass did not hide / step time, as DDP measures it.",
-        _fraction("exposed_comm_fraction", lambda t: t.exposed_comm_fraction, *REPORT, "runs"),
+        Column(
+            "exposed_comm_fraction", text=share, tables=(*REPORT, "runs"),
+            of_run=_timing(lambda t: t.exposed_comm_fraction),
+        ),
     ),
     figure(
         "parts of a step", "s (shown in ms)",
@@ -301,16 +289,16 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "report.epochs times the data set. Wall time adds the start-up, and takes samples/s end to end, with "
         "validation and checkpoints in the proportion of the runs. It is assumed that every scale needs as many "
         "samples, which large global batches may not reach.",
-        _cost("hours_to_solution", "time to solution", "h", interval_in=("csv", "cost")),
-        _cost("wall_hours_to_solution", "wall time to solution", "h"),
-        _cost("gpu_hours_to_solution", "GPU h to solution", ""),
-        _cost("energy_kwh_to_solution", "GPU energy to solution", "kWh"),
+        Column("hours_to_solution", "time to solution", "h", significant, COST, interval_in=COST),
+        Column("wall_hours_to_solution", "wall time to solution", "h", significant, COST),
+        Column("gpu_hours_to_solution", "GPU h to solution", "", significant, COST),
+        Column("energy_kwh_to_solution", "GPU energy to solution", "kWh", significant, COST),
     ),
     figure(
         "efficiency by total time", "1 (shown in %)",
-        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end, b {first}. "
+        "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end. "
         "Where the runs of two scales train different numbers of samples, T is per sample.",
-        Column("efficiency_total_time", text=tenths_of_percent, tables=("csv", "cost"), interval_in=("csv", "cost")),
+        Column("efficiency_total_time", text=tenths_of_percent, tables=COST, interval_in=COST),
     ),
     figure(
         "wall time", "s",
@@ -360,10 +348,9 @@ def columns(table: Table) -> tuple[Column, ...]:
     return tuple(column for figure in FIGURES for column in figure.columns if table in column.tables)
 
 
-def figures_in(*tables: Table, first: Scale = ONE_GPU) -> tuple[Figure, ...]:
-    """Return the figures that are shown in any of these tables. first: the scale that the ladder starts at."""
-    shown = (each for each in FIGURES if any(set(column.tables) & set(tables) for column in each.columns))
-    return tuple(each.defined_for(first) for each in shown)
+def figures_in(*tables: Table) -> tuple[Figure, ...]:
+    """Return the figures that are shown in any of these tables."""
+    return tuple(each for each in FIGURES if any(set(column.tables) & set(tables) for column in each.columns))
 
 
 def csv_columns() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.preflight.result import PREFLIGHT_FAILED, result_of
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -39,6 +39,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     records: dict[str, Record] = {}
     findings: list[Finding] = []
     waiting: list[RunSpec] = []
+    left_out: list[RunSpec] = []  # by a preflight
     for spec in specs:
         if _is_not_run(spec, runs):
             waiting += [] if spec.is_plain else [spec]
@@ -46,6 +47,8 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
         record, finding = _sanity(spec, runs)
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
+        if record is not None and record.failure and record.failure.why.startswith(PREFLIGHT_FAILED):
+            left_out.append(spec)
         if spec.is_plain:
             continue  # it is not judged; its row in the table shows how it ended
         # Earlier stages have been judged already: only their failures are listed here.
@@ -59,7 +62,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     findings += [
         Finding.of(spec, "record", "not run yet", "a record", f"run snakemake {spec.stage}") for spec in waiting
     ]
-    findings[:0] = _preflight_failures(plan, stage, runs)
+    findings[:0] = _preflight_failures([spec for spec in left_out if spec.stage == stage], results)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
     for point in here:
@@ -124,31 +127,17 @@ def _wanted(record: Record, verdict: str) -> str:
     return f"{name}: {asked[name]}"
 
 
-def _preflight_failures(plan: Plan, stage: str, runs: RunRecords) -> Iterator[Finding]:
-    """Yield a finding for each scale of a stage whose runs were left out because its preflight failed.
+def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[Finding]:
+    """Yield a finding for each scale that had runs left out because its preflight failed.
 
     A preflight counts only for the runs that it left out: those that were made are judged by their own records, also if
-    a later preflight of their scale failed, or was switched off, or if its files were deleted.
+    a later preflight of their scale failed, or was switched off, or if its files were deleted. Without its file, the
+    runs' own records say why they were left out.
     """
-    for job in plan.stage_jobs(stage):
-        if not any(_left_out(spec, runs) for spec in job.runs):
-            continue
-        try:
-            result = result_of(runs.results, job.scale)
-        except (OSError, ValueError):
-            continue  # the runs' own records say why they were left out
-        if result and (failure := result.failure):
-            found = Finding.of(job.runs[0], PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
-            yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(job.scale))
-
-
-def _left_out(spec: RunSpec, runs: RunRecords) -> bool:
-    """Return True if the record of a run says that a preflight left it out."""
-    try:
-        failure = runs.believed(spec).failure
-    except (OSError, ValueError):
-        return False
-    return failure is not None and failure.why.startswith(PREFLIGHT_FAILED)
+    for spec in {spec.scale: spec for spec in reversed(left_out)}.values():
+        if (result := measured_preflight(results, spec.scale)) and (failure := result.failure):
+            found = Finding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
+            yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(spec.scale))
 
 
 def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:

@@ -5,7 +5,7 @@ The parts of a step are means over the repeats and add up to it. Each run's are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -179,16 +179,22 @@ def _group(
     )
 
 
-def with_one_statistic(groups: Groups) -> Groups:
-    """Give all scales of a mode and variant one statistic: samples / time if any of them needs it."""
-    needed = {_series(group) for group in groups.values() if group.needs_samples_per_time}
-    return {
-        key: replace(group, statistic=SAMPLES_PER_TIME if _series(group) in needed else MEDIAN_OF_BLOCKS)
-        for key, group in groups.items()
-    }
+def with_one_statistic(several: Sequence[Groups], alike: Callable[[Group], Hashable]) -> list[Groups]:
+    """Give all groups that are compared one statistic: samples / time if any of them needs it.
+
+    alike: what the groups that are compared with each other have in common.
+    """
+    needed = {alike(group) for groups in several for group in groups.values() if group.needs_samples_per_time}
+    return [
+        {
+            key: replace(group, statistic=SAMPLES_PER_TIME) if alike(group) in needed else group
+            for key, group in groups.items()
+        }
+        for groups in several
+    ]
 
 
-def _series(group: Group) -> tuple[str, str]:
+def series_of(group: Group) -> tuple[str, str]:
     """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
     return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ddp_ladder.gates.groups import Group, Groups, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Group, Groups, groups_of, series_of, with_one_statistic
 from ddp_ladder.gates.interval import half_width_percent
 from ddp_ladder.gates.notes import obstacle_to_ratio
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -38,7 +38,8 @@ def not_known(
     """
     first = plan.job(plan.first_scale)
     specs = {run.name: run for one in (first, job) for run in (*one.runs, *one.more)}
-    groups = with_one_statistic(groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates))
+    every = groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates)
+    (groups,) = with_one_statistic([every], series_of)
     here = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
     return tuple(found for group in here if (found := _unknown(plan, job, group, groups)))
 

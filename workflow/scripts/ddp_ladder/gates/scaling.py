@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Group, Groups, groups_of, job_of, split_of_repeats, with_one_statistic
+from ddp_ladder.gates.groups import Group, Groups, groups_of, job_of, series_of, split_of_repeats, with_one_statistic
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
 from ddp_ladder.gates.notes import (
     differences_to,
@@ -45,16 +45,12 @@ def efficiency_by_total_time(here: Sequence[Record], baseline: Sequence[Record])
 
     here, baseline: the good runs of two scales.
     """
-    costs, base = ([gpu_s_per_sample(record) for record in side] for side in (here, baseline))
-    if not costs or not base:
+    costs, base = ([gpu_s_per_sample(record) or 0.0 for record in side] for side in (here, baseline))
+    if not costs or not base or 0.0 in (*costs, *base):
         return None
-    known, known_base = ([each for each in side if each] for side in (costs, base))
-    if (len(known), len(known_base)) != (len(costs), len(base)):
-        return None
-    value = median(known_base) / median(known)
+    value = median(base) / median(costs)
     log, log_base = (
-        LogMean.of(figures, [job_of(record) for record in side])
-        for figures, side in ((known, here), (known_base, baseline))
+        LogMean.of(figures, [job_of(record) for record in side]) for figures, side in ((costs, here), (base, baseline))
     )
     return value, *log_base.over(log).interval(value)
 
@@ -94,7 +90,7 @@ def scale_points(
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     gates: by stage; a stage that is left out has the usual difference between jobs.
     """
-    groups = with_one_statistic(groups_of(runs, records, may_differ, gates))
+    (groups,) = with_one_statistic([groups_of(runs, records, may_differ, gates)], series_of)
     return tuple(_point(group, groups) for group in groups.values())
 
 

@@ -129,10 +129,6 @@ class Verdict(Model):
         deciding = failing or [item for item in own if item.uncertain]
         return tuple(deciding) if all(item.uncertain for item in deciding) else ()
 
-    def words_of(self, point: ScalePoint) -> str:
-        """Return ``open`` or ``closed (uncertain)``."""
-        return f"{self.verdict_of(point)}{' (uncertain)' if self.uncertain(point.variant) else ''}"
-
 
 def gate_files(gates: Path, stage: str) -> tuple[Path, Path]:
     """Return the paths of a stage's gate file when open and when closed."""

@@ -85,7 +85,7 @@ class ScaleState:
         """The Slurm job whose state is worth asking for; None if there is none, or its end is known."""
         if self.end is not None and self.end.state == SUBMITTED:
             return self.end.job_id
-        return self.held.holder.slurm_id if self.held is not None and self.held.is_alive else None
+        return self.held.holder.slurm_id if self.held is not None and self.is_held else None
 
     @property
     def bad_end(self) -> JobEnd | None:
@@ -143,7 +143,6 @@ class Reader:
         self._problems: dict[Path | str, str] = {}  # why a file that exists could not be read
         self._plan: Plan | None = None
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
-        self._assembled: dict[str, Record | None] = {}  # by run_id; None: the raw files give none
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
         self._jobs: dict[str, JobState] = {}
         self._ask_at_s = 0.0
@@ -190,18 +189,10 @@ class Reader:
         if run is None or run.spec_hash != spec.hash:
             return RunState(spec)
         if directory.ended.exists():
-            return RunState(spec, "ended", self._assembled_record(directory, run))
+            # Its job has not written the record yet.
+            return RunState(spec, "ended", self._parsed(directory.ended, lambda _: assemble(directory)))
         is_own = held is not None and held.is_alive and held.holder.job_id == run.job.id
         return RunState(spec, "started" if is_own else "interrupted", file=run)
-
-    def _assembled_record(self, directory: RunDirectory, run: RunFile) -> Record | None:
-        """Return the record of an ended run whose job has not written it yet; None if its raw files give none."""
-        if run.job.run_id not in self._assembled:
-            try:
-                self._assembled[run.job.run_id] = assemble(directory)
-            except (OSError, ValueError):
-                self._assembled[run.job.run_id] = None
-        return self._assembled[run.job.run_id]
 
     def _followed(self, scale: ScaleState, records: Collection[Record]) -> ScaleState:
         """Return a scale with the progress of the run that goes on. records: show how many steps it will make."""

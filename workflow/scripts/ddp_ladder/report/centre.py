@@ -209,7 +209,7 @@ def _through_slurm(case: Case, parameters: Parameters) -> Found:
     if simulated or local:
         figure = f"{_names(simulated)}: {simulated[0].simulated}" if simulated else f"not in Slurm: {in_short(local)}"
         return Found("fail", figure, "run it on the centre's machine: snakemake --profile profiles/slurm")
-    figure = f"Slurm jobs {in_short(jobs, 8)}, site {case.view.results.plan.site}"
+    figure = f"Slurm jobs {in_short(jobs, 8)}, site {case.view.plan.site}"
     return Found("pass", figure, "check that this is the centre's machine")
 
 

@@ -8,23 +8,30 @@ from pathlib import Path
 
 from ddp_ladder.analysis.comparison import (
     FASTER,
+    REFERENCE,
     SLOWER,
     Compared,
     Comparison,
-    compare_variants,
     how_to_read,
     interval_text,
     number,
-    rate_text,
     sentences,
-    step_text,
 )
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import write_atomically
-from ddp_ladder.report.document import Block, Cell, Content, Document, Section, as_markdown, csv_text, in_words
+from ddp_ladder.report.document import (
+    Block,
+    Cell,
+    Content,
+    Document,
+    Section,
+    as_markdown,
+    csv_text,
+    in_words,
+    table_block,
+)
 from ddp_ladder.report.plots import comparison_figure, drawn
 from ddp_ladder.report.terminal import cut, plain, text_table
-from ddp_ladder.report.view import ReportView
 
 VARIANTS, RESULTS = "comparison", "comparison_of_results"
 """Stems of the files: of the variants of one ladder, and of two folders of results."""
@@ -33,39 +40,29 @@ TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 WIDTH = 100
-MOST_ROWS = 24  # of the page; a longer table is closed
 MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales only
-
-
-def compared(view: ReportView) -> Comparison | None:
-    """Return the comparison of a ladder's variants; None if it has one, or nothing has been measured."""
-    variants = {run.variant for run in view.results.plan.runs if not run.is_plain}
-    if len(variants) < 2 or not view.anything_measured:
-        return None
-    return compare_variants(view.results.plan, view.results.records)
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the comparison as a section of a document."""
     yield Block(" ".join(sentences(comparison)))
     yield Block(
-        f"Throughput of each variant over that of {comparison.reference}, with 95 % intervals.",
+        f"Throughput of each variant over that of {comparison.reference} at the largest scale, with 95 % intervals.",
         picture=_stem(comparison),
         style="forest",
     )
     rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
-    summary = f"Table of {len(rows)} comparisons" if len(rows) > MOST_ROWS else ""
-    yield Block(name="Variants at each scale", summary=summary, headings=HEADINGS, rows=tuple(rows), style="comparison")
+    yield table_block("Variants at each scale", HEADINGS, rows, "comparisons", "comparison")
     yield Block(items=(how_to_read(comparison), *comparison.missing), style="notes")
 
 
 def _cells(row: Compared) -> tuple[Content, ...]:
     return (
         row.name,
-        number(row.ratio.value) if row.ratio else "1" if row.is_reference else formats.UNKNOWN,
+        number(row.ratio.value) if row.ratio else "1" if row.found == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
-        rate_text(row),
-        step_text(row),
+        formats.significant(row.samples_per_s),
+        formats.milliseconds(row.step_time_s),
         Cell(row.found, style=STYLES.get(row.found, "")),
         "; ".join(notes_of(row)),
     )
@@ -74,7 +71,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
 def notes_of(row: Compared) -> tuple[str, ...]:
     """Return in what a row is not alike, why it has no ratio, and its notes."""
     notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
-    failed = row.obstacle if ":" in row.obstacle and not row.notes else ""
+    failed = row.found if row.ratio is None and ":" in row.found and not row.notes else ""
     return tuple(filter(None, (*notes, failed)))
 
 
@@ -94,7 +91,7 @@ def comparison_files(comparison: Comparison) -> dict[str, str | bytes]:
     pictures = {f"{stem}.{kind}": content for kind, content in drawn(comparison_figure(comparison)).items()}
     return {
         f"{stem}.md": as_markdown(document),
-        f"{stem}.csv": csv_text([*rows[0]] if rows else [], [[*row.values()] for row in rows]),
+        f"{stem}.csv": csv_text(rows),
         **pictures,
     }
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,6 +122,24 @@ class Document:
         )
 
 
+MOST_ROWS = 24  # a longer table is closed at first, and not printed then
+
+
+def table_block(
+    name: str, headings: Sequence[Content], rows: Sequence[tuple[Content, ...]], what: str, style: str = ""
+) -> Block:
+    """Return a table that is closed if it is long. what: the rows."""
+    is_long = len(rows) > MOST_ROWS
+    summary = f"Table of {len(rows)} {what}" if is_long else ""
+    return Block(
+        name=name,
+        summary=summary,
+        style=style if is_long else f"{style} whole",
+        headings=tuple(headings),
+        rows=tuple(rows),
+    )
+
+
 def in_words(content: Content) -> str:
     """Return a cell, or a text, on one line."""
     return content.in_words if isinstance(content, Cell) else content
@@ -158,10 +175,14 @@ def as_tex(document: Document) -> str:
     return environment.get_template("document.tex.j2").render(document=document)
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a header and the rows: fractions with six digits, whole numbers with all of theirs, unknown is empty."""
-    cells = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
-    return str(pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n"))
+def csv_text(rows: Iterable[Mapping[str, object]], columns: list[str] | None = None) -> str:
+    """Return a header and the rows: fractions with six digits, whole numbers with all of theirs, unknown is empty.
+
+    columns: of the rows; all if None.
+    """
+    table = pd.DataFrame(list(rows), columns=columns, dtype=object)
+    digits = table.map(lambda value: f"{value:.6g}" if isinstance(value, float) else value)
+    return str(digits.to_csv(index=False, lineterminator="\n"))
 
 
 def _environment(**options: Any) -> Environment:
@@ -204,27 +225,14 @@ _TEX = {
     "\u2013": r"\textendash{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
     "\u2018": "`", "\u2019": "'", "\u201c": "``", "\u201d": "''", "\u00b5": r"$\mu$", "\u03bc": r"$\mu$",
     "\u00d7": r"$\times$", "\u2265": r"$\geq$", "\u2264": r"$\leq$", "\u00b1": r"$\pm$", "\u00b0": r"$^\circ$",
-    "\u00df": r"\ss{}", "\u00e6": r"\ae{}", "\u00f8": r"\o{}", "\u0142": r"\l{}", "\u0141": r"\L{}",
 }  # fmt: skip
-_ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u0327": "c"}
 
 
 def tex_text(text: str) -> str:
     """Return text on one line as LaTeX in ASCII, for every engine; a character that it lacks becomes [U+4E2D]."""
     flat = re.sub(r"[ \t\r\n\f\v]+", " ", text).strip()
-    return re.sub(r"(?<=-)-", "{-}", "".join(map(_tex_sign, flat)))
-
-
-def _tex_sign(sign: str) -> str:
-    if sign in _TEX:
-        return _TEX[sign]
-    if " " <= sign <= "~":
-        return sign
-    parts = unicodedata.normalize("NFD", sign)
-    letter, mark = parts[0], parts[1:]
-    if letter.isascii() and letter.isalpha() and mark in _ACCENTS:
-        return rf"\{_ACCENTS[mark]}{{{letter}}}"
-    return f"{{[}}U+{ord(sign):04X}{{]}}"
+    signs = (_TEX.get(sign, sign if " " <= sign <= "~" else f"{{[}}U+{ord(sign):04X}{{]}}") for sign in flat)
+    return re.sub(r"(?<=-)-", "{-}", "".join(signs))
 
 
 def _md_blank(what: str) -> str:

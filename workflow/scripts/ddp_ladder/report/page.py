@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddp_ladder.analysis.cost import recommended
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, stage_name
+from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import (
     EFFICIENCY,
     GPU_HOURS,
@@ -25,15 +25,15 @@ from ddp_ladder.gates.figures import (
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, rules_section
-from ddp_ladder.report.comparison import compared, comparison_files
+from ddp_ladder.report.comparison import comparison_files
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
 from ddp_ladder.report.proposal import amount, proposal
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.sections import Prediction, prediction_of, runs_csv, sections
+from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
-from ddp_ladder.report.view import ReportView, make_view, reference_series
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.report.view import ReportView, reference_series
+from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
 def write_report(
@@ -43,7 +43,7 @@ def write_report(
 
     Raises OSError (disk full).
     """
-    view = make_view(replace(found, directory=results), written_on or date.today())
+    view = ReportView(replace(found, directory=results), written_on or date.today())
     shown = tuple(point for point in view.rungs if point.variant == REFERENCE_VARIANT)
     figures = {
         "throughput": throughput_figure(view.rungs, view.units),
@@ -52,21 +52,20 @@ def write_report(
     }
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     usage, pictures = draw_usage(results, view.runs)
-    comparison, prediction = compared(view), prediction_of(results, view)
     of_page, of_proposal = ((rules_section(centre, view, with_next=each),) if centre else () for each in (True, False))
-    parts = sections(view, usage, prediction, comparison, of_page)
-    application = proposal(view, prediction, of_proposal)
+    parts = sections(view, usage, of_page)
+    application = proposal(view, of_proposal)
     files: dict[str, str | bytes] = {
-        "scaling.md": as_markdown(markdown_document(view, prediction, parts)),
+        "scaling.md": as_markdown(markdown_document(view, parts)),
         "proposal.md": as_markdown(application),
         "proposal.tex": as_tex(application),
         "runs.csv": runs_csv(view.runs),
-        "scaling.csv": scaling_csv(view.points),
+        "scaling.csv": csv_text(map(vars, view.points), [*csv_columns()]),
         **plots,
-        **(comparison_files(comparison) if comparison else {}),
+        **(comparison_files(view.comparison) if view.comparison else {}),
         **pictures,
     }
-    page = html(view, prediction, parts, files)
+    page = html(view, parts, files)
     files = {"index.html": page, **files}
     make_directory(results / "report" / FOLDER)  # an output of Snakemake's rule, if only an empty one
     for name, content in files.items():
@@ -74,13 +73,7 @@ def write_report(
     return tuple(results / "report" / name for name in files)
 
 
-def scaling_csv(points: Sequence[ScalePoint]) -> str:
-    """Return scaling.csv: one row per variant x mode x scale, columns csv_columns()."""
-    keys = list(csv_columns())
-    return csv_text(keys, ([getattr(point, key) for key in keys] for point in points))
-
-
-def html(view: ReportView, prediction: Prediction, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
+def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
     """Return index.html with its plots inside; every text is escaped."""
     script = (REPORT / "report.js").read_text()
     svgs = {name.removesuffix(".svg"): data for name, data in files.items() if name.endswith(".svg")}
@@ -91,7 +84,7 @@ def html(view: ReportView, prediction: Prediction, parts: Sequence[Section], fil
         script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         gates=gate_lines(view),
-        recommendations=recommendations(view, prediction),
+        recommendations=recommendations(view),
         plots=plot_blocks(view),
         sections=parts,
         pictures={
@@ -102,14 +95,14 @@ def html(view: ReportView, prediction: Prediction, parts: Sequence[Section], fil
     )
 
 
-def markdown_document(view: ReportView, prediction: Prediction, parts: Sequence[Section]) -> Document:
+def markdown_document(view: ReportView, parts: Sequence[Section]) -> Document:
     """Return scaling.md: the report as text, for GitHub and the like, with the pictures beside it."""
     head = [Block(view.headline.text)]
     if view.headline.evidence:
         head.append(Block(f"Evidence: {full_stop('; '.join(view.headline.evidence))}"))
     if view.headline.next:
         head.append(Block(f"Next: {full_stop(view.headline.next)}"))
-    asked = tuple(Cell(text, lead=kind) for kind, text in recommendations(view, prediction))
+    asked = tuple(Cell(text, lead=kind) for kind, text in recommendations(view))
     failures = tuple(
         Block(
             f"{', '.join(group.runs)}: {group.verdict}",
@@ -135,8 +128,8 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
     """Return the plots of throughput and efficiency; none if nothing was measured."""
     if not view.anything_measured:
         return ()
-    group = ", a process group of one" if view.starts_at_one_gpu else ", where the ladder starts"
-    against = f"against {view.first_scale} of the same variant and mode{group}"
+    group = ", a process group of one" if view.plan.first_scale == ONE_GPU else ", where the ladder starts"
+    against = f"against {view.plan.first_scale} of the same variant and mode{group}"
     return (
         Block(f"Throughput against the number of {view.units}, both axes logarithmic.", picture="throughput"),
         Block(f"Efficiency at each scale in climbing order, {against}.", picture="efficiency"),
@@ -145,8 +138,8 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
 
 def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
     """Yield stage, CSS classes, verdict and what decided it for each gate, in climbing order."""
-    for stage in view.stages:
-        gate = view.gates.get(stage)
+    for stage in view.plan.stages:
+        gate = view.results.gates.get(stage)
         if gate is None:
             yield stage_name(stage), "waiting", "not judged", ""
             continue
@@ -163,7 +156,7 @@ def _in_a_line(item: Finding | None) -> str:
     return f"{item.scale}: {item.in_words.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}" if item else ""
 
 
-def recommendations(view: ReportView, prediction: Prediction) -> tuple[tuple[str, str], ...]:
+def recommendations(view: ReportView) -> tuple[tuple[str, str], ...]:
     """Return what to ask for, the recommended scale first: (what it is, the figures)."""
     lines = []
     for points in reference_series(view.rungs):
@@ -172,7 +165,7 @@ def recommendations(view: ReportView, prediction: Prediction) -> tuple[tuple[str
             figures = full_stop(", ".join(_figures(point, view)))
             lines.append(("Recommended", f"{view.place(point)} ({view.of_device(rule)}): {figures}"))
     lines += [("", view.results.work.missing)] if view.anything_measured and view.results.work.missing else []
-    return (*lines, *(("", full_stop(capitalised(sentence))) for sentence in prediction.sentences))
+    return (*lines, *(("", full_stop(f"Predicted, not measured: {one.in_words}")) for one in view.outlooks))
 
 
 def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:

@@ -25,7 +25,6 @@ from ddp_ladder.gates.points import ScalePoint
 WIDTH_IN, PANEL_IN, MARGIN_IN = 5.0, 2.7, 0.6  # narrow: its text can still be read on a phone and in print
 MOST_LABELLED = 9  # scales: more have no room for their names and figures
 MOST_INTERVAL = 1.5  # the end of a wider interval of efficiency is in the tables
-MOST_PANELS = 8  # of a comparison: those of the largest scales
 LONGEST_NAME = 24  # of a variant
 
 # Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
@@ -306,26 +305,19 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """Return the forest plot: each ratio with its interval, a panel per mode and scale; of many the largest."""
-    panels = [each for each in comparison.panels if each.compared]
-    largest = sorted(panels, key=lambda each: each.scale.world_size, reverse=True)[:MOST_PANELS]
-    panels = [each for each in panels if each in largest]
-    labels = list(dict.fromkeys(row.name for each in [*largest, *panels] for row in each.rows))
-    across = min(2, len(panels)) or 1
-    down = math.ceil(len(panels) / across) or 1
+    """Return the forest plot: each ratio with its interval at the largest scale, with a panel per mode."""
+    panels = comparison.decisive
+    labels = list(dict.fromkeys(row.name for panel in panels for row in panel.rows))
     with rc_context(STYLE):
-        size = (WIDTH_IN, 0.4 + down * (0.85 + 0.23 * max(2, len(labels))))
+        size = (WIDTH_IN, 0.4 + (len(panels) or 1) * (0.85 + 0.23 * max(2, len(labels))))
         figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
-        places = [axes for line in figure.subplots(down, across, squeeze=False) for axes in line]
-        for axes in places[len(panels) :]:
-            axes.set_axis_off()
-        for k, panel in enumerate(panels):
-            _forest(places[k], panel, labels)
-            places[k].set_yticks(range(len(labels)), [short(name) if k % across == 0 else "" for name in labels])
-            places[k].set_xlabel(f"throughput / {comparison.reference}" if comparison.is_paired else "ratio")
+        places = figure.subplots(len(panels) or 1, 1, squeeze=False)[:, 0]
         if not panels:
             show_message(places[0], "nothing can be compared yet")
             return figure
+        for panel, axes in zip(panels, places, strict=True):
+            _forest(axes, panel, labels)
+        places[-1].set_xlabel(f"throughput / {comparison.reference}" if comparison.is_paired else "ratio")
         marker: dict[str, Any] = {"marker": "s", "markersize": 5.5, "linewidth": 1.5}
         colours = {"faster": COLOURS[0], "slower": COLOURS[1], "not shown to differ": GREY}
         keys = [legend_key(words, color=colour, **marker) for words, colour in colours.items()]
@@ -338,6 +330,7 @@ def _forest(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
     aside = 2 * max(0.05, *(abs(row.ratio.value - 1) for row in panel.compared if row.ratio))
     axes.set(xlim=(max(0.0, 1 - aside), 1 + aside), ylim=(len(labels) - 0.5, -0.5))
     axes.set_title(panel.place)
+    axes.set_yticks(range(len(labels)), [short(name) for name in labels])
     axes.axvline(1, color=INK, linewidth=0.9, zorder=1)
     for row in panel.rows:
         _ratio(axes, row, labels.index(row.name))
@@ -349,7 +342,7 @@ def _forest(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
 
 def _ratio(axes: Axes, row: Compared, place: int) -> None:
     if row.ratio is None:
-        text = "reference" if row.is_reference else row.found.partition(":")[0]
+        text = row.found.partition(":")[0]
         back = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
         axes.text(1, place, text, ha="center", va="center", fontsize=8, color=GREY, bbox=back, zorder=4)
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_ladder.accounting.advice import totals
 from ddp_ladder.analysis.cost import Work, recommended
-from ddp_ladder.analysis.prediction import Prediction as Predicted
+from ddp_ladder.analysis.prediction import Prediction
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
 from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
@@ -17,7 +17,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, blank
-from ddp_ladder.report.sections import Prediction, explained
+from ddp_ladder.report.sections import explained
 from ddp_ladder.report.view import ReportView, reference_series, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -37,18 +37,8 @@ TEST_CASE = (
     "backend", "threads_per_rank", "env",
 )  # fmt: skip
 SOFTWARE = (
-    "python",
-    "torch",
-    "cuda",
-    "nccl",
-    "cudnn",
-    "libraries",
-    "driver",
-    "gpu",
-    "power_limit_w",
-    "cpu_model",
-    "cpus",
-)
+    "python", "torch", "cuda", "nccl", "cudnn", "libraries", "driver", "gpu", "power_limit_w", "cpu_model", "cpus",
+)  # fmt: skip
 DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCES = (
     "Results and requested resources: scaling.csv, medians over the runs of runs.csv, which has the Slurm job of each; "
@@ -62,7 +52,7 @@ SOURCES = (
 )
 
 
-def proposal(view: ReportView, prediction: Prediction, rules: Sequence[Section] = ()) -> Document:
+def proposal(view: ReportView, rules: Sequence[Section] = ()) -> Document:
     """Return the section; if nothing was measured, one that says so. rules: the section of a centre's rules."""
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
@@ -75,7 +65,7 @@ def proposal(view: ReportView, prediction: Prediction, rules: Sequence[Section] 
         Section("Method", tuple(_method(view, [point for each in series for point in each]))),
         Section("Results", tuple(_results(view, series))),
         Section("Why it does not scale further", tuple(_losses(view))),
-        Section("Requested resources", tuple(request(view, prediction, series))),
+        Section("Requested resources", tuple(request(view, series))),
         Section("Limits of these measurements", (limits(view),)),
         *rules,
         Section("Where each figure comes from", (_sources(view),)),
@@ -118,7 +108,7 @@ def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, .
 
 
 def _machine(view: ReportView) -> tuple[Block, ...]:
-    partitions = dict.fromkeys(job.slurm.partition for job in view.results.plan.jobs if job.slurm.partition)
+    partitions = dict.fromkeys(job.slurm.partition for job in view.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
     node = Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
     return (
@@ -147,8 +137,8 @@ def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
     }
     items = [modes[mode].format(unit=view.unit, units=view.units) for mode in dict.fromkeys(p.mode for p in points)]
     stages = "; ".join(
-        f"{stage} {in_short([str(job.scale) for job in view.results.plan.jobs if job.stage == stage], 12)}"
-        for stage in view.results.plan.stages
+        f"{stage} {in_short([str(job.scale) for job in view.plan.jobs if job.stage == stage], 12)}"
+        for stage in view.plan.stages
     )
     items += [
         f"The scales are measured in stages ({stages}). A stage starts only when the gate of the one before is open: "
@@ -227,15 +217,15 @@ def _losses(view: ReportView) -> Iterator[Block]:
 def _sources(view: ReportView) -> Block:
     good = sum(run.status == "ok" for run in view.runs)
     took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
-    planned = count(len(view.results.plan.runs), "planned run")
+    planned = count(len(view.plan.runs), "planned run")
     runs = f"Runs: {good} of {planned} succeeded; all runs together took {took}."
-    return Block(items=(runs, *(words.format(base=view.first_scale) for words in SOURCES)))
+    return Block(items=(runs, *(words.format(base=view.plan.first_scale) for words in SOURCES)))
 
 
 # --- The request: what a training takes at the scale that is asked for.
 
 
-def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
+def request(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
     """Yield what is asked for, why that scale, and what is expected beyond it."""
     for points in series:
         chosen = recommended(points, view.thresholds)
@@ -246,7 +236,7 @@ def request(view: ReportView, prediction: Prediction, series: Sequence[Sequence[
             )
             continue
         yield Block(" ".join(_request(*chosen, view)))
-    for at in prediction.outlooks:
+    for at in view.outlooks:
         if words := _beyond(at, view):
             yield Block(words)
     if view.results.jobs:
@@ -282,7 +272,7 @@ def amount(work: Work) -> str:
     return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
 
 
-def _beyond(at: Predicted, view: ReportView) -> str:
+def _beyond(at: Prediction, view: ReportView) -> str:
     """Return what is predicted for the next larger scale."""
     cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
     words = f"predicted, not measured: {at.in_words}"
@@ -327,15 +317,15 @@ def _names(points: Sequence[ScalePoint], view: ReportView) -> str:
 def _of_runs(view: ReportView) -> Iterator[str]:
     for group in view.failures:
         yield f"{count(len(group.runs), 'run')} failed ({in_short(group.runs)}): {group.verdict}"
-    for stage in view.stages:
-        gate = view.gates.get(stage)
+    for stage in view.plan.stages:
+        gate = view.results.gates.get(stage)
         if gate is not None and not gate.is_open:
             why = gate.why or next((item.in_words for item in gate.failing), "")
             yield f"the gate of {stage} is closed{f': {why}' if why else ''}"
     yield from (warning.partition(" Next: ")[0] for warning in view.results.warnings)  # the page says what to do
     cut = dict.fromkeys(
         f"{name}: {value:g}"
-        for run in view.results.plan.runs
+        for run in view.plan.runs
         for name, value in (("measure.max_steps", run.max_steps), ("measure.max_seconds", run.max_seconds))
         if value is not None
     )

@@ -6,14 +6,10 @@ A section is a function here, with one line in ``sections``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from ddp_ladder.accounting import advice as accounting
-from ddp_ladder.analysis.comparison import Comparison
-from ddp_ladder.analysis.forecast import ForecastError, error_rows, forecast_errors, forecast_line, planned_forecasts
-from ddp_ladder.analysis.prediction import Prediction as Predicted
-from ddp_ladder.analysis.prediction import outlooks
+from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
@@ -21,11 +17,11 @@ from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
-from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text
-from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows
-from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
+from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
+from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows, scale_notes
+from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
-MOST_ROWS = 24  # a longer table is closed at first, and not printed then
+MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
 MOST_HOSTS = 3  # of a run in the page
 FORECASTS = (
@@ -53,34 +49,14 @@ PREFLIGHT = (
 )
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Forecasts beside what was measured, and how far it will scale. ahead: of scales that are not measured yet."""
-
-    errors: tuple[ForecastError, ...] = ()
-    ahead: tuple[str, ...] = ()
-    outlooks: tuple[Predicted, ...] = ()
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Return what is predicted for the next larger scale, in each mode."""
-        return tuple(f"predicted, not measured: {one.in_words}" for one in self.outlooks)
-
-
-def sections(
-    view: ReportView,
-    usage: Sequence[Block],
-    prediction: Prediction,
-    comparison: Comparison | None,
-    extra: Iterable[Section] = (),
-) -> tuple[Section, ...]:
+def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] = ()) -> tuple[Section, ...]:
     """Return the sections in order; those without content are left out. extra: before the gates."""
     found = (
         Section("Scales", tuple(_scales(view))),
-        Section("Variants", tuple(comparison_blocks(comparison)) if comparison else ()),
+        Section("Variants", tuple(comparison_blocks(view.comparison)) if view.comparison else ()),
         Section("Where the time goes", tuple(_time(view))),
         Section("Cost", tuple(_costs(view))),
-        Section("Prediction", tuple(_prediction(prediction))),
+        Section("Prediction", tuple(_prediction(view))),
         *extra,
         Section("Gates in detail", tuple(_gates(view))),
         Section("Preflight", tuple(_preflight(view))),
@@ -88,7 +64,7 @@ def sections(
         Section("What the runs used", tuple(_usage(view, usage))),
         Section("What was measured on", tuple(_measured(view))),
         Section("Runs", tuple(_runs(view))),
-        Section("Definitions", tuple(_definitions(view.first_scale))),
+        Section("Definitions", (_definitions(),)),
         Section("How the figures were measured", (Block(MEASURED),)),
     )
     return tuple(section for section in found if section.blocks)
@@ -98,35 +74,38 @@ def sections(
 
 
 def figures_table(
-    shown: Sequence[Column],
     points: Sequence[ScalePoint],
     view: ReportView,
     table: Table,
     *,
     name: str,
     style: str = "",
+    shown: Sequence[Column] = (),
+    names: Sequence[Cell] = (),
     cells_after: Sequence[tuple[str, Sequence[Content]]] = (),
 ) -> Block:
     """Return a table with a row for each point, and a column for each figure of which a value is known.
 
-    cells_after: heading and cells of further columns.
+    shown: the columns, if not all of the table. names: of the rows, if not the shortest ones. cells_after: heading and
+    cells of further columns.
     """
-    known = [column for column in shown if any(getattr(point, column.key) is not None for point in points)]
+    every = shown or columns(table)
+    known = [column for column in every if any(getattr(point, column.key) is not None for point in points)]
+    names = names or [Cell(f"{point.scale} plain" if point.is_plain else view.place(point)) for point in points]
     rows = [
         (
-            Cell(f"{point.scale} plain" if point.is_plain else view.place(point), value=number, style="name"),
+            replace(names[number], value=number),
             *(_figure(column, point, table) for column in known),
             *(cells[number] for _, cells in cells_after),
         )
         for number, point in enumerate(points)
     ]
-    return Block(
-        name=name,
-        summary=f"Table of {len(rows)} scales" if len(rows) > MOST_ROWS else "",
-        style=f"figures {style} {'' if len(rows) > MOST_ROWS else 'whole'}",
-        headings=("scale", *(_heading(column, view) for column in known), *(heading for heading, _ in cells_after)),
-        rows=tuple(rows),
+    headings: tuple[Content, ...] = (
+        "scale",
+        *(_heading(column, view) for column in known),
+        *(heading for heading, _ in cells_after),
     )
+    return table_block(name, headings, rows, "scales", f"figures {style}")
 
 
 def _heading(column: Column, view: ReportView) -> Cell:
@@ -150,11 +129,12 @@ def _scales(view: ReportView) -> Iterator[Block]:
         is_closed = mode in seen and len(variants) > MOST_OPEN
         seen.add(mode)
         yield _series(each, view, is_closed=is_closed)
-    notes: list[Content] = [Cell(note, lead=where) for where, note in view.notes]
+    notes: list[Content] = [Cell(note, lead=where) for where, note in scale_notes(view.rungs, view.several_series)]
     if view.anything_measured:
-        first = f"{view.first_scale} under the launcher, a process group of one," if view.starts_at_one_gpu else ""
-        text = f"Speed-up and efficiency are against {first or f'{view.first_scale}, where the ladder starts,'} of the "
-        text += "same mode and variant"
+        first = view.plan.first_scale
+        launched = f"{first} under the launcher, a process group of one,"
+        base = launched if first == ONE_GPU else f"{first}, where the ladder starts,"
+        text = f"Speed-up and efficiency are against {base} of the same mode and variant"
         if any(point.efficiency_plain is not None for point in view.points):
             text += "; “vs plain” is against the script alone, with no launcher and no DDP"
         notes.append(f"{text}.")
@@ -164,20 +144,23 @@ def _scales(view: ReportView) -> Iterator[Block]:
 
 
 def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
-    shown = columns("page")
-    after: list[tuple[str, list[Content]]] = [("status", []), ("gate", [])]
-    for point in series.points:
-        gate = view.gates.get(point.stage)
-        after[0][1].append(Cell(point.status, style=point.status.replace(" ", "-")))
-        doubt = "uncertain" if gate and gate.uncertain(point.variant) else ""
-        judged = Cell(gate.verdict_of(point), small=(doubt,), style=gate.verdict_of(point)) if gate else UNKNOWN
-        after[1][1].append(UNKNOWN if point.is_plain else judged)
-    table = figures_table(shown, series.points, view, "page", name=series.title, style="scales", cells_after=after)
-    rows = tuple(
-        (Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),), value=k), *row)
-        for k, (point, (_, *row)) in enumerate(zip(series.points, table.rows, strict=True))
-    )
-    return replace(table, rows=rows, heading="" if is_closed else series.title, summary=series.title * is_closed)
+    statuses = [Cell(point.status, style=point.status.replace(" ", "-")) for point in series.points]
+    after = (("status", statuses), ("gate", [_judged(point, view) for point in series.points]))
+    names = [
+        Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),))
+        for point in series.points
+    ]
+    title = series.title
+    table = figures_table(series.points, view, "page", name=title, style="scales", names=names, cells_after=after)
+    return replace(table, heading=title * (not is_closed), summary=title * is_closed)
+
+
+def _judged(point: ScalePoint, view: ReportView) -> Content:
+    gate = view.results.gates.get(point.stage)
+    if gate is None or point.is_plain:
+        return UNKNOWN
+    doubt = "uncertain" if gate.uncertain(point.variant) else ""
+    return Cell(gate.verdict_of(point), small=(doubt,), style=gate.verdict_of(point))
 
 
 # --- Where the time goes.
@@ -201,13 +184,12 @@ def _time(view: ReportView) -> Iterator[Block]:
     points = [point for point in view.rungs if point.rest_s is not None]
     if not points:
         return
-    parts = columns("attribution")
     yield Block(
-        f"Parts of each step, which add up to it. 100 % is the ideal step: the time of {view.first_scale} for as many "
-        "samples per rank; what is above it is lost.",
+        "Parts of each step, which add up to it. 100 % is the ideal step: the time of "
+        f"{view.plan.first_scale} for as many samples per rank; what is above it is lost.",
         picture="attribution",
     )
-    yield figures_table(parts, points, view, "attribution", name="Parts of a step at each scale", style="attribution")
+    yield figures_table(points, view, "attribution", name="Parts of a step at each scale", style="attribution")
     found = explained(view)
     modes = len({point.mode for point, _ in found if point.variant == REFERENCE_VARIANT})
     for number, (point, lost) in enumerate(found):
@@ -230,36 +212,28 @@ def _costs(view: ReportView) -> Iterator[Block]:
     for mode in dict.fromkeys(point.mode for point in points):
         own = [point for point in points if point.mode == mode]
         name = f"Cost, {mode} scaling" if len({point.mode for point in points}) > 1 else "Cost"
-        yield figures_table(columns("cost"), own, view, "cost", name=name)
+        yield figures_table(own, view, "cost", name=name)
 
 
-def prediction_of(results: Path, view: ReportView) -> Prediction:
-    """Read the forecasts of the planned scales, and predict from the measured ones."""
-    forecasts = [*planned_forecasts(results, view.results.plan)]
-    measured = {(point.scale, point.variant, point.mode) for point in view.points if point.samples_per_s}
-    ahead = tuple(
-        forecast_line(job, one, view.unit)
-        for job, one in forecasts
-        if (Scale.parse(one.scale), one.variant, one.mode) not in measured
-    )
-    return Prediction(forecast_errors(forecasts, view.points), ahead, outlooks(view.results.plan, view.points))
-
-
-def _prediction(prediction: Prediction) -> Iterator[Block]:
-    if prediction.ahead:
-        yield Block(items=tuple(map(full_stop, prediction.ahead)), style="notes")
-    if prediction.errors:
-        rows = tuple(error_rows(prediction.errors))
+def _prediction(view: ReportView) -> Iterator[Block]:
+    """Yield the forecasts of the planned scales, beside what was measured if it has been."""
+    forecasts = [*planned_forecasts(view.results.directory, view.plan)]
+    measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
+    ahead = [each for each in forecasts if (each[1].scale, each[1].variant, each[1].mode) not in measured]
+    if ahead:
+        lines = tuple(full_stop(forecast_line(job, one, view.unit)) for job, one in ahead)
+        yield Block(items=lines, style="notes")
+    if rows := error_rows(forecasts, view.points):
         name = "Forecasts and what was measured"
-        yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=rows, style="whole")
-    if prediction.ahead or prediction.errors:
+        yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=tuple(rows), style="whole")
+    if forecasts:
         yield Block(FORECASTS)
 
 
 def _gates(view: ReportView) -> Iterator[Block]:
     rows: list[tuple[Content, ...]] = []
-    for stage in view.stages:
-        gate, name = view.gates.get(stage), stage_name(stage)
+    for stage in view.plan.stages:
+        gate, name = view.results.gates.get(stage), stage_name(stage)
         if gate is None:
             rows.append((name, Cell("not judged", style="waiting"), "", "", "", ""))
             continue
@@ -279,12 +253,7 @@ def _gates(view: ReportView) -> Iterator[Block]:
         why = f": {gate.why}" if gate.why and not shown else ""
         sane = f"{count(gate.sane_runs, 'run')} passed every sanity check{why}"
         rows.append((name, verdict, "", sane, "", ""))
-    headings = ("stage", "gate", "scale", "measured", "wanted", "next")
-    many = len(rows) > MOST_ROWS
-    summary = f"Table of {len(rows)} findings" if many else ""
-    yield Block(
-        name="Gates", summary=summary, headings=headings, rows=tuple(rows), style="gates" if many else "gates whole"
-    )
+    yield table_block("Gates", ("stage", "gate", "scale", "measured", "wanted", "next"), rows, "findings", "gates")
 
 
 def _preflight(view: ReportView) -> Iterator[Block]:
@@ -311,7 +280,7 @@ def _startup(view: ReportView) -> Iterator[Block]:
         compiled = any(point.startup_compile_s for point in points)
         shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
         named = [replace(column, heading="total") if column.key == "startup_s" else column for column in shown]
-        yield figures_table(named, points, view, "startup", name="Start-up at each scale", style="startup")
+        yield figures_table(points, view, "startup", name="Start-up at each scale", style="startup", shown=named)
         yield Block(STARTUP)
 
 
@@ -322,7 +291,7 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     sampled = [column.key for column in columns("usage") if column.key != "peak_memory_bytes"]
     points = [point for point in view.points if any(getattr(point, key) is not None for key in sampled)]
     if points:
-        yield figures_table(columns("usage"), points, view, "usage", name="What each scale used", style="used")
+        yield figures_table(points, view, "usage", name="What each scale used", style="used")
     found = tuple(
         (", ".join(map(view.place, where)), full_stop(capitalised(each.in_words)), full_stop(capitalised(each.next)))
         for each, where in findings_across_scales(view.points)
@@ -339,7 +308,7 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
         text = (
             f"{accounting.totals(view.results.jobs, view.unit)}. All columns of the jobs are in results/accounting.csv."
         )
-        yield Block(items=(text, *accounting.advice(view.results.plan, view.results.jobs)), style="notes")
+        yield Block(items=(text, *accounting.advice(view.plan, view.results.jobs)), style="notes")
 
 
 def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
@@ -348,7 +317,7 @@ def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
     for run in runs:
         for note in run.usage.notes if run.usage else ():
             found.setdefault(note, run.spec.name)
-    return tuple(f"{note} ({name})" for note, name in [*found.items()][:MOST_ROWS])
+    return tuple(f"{note} ({name})" for note, name in [*found.items()][:MOST_NOTES])
 
 
 def _measured(view: ReportView) -> Iterator[Block]:
@@ -357,7 +326,7 @@ def _measured(view: ReportView) -> Iterator[Block]:
     words = "Fields marked = must be equal at both scales before an efficiency is given"
     if view.several_series:
         words += f" (batch: per {view.unit} in weak, global in strong mode)"
-    if view.results.plan.may_differ:
+    if view.plan.may_differ:
         words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
     yield Block(f"{words}.")
     yield Block(name="Fields and values", headings=("field", "must match", "value"), rows=view.measured, style="fields")
@@ -371,7 +340,7 @@ def _runs(view: ReportView) -> Iterator[Block]:
     if not view.runs:
         return
     shown = [column for column in columns("runs") if column.of_run]
-    rows = tuple(_run(run, number, shown, view) for number, run in enumerate(view.runs))
+    rows = [_run(run, number, shown, view) for number, run in enumerate(view.runs)]
     headings: tuple[Content, ...] = (
         "run",
         "job",
@@ -379,10 +348,7 @@ def _runs(view: ReportView) -> Iterator[Block]:
         *(_heading(column, view) for column in shown),
         "status",
     )
-    many = len(rows) > MOST_ROWS
-    summary = f"Table of {len(rows)} runs" if many else ""
-    style = f"figures runs {'' if many else 'whole'}"
-    yield Block(name="Runs", summary=summary, headings=headings, rows=rows, style=style)
+    yield table_block("Runs", headings, rows, "runs", "figures runs")
 
 
 def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) -> tuple[Content, ...]:
@@ -399,15 +365,21 @@ def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) ->
 
 def runs_csv(runs: Sequence[Record]) -> str:
     """Return runs.csv: one row for each run with a record."""
-    figures = [(column.key, column.of_run) for column in columns("runs") if column.of_run]
-    rows = []
-    for run in runs:
-        job = (run.job.id, run.job.attempt) if run.job else (None, None)
-        status = run.status if run.job else "not run"
-        rows.append([run.spec.name, status, *job, " ".join(run.world.hosts), *(of_run(run) for _, of_run in figures)])
-    return csv_text(["run", "status", "job", "attempt", "hosts", *(key for key, _ in figures)], rows)
+    figures = {column.key: column.of_run for column in columns("runs") if column.of_run}
+    rows = [
+        {
+            "run": run.spec.name,
+            "status": run.status if run.job else "not run",
+            "job": run.job and run.job.id,
+            "attempt": run.job and run.job.attempt,
+            "hosts": " ".join(run.world.hosts),
+            **{key: of_run(run) for key, of_run in figures.items()},
+        }
+        for run in runs
+    ]
+    return csv_text(rows, ["run", "status", "job", "attempt", "hosts", *figures])
 
 
-def _definitions(first: Scale) -> Iterator[Block]:
-    rows = tuple((figure.name, figure.unit, figure.definition) for figure in figures_in("csv", "runs", first=first))
-    yield Block(name="Definitions", headings=("figure", "unit", "definition"), rows=rows, style="definitions")
+def _definitions() -> Block:
+    rows = tuple((figure.name, figure.unit, figure.definition) for figure in figures_in("csv", "runs"))
+    return Block(name="Definitions", headings=("figure", "unit", "definition"), rows=rows, style="definitions")

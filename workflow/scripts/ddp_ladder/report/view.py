@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import quote
 
+from ddp_ladder.analysis.comparison import Comparison, compare_variants
 from ddp_ladder.analysis.cost import with_cost
-from ddp_ladder.common import formats
+from ddp_ladder.analysis.forecast import device_of
+from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Finding, Verdict
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
@@ -26,7 +29,7 @@ from ddp_ladder.records.fingerprint import (
 )
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT, Scale
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 INTERVALS = (
     "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
@@ -85,24 +88,85 @@ class FailureGroup:
 class ReportView:
     """Everything that the page and the Markdown show."""
 
-    title: str
-    written_on: date
-    unit: str
     results: LadderResults
-    points: tuple[ScalePoint, ...]
-    headline: Headline
-    series: tuple[Series, ...]
-    failures: tuple[FailureGroup, ...]
-    measured: tuple[tuple[str, str, str], ...]  # field, mark (=: must match), values with the scales that have them
-    runs: tuple[Record, ...]
-    machine: str
-
-    # Shorter names for the template.
+    written_on: date
 
     @property
-    def gates(self) -> Mapping[str, Verdict]:
-        """Return the gates by stage."""
-        return self.results.gates
+    def title(self) -> str:
+        """Return ``Scaling of mnist.py on local``."""
+        scripts = dict.fromkeys(run.script.rsplit("/", 1)[-1] for run in self.plan.runs)
+        return f"Scaling of {' and '.join(scripts) or 'nothing'} on {self.plan.site}"
+
+    @cached_property
+    def points(self) -> tuple[ScalePoint, ...]:
+        """Return the figures of all scales, with the cost of the whole training."""
+        return with_cost(self.results.points, self.results.work)
+
+    @cached_property
+    def rungs(self) -> tuple[ScalePoint, ...]:
+        """Return the points without the plain baseline."""
+        return tuple(point for point in self.points if not point.is_plain)
+
+    @cached_property
+    def runs(self) -> tuple[Record, ...]:
+        """Return the records in the order of the tables: mode, variant, scale, repeat."""
+        order = {(point.mode, point.variant, point.scale): index for index, point in enumerate(self.points)}
+
+        def place(run: Record) -> tuple[int, int]:
+            return order[run.spec.mode, run.spec.variant, run.spec.scale], run.spec.repeat
+
+        return tuple(sorted(self.results.records.values(), key=place))
+
+    @cached_property
+    def headline(self) -> Headline:
+        return headline(self.results)
+
+    @cached_property
+    def series(self) -> tuple[Series, ...]:
+        """Return a table per mode and variant; the plain baseline is the first row of the reference variant's table."""
+        keys = dict.fromkeys((point.mode, point.variant) for point in self.rungs)
+        variants = {variant for _, variant in keys}
+        return tuple(
+            Series(
+                capitalised(f"{mode} scaling") + (f", variant {variant}" if len(variants) > 1 else ""),
+                (
+                    *(p for p in self.points if variant == REFERENCE_VARIANT and p.is_plain and p.mode == mode),
+                    *(p for p in self.rungs if (p.mode, p.variant) == (mode, variant)),
+                ),
+            )
+            for mode, variant in keys
+        )
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """Return the comparison of the variants; None if there is one, or nothing has been measured."""
+        several = len({point.variant for point in self.rungs}) > 1
+        return compare_variants(self.plan, self.results.records) if several and self.anything_measured else None
+
+    @cached_property
+    def outlooks(self) -> tuple[Prediction, ...]:
+        """Return what is predicted for the next larger scale, in each mode."""
+        return outlooks(self.plan, self.points)
+
+    @cached_property
+    def failures(self) -> tuple[FailureGroup, ...]:
+        """Return the failures with their runs; runs left out on purpose are not among them (see their scale's note)."""
+        groups: dict[tuple[str, str, str], list[tuple[Failure, str]]] = {}
+        for run in self.runs:
+            if (failure := run.failure) and run.job and not run.spec.is_plain:
+                alike = (failure.verdict, failure.why, failure.next)  # place, time and lines are those of the first
+                groups.setdefault(alike, []).append((failure, run.spec.name))
+        return tuple(FailureGroup(group[0][0], tuple(name for _, name in group)) for group in groups.values())
+
+    @cached_property
+    def measured(self) -> tuple[tuple[str, str, str], ...]:
+        """Return field, mark (=: must match) and the values with the scales that have them."""
+        return _measured(self.runs, self.plan.may_differ)
+
+    @cached_property
+    def machine(self) -> str:
+        """Return a sentence on hardware and versions; empty while nothing has been measured."""
+        return _machine(self.runs)
 
     @property
     def machine_rows(self) -> tuple[tuple[str, str], ...]:
@@ -122,27 +186,16 @@ class ReportView:
         return tuple((f"../{quote(file)}", words) for file, words in files if (self.results.directory / file).is_file())
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """Return the stages in climbing order."""
-        return self.results.plan.stages
+    def plan(self) -> Plan:
+        return self.results.plan
 
     @property
-    def first_scale(self) -> Scale:
-        """Return the scale that the ladder starts at, the baseline of every efficiency."""
-        return self.results.plan.first_scale
-
-    @property
-    def starts_at_one_gpu(self) -> bool:
-        return self.first_scale == ONE_GPU
-
-    @property
-    def rungs(self) -> tuple[ScalePoint, ...]:
-        """Return the points without the plain baseline."""
-        return tuple(point for point in self.points if not point.is_plain)
+    def unit(self) -> str:
+        """Return ``GPU``, or ``process`` for a ladder without."""
+        return device_of(self.plan)
 
     @property
     def units(self) -> str:
-        """Return ``GPUs`` or ``processes``."""
         return PLURALS[self.unit]
 
     def of_device(self, heading: str) -> str:
@@ -156,12 +209,7 @@ class ReportView:
     @property
     def thresholds(self) -> dict[str, float | None]:
         """Return the efficiency that each stage's gate asks for, a fraction."""
-        return {stage: gate.min_efficiency for stage, gate in self.results.plan.gates.items()}
-
-    @property
-    def notes(self) -> tuple[tuple[str, str], ...]:
-        """Return the notes on scales, each with its scales: (scales, note)."""
-        return scale_notes(self.rungs, self.several_series)
+        return {stage: gate.min_efficiency for stage, gate in self.plan.gates.items()}
 
     @property
     def several_series(self) -> bool:
@@ -172,68 +220,6 @@ class ReportView:
     def anything_measured(self) -> bool:
         """Return True if there is something to plot."""
         return any(point.samples_per_s is not None for point in self.points)
-
-
-def make_view(found: LadderResults, written_on: date) -> ReportView:
-    """Compute everything that the report shows. Pure."""
-    points = with_cost(found.points, found.work)
-    runs = _ordered_runs(found, points)
-    series = _series(points)
-    return ReportView(
-        title=f"Scaling of {_workload(found)} on {found.plan.site}",
-        written_on=written_on,
-        unit=device_word(found),
-        results=found,
-        points=points,
-        headline=headline(found, points),
-        series=series,
-        failures=_failures(runs),
-        measured=_measured(runs, found.plan.may_differ),
-        runs=tuple(runs),
-        machine=_machine(runs),
-    )
-
-
-def _ordered_runs(found: LadderResults, points: Sequence[ScalePoint]) -> list[Record]:
-    """Return the records in the order of the tables: mode, variant, scale, repeat."""
-    order = {(point.mode, point.variant, point.scale): index for index, point in enumerate(points)}
-
-    def place(run: Record) -> tuple[int, int]:
-        spec = run.spec
-        return order[spec.mode, spec.variant, spec.scale], spec.repeat
-
-    return sorted(found.records.values(), key=place)
-
-
-def _workload(found: LadderResults) -> str:
-    scripts = dict.fromkeys(run.script for run in found.plan.runs)
-    return " and ".join(script.rsplit("/", 1)[-1] for script in scripts) or "nothing"
-
-
-def _series(points: Sequence[ScalePoint]) -> tuple[Series, ...]:
-    """Return a table per mode and variant; the plain baseline is the first row of the reference variant's table."""
-    keys = dict.fromkeys((point.mode, point.variant) for point in points if not point.is_plain)
-    variants = {variant for _, variant in keys}
-    return tuple(
-        Series(
-            formats.capitalised(f"{mode} scaling") + (f", variant {variant}" if len(variants) > 1 else ""),
-            (
-                *(p for p in points if variant == REFERENCE_VARIANT and (p.mode, p.is_plain) == (mode, True)),
-                *(p for p in points if (p.mode, p.variant) == (mode, variant)),
-            ),
-        )
-        for mode, variant in keys
-    )
-
-
-def _failures(runs: Sequence[Record]) -> tuple[FailureGroup, ...]:
-    """Return the failures with their runs; runs left out on purpose are not among them (see their scale's note)."""
-    groups: dict[tuple[str, str, str], list[tuple[Failure, str]]] = {}
-    for run in runs:
-        if (failure := run.failure) and run.job and not run.spec.is_plain:
-            alike = (failure.verdict, failure.why, failure.next)  # place, time and lines are those of the first
-            groups.setdefault(alike, []).append((failure, run.spec.name))
-    return tuple(FailureGroup(group[0][0], tuple(name for _, name in group)) for group in groups.values())
 
 
 # What was measured on
@@ -281,21 +267,16 @@ def _batch(run: Record) -> str:
 
 
 def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -> str:
-    """Return ``a``, or of several values ``a (1x1); b (1x2 r1 r2)``: each with the runs that have it."""
-    found: dict[str, dict[str, list[str]]] = {}  # the repeats of each scale by value
+    """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the scales that have it."""
+    found: dict[str, dict[str, None]] = {}  # the scales by value
     several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
     for run in runs:
         place = f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale)
         text = in_full(value(run))[: DIGEST_LENGTH if name.endswith("sha256") else None]
-        found.setdefault(text, {}).setdefault(place, []).append(f"r{run.spec.repeat}")
+        found.setdefault(text, {})[place] = None
     if len(found) == 1:
         return next(iter(found))
-    values = Counter(place for places in found.values() for place in places)
-    named = {
-        text: [place if values[place] == 1 else " ".join((place, *repeats)) for place, repeats in places.items()]
-        for text, places in found.items()
-    }
-    return "; ".join(f"{text} ({in_short(places)})" for text, places in named.items())
+    return "; ".join(f"{text} ({in_short([*places])})" for text, places in found.items())
 
 
 def _machine(runs: Sequence[Record]) -> str:
@@ -313,7 +294,7 @@ def _machine(runs: Sequence[Record]) -> str:
     versions = [("PyTorch", "torch"), ("CUDA", "cuda"), ("NCCL", "nccl"), ("Python", "python")]
     software = ", ".join(f"{label} {of(key)}" for label, key in versions if of(key))
     precision = of("autocast_dtype") or of("parameter_dtype")
-    text = f"Measured on {formats.count(len(hosts), 'host')} with {hardware}, {software}"
+    text = f"Measured on {count(len(hosts), 'host')} with {hardware}, {software}"
     return f"{text}; precision {precision}." if precision else f"{text}."
 
 
@@ -335,19 +316,13 @@ def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[Finding, str]]:
 # --- The headline.
 
 
-def device_word(results: LadderResults) -> str:
-    """Return the unit of a scale: without CUDA a "GPU" is one CPU process."""
-    return "GPU" if any(run.device == "cuda" for run in results.plan.runs) else "process"
-
-
-def headline(results: LadderResults, points: Sequence[ScalePoint]) -> Headline:
+def headline(results: LadderResults) -> Headline:
     """Return how far the ladder got, or what stopped it and what to do."""
-    points = [point for point in points if not point.is_plain]
+    points = [point for point in results.points if not point.is_plain]
     closed = next((gate for gate in _in_order(results) if not gate.is_open), None)
     if closed is not None:
-        return _stopped(closed, points, device_word(results))
-    shown = _furthest(points)
-    if shown:
+        return _stopped(closed, points, device_of(results.plan))
+    if shown := _furthest(points):
         return _reached(results, points, shown)
     failures = [run.failure for run in results.records.values() if run.failure and run.job and not run.spec.is_plain]
     if failures:
@@ -392,7 +367,7 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
     stage = max((point.stage for point in shown), key=stages.index)
     several = len({point.mode for point in points}) > 1
     found = [point for point in shown if point.stage == stage]
-    unit = device_word(results)
+    unit = device_of(results.plan)
     judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
     text = f"{capitalised(_stage(stage, points))} {judged}"
     if several:
@@ -438,9 +413,10 @@ def _figures(point: ScalePoint, unit: str) -> str:
 
 
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
-    """Return ``stage 2 open``; a dash while the gate is not judged."""
-    gate = gates.get(point.stage)
-    return f"{stage_name(point.stage)} {gate.words_of(point)}" if gate else UNKNOWN
+    """Return ``stage 2 open`` or ``stage 2 closed (uncertain)``; a dash while the gate is not judged."""
+    if (gate := gates.get(point.stage)) is None:
+        return UNKNOWN
+    return f"{stage_name(point.stage)} {gate.verdict_of(point)}{' (uncertain)' * bool(gate.uncertain(point.variant))}"
 
 
 # --- Series and notes.

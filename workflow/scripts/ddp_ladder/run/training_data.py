@@ -7,10 +7,9 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from ddp_ladder.common.files import filesystem, is_shared, nearest, read_json, write_json
-from ddp_ladder.common.messages import Problem, UserError, notify
+from ddp_ladder.common.messages import Problem, Severity, UserError, notify
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.node.software import SetUpError, container_binds, environment
@@ -23,8 +22,8 @@ LOCK = ".prepare"
 A_DAY_S = 86_400.0  # a download takes long
 
 
-def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Literal["warn", "FAIL"], Problem] | None:
-    """Return the problem with data that no ``prepare`` writes: FAIL if they are missing, warn if they may be.
+def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Severity, Problem] | None:
+    """Return the problem with data that no ``prepare`` writes: an error if they are missing, a warning if they may be.
 
     on_nodes: whether the training runs on other machines, which have disks of their own.
     """
@@ -40,8 +39,8 @@ def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Literal["warn"
     where = f"{experiment.file}: workload.data_dir"
     if on_nodes and not there.is_relative_to(Path.cwd()) and not is_shared(filesystem(there)):
         look = f"if only compute nodes have it, look there: srun --nodes=1 ls {wanted}; else correct the path"
-        return "warn", Problem(where, "there is no such directory on this machine", found, next=look)
-    return "FAIL", Problem(
+        return "warning", Problem(where, "there is no such directory on this machine", found, next=look)
+    return "error", Problem(
         where,
         "the training data are missing",
         found,
