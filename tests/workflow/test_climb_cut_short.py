@@ -16,16 +16,15 @@ if os.path.exists("hang") and "/1x2/r2/" in os.environ["DDP_LADDER_RUN"]:
 """
 
 
-def test_ctrl_c_in_stage_2_then_rerun_continues(checkout: Checkout) -> None:
+def test_ctrl_c_in_the_second_run_then_rerun_continues(checkout: Checkout) -> None:
     """It reaches the whole process group; test_ends_and_locks.py has a signal that reaches Snakemake alone."""
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
-    checkout.configure(repeats=2, stages=stages)
+    checkout.configure(repeats=2, stages={"stage1": {"scales": ["1x2"], "runtime": 5}})
     checkout.without_torch(HANG_IN_THE_LAST + NO_TORCH, launcher="torchrun")
     (checkout.path / "hang").touch()
     climbing = checkout.start("--profile", "profiles/local")
     assert climbing.stdout is not None
     for line in climbing.stdout:
-        if re.match(r"stage2 1x2 \[2/2\].*started", line):
+        if re.match(r"stage1 1x2 \[2/2\].*started", line):
             break
     os.killpg(climbing.pid, signal.SIGINT)
     climbing.communicate(timeout=120)
@@ -33,7 +32,7 @@ def test_ctrl_c_in_stage_2_then_rerun_continues(checkout: Checkout) -> None:
     assert checkout.processes() == []
     before = checkout.run_times()
     (checkout.path / "hang").unlink()
-    climbed = checkout.snakemake("stage2", *ALL)
+    climbed = checkout.snakemake("stage1", *ALL)
     assert climbed.returncode == 0, climbed.stdout
     after = checkout.run_times()
     assert {run for run in after if after[run] != before.get(run)} == {"default/weak/1x2/r2"}

@@ -185,7 +185,7 @@ class TestShippedExperiment:
     def test_a_second_time_does_nothing_and_says_so(self, shipped: Climbed) -> None:
         checkout, _ = shipped
         before = checkout.run_times()
-        again = checkout.snakemake("--profile", "profiles/local")
+        again = checkout.snakemake("stage3", "--profile", "profiles/local")
         assert again.returncode == 0
         assert "nothing to measure" in again.stdout
         assert checkout.run_times() == before

@@ -55,10 +55,11 @@ def main():
         dist.all_reduce(torch.ones(1))
 
 def main_that_catches():
-    import traceback
+    import time, traceback
     try:
         main()
     except Exception:
+        time.sleep(rank != dying)  # two that print at once would mix their lines
         if os.environ["WHO"] == "one" and rank != dying:
             raise
         traceback.print_exc()
