@@ -195,6 +195,7 @@ class Bench:
                 global_batch=4 * shape.world_size,
                 repeat=repeat,
                 variant="default",
+                launcher="srun",  # torchrun would import torch too
                 warmup_steps=WARMUP_STEPS,
                 min_steps=20,
             )

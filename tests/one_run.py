@@ -39,8 +39,12 @@ def run_scripts(
     runs: Sequence[Mapping[str, Any]],
     nodes: Nodes | None = None,
     hang: Hang | None = None,
+    time_s: float = 300.0,
 ) -> list[Record]:
-    """Make several runs in one job without a preflight, each with these changes of the spec; return their records."""
+    """Make several runs in one job without a preflight, each with these changes of the spec; return their records.
+
+    time_s: of the job.
+    """
     monkeypatch.chdir(ROOT)
     script = tmp_path / "train.py"
     script.write_text(text)
@@ -49,7 +53,7 @@ def run_scripts(
     specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
     job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
     console = RunConsole(len(specs), sys.stderr)
-    context = Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + 300, console)
+    context = Context(job, tmp_path, nodes or ThisMachine(JOB), time.monotonic() + time_s, console)
     run_scale(context, replace(plan, jobs=(job,)), {})
     return [read_record(directory(tmp_path, spec.name).record) for spec in specs]
 

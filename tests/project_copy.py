@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
 import functools
 import json
 import os
@@ -11,12 +12,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import psutil
 import yaml
+from ddp_ladder.common.files import write_json
+from ddp_ladder.plan.plan import Plan, make_plan
+from ddp_ladder.settings.load import load_settings
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = (sys.executable, "-m", "snakemake")
@@ -49,6 +53,25 @@ import json, os, sys
 with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
     for step in range(60):
         file.write(json.dumps({"samples": int(sys.argv[1]), "seconds": 0.001 + step % 7 / 100_000}) + "\\n")
+"""
+
+# What the rules start, in their order, for tests that need no Snakemake. In one process: Python takes time to start.
+LADDER = """
+import json, sys
+sys.path.insert(0, "workflow/scripts")
+import gate, plan, run_scale
+
+def climb():
+    yield plan.main(["--out", "results/plan.json"])
+    with open("results/plan.json") as file:
+        jobs = json.load(file)["jobs"]
+    for stage in sys.argv[1:]:
+        for job in jobs:
+            if job["stage"] == stage:
+                yield run_scale.main(["--plan", "results/plan.json", "--scale", job["scale"]])
+        yield gate.main(["--plan", "results/plan.json", "--stage", stage])
+
+sys.exit(next(filter(None, climb()), 0))
 """
 
 ANY_EFFICIENCY = 1000
@@ -103,42 +126,29 @@ class Checkout:
         file = self.path / "config/cluster.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
 
-    def snakemake(self, *arguments: str, timeout_s: float = 500) -> subprocess.CompletedProcess[str]:
+    def snakemake(self, *arguments: str, timeout_s: float = 500, **env: str) -> subprocess.CompletedProcess[str]:
         """Run snakemake to its end; output and errors are both in ``stdout``."""
-        return subprocess.run(
-            self._command(arguments),
-            cwd=self.path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return self._run([*SNAKEMAKE, *arguments], timeout_s, **env)
 
     def script(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a program of workflow/scripts on results/plan.json; output and errors are both in ``stdout``."""
-        plan = ("--out" if name == "plan.py" else "--plan", "results/plan.json")
-        argv = [sys.executable, f"workflow/scripts/{name}", *plan, *arguments]
-        return subprocess.run(
-            argv if self.cluster is None else self.cluster.command(argv, cwd=self.path),
-            cwd=self.path,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return self._run([sys.executable, f"workflow/scripts/{name}", "--plan", "results/plan.json", *arguments], 300)
+
+    def climb(self, *stages: str) -> subprocess.CompletedProcess[str]:
+        """Plan, measure and judge these stages without Snakemake, until a gate closes."""
+        return self._run([sys.executable, "-c", LADDER, *stages], 300)
+
+    @property
+    def planned(self) -> Plan:
+        """The plan of the settings, made in this process."""
+        with contextlib.chdir(self.path):
+            return make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
 
     def plan(self, scale: str) -> None:
         """Write the plan with this scale's job alone, which so does not wait for the gate below it."""
-        planned = self.script("plan.py")
-        assert planned.returncode == 0, planned.stdout
-        file = self.results / "plan.json"
-        plan = json.loads(file.read_text())
-        file.write_text(json.dumps({**plan, "jobs": [job for job in plan["jobs"] if job["scale"] == scale]}))
+        plan = self.planned
+        jobs = tuple(job for job in plan.jobs if str(job.scale) == scale)
+        write_json(self.results / "plan.json", replace(plan, jobs=jobs).to_json())
 
     def measure(self, scale: str = "1x1") -> str:
         """Make the runs of a scale, without Snakemake; return what its job printed."""
@@ -156,7 +166,7 @@ class Checkout:
     ) -> subprocess.Popen[str]:
         """Start snakemake in its own process group, as a terminal does; ``through``: a command such as nohup."""
         return subprocess.Popen(
-            [*through, *self._command(arguments)],
+            [*through, *self._on_its_machine([*SNAKEMAKE, *arguments])],
             cwd=self.path,
             env=environment(),
             stdin=stdin,
@@ -166,8 +176,20 @@ class Checkout:
             process_group=0,
         )
 
-    def _command(self, arguments: Sequence[str]) -> list[str]:
-        argv = [*SNAKEMAKE, *arguments]
+    def _run(self, argv: list[str], timeout_s: float, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._on_its_machine(argv),
+            cwd=self.path,
+            env={**environment(), **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def _on_its_machine(self, argv: list[str]) -> list[str]:
         return argv if self.cluster is None else self.cluster.command(argv, cwd=self.path)
 
     @property
@@ -185,6 +207,11 @@ class Checkout:
             file.parent.relative_to(runs).as_posix(): file.stat().st_mtime_ns for file in runs.glob("*/*/*/r*/run.json")
         }
 
+    @property
+    def snakemakes_log(self) -> str:
+        """The content of the latest one."""
+        return max((self.path / ".snakemake/log").glob("*.log")).read_text()
+
     def processes(self) -> list[str]:
         """Return the command lines of all processes that mention this checkout."""
         found = []
@@ -193,6 +220,13 @@ class Checkout:
             if str(self.path) in command or process.info["cwd"] == str(self.path):
                 found.append(command)
         return found
+
+
+# Of a job that failed; the terminal shows the ladder's box instead.
+SNAKEMAKES_REPORT = re.compile(
+    r"RuleException|Error in rule|CalledProcessError|exited with non-zero|Shutting down|Exiting because"
+    r"|Complete log|Elapsed time|WorkflowError"
+)
 
 
 def last_box(output: str) -> dict[str, str]:

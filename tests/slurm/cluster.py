@@ -131,11 +131,13 @@ class Cluster:
         )
 
     def start_database(self) -> None:
-        data, socket = self.root / "database", self.database_socket
+        # In the login node's own memory: on a busy disk, making the database and its tables takes three times as long.
+        data, socket = "/dev/shm/database", self.database_socket
         sizes = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"]
         # In /tmp, two databases with one process id in their namespaces would have temporary tables of the same name.
         common = ["--no-defaults", f"--datadir={data}", f"--tmpdir={self.root}/run", "--user=root", *sizes]
-        machines.call(["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"])
+        install = ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        machines.call(machines.on_head(self.machine(), install, Path("/")))
         lazy = ["--innodb-flush-log-at-trx-commit=0", "--skip-networking", f"--socket={socket}"]
         self.daemon("mariadbd", ["mariadbd", *common, *lazy, f"--pid-file={self.root}/run/mariadbd.pid"])
         admin = ["mariadb-admin", "--no-defaults", "--user=root", f"--socket={socket}", "--silent", "ping"]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import yaml
 from cluster import Cluster
-from project_copy import Checkout, copy_project, environment
+from project_copy import Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -58,19 +56,6 @@ def configure(checkout: Checkout, slurm: dict[str, Any], stages: dict[str, Any])
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
 
 
-def snakemake(cluster: Cluster, checkout: Checkout, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        cluster.command([sys.executable, "-m", "snakemake", *arguments], cwd=checkout.path),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def jobs(cluster: Cluster) -> str:
     return cluster.run(["squeue", "--states=all", "--noheader"]).stdout
 
@@ -80,7 +65,7 @@ def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, check
     slurm, stages, message, found, advice = MISTAKES[mistake]
     configure(checkout, slurm, stages)
     before = jobs(cluster)
-    result = snakemake(cluster, checkout, "--profile", "profiles/slurm")
+    result = Checkout(checkout.path, cluster).snakemake("--profile", "profiles/slurm")
     assert result.returncode == 1
     profile, *lines = result.stdout.splitlines()
     assert profile.startswith("Using profile")
@@ -94,7 +79,7 @@ def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, check
 
 def test_doctor_with_accounting(cluster: Cluster, checkout: Checkout) -> None:
     configure(checkout, {"partition": "gpu", "qos": "smal"}, NODES_3)
-    done = snakemake(cluster, checkout, "doctor")
+    done = Checkout(checkout.path, cluster).snakemake("doctor")
     assert done.returncode == 1
     plain = " ".join(done.stdout.split())
     assert "pass controller Slurm answers; partitions: gpu, debug" in plain
@@ -106,7 +91,7 @@ def test_doctor_without_accounting(cluster_without_accounting: Cluster, checkout
     configure(checkout, {"partition": "gpu", "account": "whoever"}, SMALL)
     site = yaml.safe_load((checkout.path / "config/cluster.yaml").read_text())
     checkout.site(node={**site["node"], "gpus": 2, "cpus": 4})
-    done = snakemake(cluster_without_accounting, checkout, "doctor")
+    done = Checkout(checkout.path, cluster_without_accounting).snakemake("doctor")
     assert done.returncode == 0, done.stdout
     plain = " ".join(done.stdout.split())
     assert "pass jobs Slurm takes all of them: 1x1" in plain

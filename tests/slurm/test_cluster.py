@@ -27,9 +27,9 @@ signal.pause()
 """
 
 
-def test_a_step_runs_once_on_each_node(cluster: Cluster) -> None:
-    said = cluster.run(["srun", "--nodes=6", "--ntasks-per-node=1", "hostname"]).stdout
-    assert sorted(said.split()) == [f"node{number}" for number in range(1, 7)]
+def test_a_step_runs_once_on_each_node(cluster_without_accounting: Cluster) -> None:
+    said = cluster_without_accounting.run(["srun", "--nodes=2", "--ntasks-per-node=1", "hostname"]).stdout
+    assert sorted(said.split()) == ["node1", "node2"]
 
 
 def host_state() -> dict[str, object]:

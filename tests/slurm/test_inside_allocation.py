@@ -26,7 +26,7 @@ STAGES: Mapping[str, Any] = {
     "stage2": {"scales": ["1x2"], "runtime": 5},
     "stage3": {"scales": ["2x1"], "runtime": 5},
 }
-SMALL_STAGES = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["2x1"], "runtime": 5}}
+ONE_STAGE = {"stage1": {"scales": ["2x1"], "runtime": 5}}
 # What allocations of other shapes leave in the environment; srun would take each of them for its own.
 FOREIGN = {
     "SLURM_NTASKS": "7",
@@ -93,7 +93,7 @@ def test_the_runs_meet_on_the_first_node_and_not_where_snakemake_is(
 
 def test_climb_sh_is_the_whole_climb_as_one_batch_job(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     """Written on the login node with the settings of that call, and submitted as it says."""
-    cluster, checkout = cluster_without_accounting, project(tmp_path, SMALL_STAGES)
+    cluster, checkout = cluster_without_accounting, project(tmp_path, ONE_STAGE)
     (checkout.path / "config/cluster.yaml").rename(checkout.path / "here.yaml")
     (checkout.path / "config/config.yaml").rename(checkout.path / "mine.yaml")
     settings = ["--config", "experiment=mine.yaml", "cluster=here.yaml", "repeats=2"]
@@ -102,14 +102,14 @@ def test_climb_sh_is_the_whole_climb_as_one_batch_job(cluster_without_accounting
     job = cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout
     log = checkout.results / f"climb-{job.strip()}.log"
     assert cluster.await_state(int(job), timeout_s=300) == "COMPLETED", log.read_text()
-    assert re.findall(r"^gate (\w+): open", log.read_text(), re.MULTILINE) == ["stage1", "stage3"]
+    assert "gate stage1: open" in log.read_text()
     record = checkout.record("default/weak/2x1/r2")
     assert (record["job"]["id"], record["world"]["nodes"]) == (job.strip(), ["node1", "node2"])
 
 
 def test_the_end_of_the_allocation_ends_the_climb_in_order(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     """SIGTERM to the batch script, its children and all steps, as Slurm sends it when a job's time is up."""
-    cluster, checkout = cluster_without_accounting, project(tmp_path, SMALL_STAGES)
+    cluster, checkout = cluster_without_accounting, project(tmp_path, ONE_STAGE)
     (checkout.path / "loop.py").write_text("import signal; signal.pause()")
     log = tmp_path / "said"
     job = cluster.sbatch(f"exec {shlex.join(CLIMB)}", *TWO_NODES, f"--output={log}", cwd=checkout.path)

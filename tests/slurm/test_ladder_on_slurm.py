@@ -1,4 +1,5 @@
-"""What users type, on a real Slurm: the whole ladder with the shipped workload, and what it asks Slurm for."""
+"""What users type, on a real Slurm: the whole ladder, and what it asks Slurm for. Nothing is trained: what the jobs of
+longer ladders do with torch is in test_launchers.py and test_attribution_on_slurm.py."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import yaml
 from cluster import Cluster
 from cluster_config import ACCOUNT
 from ddp_ladder.accounting.jobs import read_rows
-from project_copy import ANY_EFFICIENCY, Checkout, copy_project
+from project_copy import NO_TORCH, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -32,6 +33,7 @@ SITE = {
     "site": "test",
     "slurm": {"account": ACCOUNT, "partition": "gpu", "qos": "normal", "extra": ["--mail-type=NONE"]},
     "node": {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 12000},
+    "launcher": "srun",
 }
 
 
@@ -57,13 +59,10 @@ class Climbed:
 
 @pytest.fixture(scope="module")
 def climbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
-    """The shipped experiment, each measurement once and few steps of it; a stage has a partition of its own."""
+    """Three stages, one of which has a partition of its own."""
     checkout = copy_project(tmp_path_factory.mktemp("project"), cluster)
-    file = checkout.path / "config/config.yaml"
-    measure = {"warmup_steps": 1, "min_steps": 4, "max_steps": 10, "plain_baseline": False}
-    stages = {name: {**stage, "gate": {"max_efficiency": ANY_EFFICIENCY}} for name, stage in STAGES.items()}
-    ours = {"stages": stages, "repeats": 1, "measure": measure, "preflight": {"enabled": False}}
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **ours}))
+    checkout.configure(stages=STAGES)
+    (checkout.path / "loop.py").write_text(NO_TORCH)
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
     return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
 
@@ -92,6 +91,8 @@ def test_tells_what_its_jobs_do(climbed: Climbed) -> None:
     assert any(re.search(r"r1: [\d,.]+ samples/s, \d+ steps measured", line) for line in own)
     assert re.fullmatch(rf"stage1 1x1: job {job} ended COMPLETED on node\d, after .*", own[-1])
     assert "guess" not in climbed.done.stdout.lower()
+    script = climbed.cluster.run(["scontrol", "write", "batch_script", str(job), "-"]).stdout
+    assert ("--executor local" in script, "jobstep" in script) == (True, False)  # one Snakemake in the job, not two
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -121,8 +122,6 @@ def test_accounting_agrees_with_slurm_and_the_records(climbed: Climbed, scale: s
 def test_nodes_meet_at_an_address_that_both_reach(climbed: Climbed) -> None:
     met = json.loads((climbed.directory("2x1") / "run.json").read_text())["rendezvous"]["host"]
     assert met in {address for name, address in climbed.cluster.addresses.items() if name.startswith("node")}
-    for file in sorted((climbed.directory("2x1") / "nodes").glob("node?.json")):
-        assert f"--master-addr={met}" in json.loads(file.read_text())["argv"]
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -149,7 +148,7 @@ def test_slurm_saw_and_gave_what_the_plan_says(climbed: Climbed, scale: str) -> 
 
 def test_a_second_start_submits_nothing(climbed: Climbed) -> None:
     rows = read_rows(climbed.checkout.results)
-    done = climbed.checkout.snakemake("--profile", "profiles/slurm")
+    done = climbed.checkout.snakemake("stage3", "--profile", "profiles/slurm")
     assert done.returncode == 0
     assert read_rows(climbed.checkout.results) == rows
     assert "nothing to measure" in done.stdout

@@ -42,7 +42,8 @@ def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: 
     stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": None, "stage3": None}
     checkout.configure(stages=stages)
     (checkout.path / "loop.py").write_text(SLOW)
-    checkout.site(site="test", slurm={"partition": "gpu"}, node={"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2})
+    node = {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2}
+    checkout.site(site="test", slurm={"partition": "gpu"}, node=node, launcher="srun")
     blocker = cluster.sbatch("sleep 600", "--exclusive", "--partition=gpu")
     cluster.await_state(blocker, "RUNNING")
     questions = tmp_path / "questions"

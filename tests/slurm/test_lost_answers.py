@@ -69,7 +69,7 @@ def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_an
     for name in ("squeue", "sacct", "scontrol", "scancel"):
         commands.does(name, f'{BANNER}; "$real" "$@"; code=$?; {BANNER}; exit $code')
     commands.does("sbatch", f'{BANNER}; "$real" "$@" >/dev/null; echo \'{TIMED_OUT}\' >&2; exit 1')
-    each = climb(checkout)
+    each = climb(checkout, "stage1")
     assert each.end() == 0, each.text
     (job,) = submitted(cluster_without_accounting, commands, checkout)
     assert f"stage1 1x1: {TIMED_OUT}; looking whether it was submitted" in each.text
@@ -82,23 +82,23 @@ def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_an
 def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(
     cluster_without_accounting: Cluster, commands: Commands, checkout: Checkout
 ) -> None:
+    """A start that follows it waits for it in the same way: tests/unit/climb/test_slurm_watch.py."""
     hidden = checkout.path / "hidden"
     commands.does("squeue", f'[ -e {hidden} ] && {{ "$real" "$@" | head -1; exit 0; }}; exec "$real" "$@"')
     os.mkfifo(checkout.path / "go")
-    each = climb(checkout)
+    each = climb(checkout, "stage1")
     job, _ = each.job()
     each.await_line("r1: started")
     hidden.touch()
-    each.await_line(f"job {job} is unknown to squeue and sacct, but holds its lock: it goes on")
     each.process.kill()
     each.end()
-    printed = checkout.snakemake("--profile", "profiles/slurm").stdout
+    printed = checkout.snakemake("stage1", "--profile", "profiles/slurm").stdout
     assert f"found    job {job} of 1x1: unknown to squeue and sacct, but it holds its lock" in printed, printed
 
     hidden.unlink()
     (checkout.path / "go").open("w").close()
     assert cluster_without_accounting.await_state(job) == "COMPLETED"
-    printed = checkout.snakemake("--profile", "profiles/slurm").stdout
+    printed = checkout.snakemake("stage1", "--profile", "profiles/slurm").stdout
     assert "nothing to measure" in printed, printed
     assert submitted(cluster_without_accounting, commands, checkout) == [str(job)]
 

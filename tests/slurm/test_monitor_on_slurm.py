@@ -1,17 +1,13 @@
-"""The samples of two nodes of a real Slurm: of the whole run, right, and kept whatever ends it."""
+"""The samples of two nodes of a real Slurm: of the whole run, and right. test_job_ends.py has a job that is ended."""
 
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from cluster import Cluster
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
@@ -149,48 +145,3 @@ def test_the_bytes_of_the_interface_are_those_of_the_nodes_own_network(
     assert sampled == pytest.approx(counted, rel=WITHIN)
     share = (to_s - from_s) / (seen[-1, 0] - seen[0, 0])
     assert counted > 0.5 * share * sent  # the load was there
-
-
-def agents(run: RunDirectory) -> list[psutil.Process]:
-    """Return the agents of a run on all nodes: they work where the checkout is."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "cwd"])
-        if "workflow/scripts/agent.py" in " ".join(process.info["cmdline"] or [])
-        and process.info["cmdline"][0] == sys.executable
-        and run.path.is_relative_to(process.info["cwd"] or "")
-    ]
-
-
-def writers(run: RunDirectory) -> Iterator[str]:
-    """Yield the files of samples that a process has open."""
-    for file in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = os.readlink(file)
-        except OSError:
-            continue
-        if target.startswith(str(run.nodes)):
-            yield target
-
-
-def test_a_cancelled_job_leaves_no_monitor_and_its_samples(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
-    cluster, checkout = cluster_without_accounting, copy_project(tmp_path)
-    prepare(checkout, "import signal\nsignal.pause()\n", "2x1", SITE, repeats=1, monitor={"every_s": 0.2})
-    run = RunDirectory(checkout.results / "runs/default/weak/2x1/r1")
-    argv = cluster.command(["salloc", "--time=5", *JOB, *scale_job("2x1")], cwd=checkout.path)
-    with subprocess.Popen(argv, env=cluster.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as job:
-        files = [run.samples(0), run.samples(1)]
-        cluster.await_true(
-            lambda: all(file.exists() and file.read_text().count("\n") > 3 for file in files), "slurmctld", "samples"
-        )
-        assert {Path(name).name for name in writers(run)} >= {"node0.csv", "node1.csv"}
-        before = [len(file.read_bytes()) for file in files]
-        try:
-            cluster.run(["scancel", read_json(run.run)["job"]["id"]])
-            job.wait(timeout=60)
-        finally:
-            job.terminate()
-    cluster.await_true(lambda: not agents(run) and not list(writers(run)), "slurmctld", "the end of the agents")
-    for file, size in zip(files, before, strict=True):
-        assert len(file.read_bytes()) >= size
-        assert Samples.read(file)["training_rss_bytes"][2] > 0

@@ -45,18 +45,28 @@ def test_unit_tests_mirror_the_packages() -> None:
     assert directories == {*packages(), "instrument"}
 
 
+def loaded_by(*modules: str) -> list[str]:
+    """Return the modules that are loaded in a process that imports these."""
+    program = f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     """Snakemake itself loads numpy and pandas, through the Slurm plugin, before it reads the Snakefile."""
     texts = [file.read_text() for file in (ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk"))]
     names = {name for text in texts for name in re.findall(r"^ *from (ddp_ladder\S*) import", text, re.MULTILINE)}
     assert "ddp_ladder.climb.ladder" in names
-    program = f"import sys\nimport {', '.join(sorted(names | {'ddp_ladder.climb.executor'}))}\nprint(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+    loaded = loaded_by(*names, "ddp_ladder.climb.executor")
     assert "ddp_ladder.plan.plan" in loaded
     unused = "ddp_ladder.report ddp_ladder.doctor matplotlib jinja2 jsonschema torch scipy"
     assert {*unused.split()}.isdisjoint(loaded)
+
+
+def test_an_agent_loads_only_what_it_uses() -> None:
+    """One starts on each node, or for each GPU."""
+    assert {"numpy", "torch", "snakemake"}.isdisjoint(loaded_by("ddp_ladder.run.agent"))
 
 
 def test_conda_installs_what_the_programs_of_the_rules_need() -> None:

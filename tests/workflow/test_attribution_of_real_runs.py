@@ -11,7 +11,7 @@ from injected_causes import CASES, Bench, Told
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
     bench = Bench(tmp_path_factory.mktemp("causes"))
-    wanted = ("loaders 2x1", "jitter 2x1", "rank_forward 2x1")
+    wanted = ("loaders 2x1", "alternating 2x1", "rank_forward 2x1")
     return {injected.name: bench.told(injected, beside_none=False) for injected in CASES if injected.name in wanted}
 
 
@@ -25,13 +25,13 @@ def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_ou
 
 
 def test_work_that_varies_is_imbalance_without_a_place(told: Mapping[str, Told]) -> None:
-    jitter = told["jitter 2x1"]
-    assert jitter.found
-    assert jitter.found.named[0].cause == "imbalance"
-    assert jitter.point.step
-    assert (jitter.point.step.imbalance_kind, jitter.point.step.slowest) == ("varying", None)
-    assert any("draw lengths or shapes together on all ranks" in change.what for change in jitter.found.changes)
-    assert not any("exclude" in change.what for change in jitter.found.changes)
+    varying = told["alternating 2x1"]
+    assert varying.found
+    assert varying.found.named[0].cause == "imbalance"
+    assert varying.point.step
+    assert (varying.point.step.imbalance_kind, varying.point.step.slowest) == ("varying", None)
+    assert any("draw lengths or shapes together on all ranks" in change.what for change in varying.found.changes)
+    assert not any("exclude" in change.what for change in varying.found.changes)
 
 
 def test_a_rank_that_is_always_late_is_persistent_imbalance_of_its_place(told: Mapping[str, Told]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from project_copy import SNAKEMAKE, Checkout, environment
+from project_copy import Checkout
 
 OF_SLURM = {"sbatch", "scontrol", "squeue", "sacct", "sacctmgr", "sinfo", "srun", "scancel", "salloc"}
 
@@ -24,22 +23,8 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(programs)
 
 
-def snakemake(checkout: Checkout, path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SNAKEMAKE, *arguments],
-        cwd=checkout.path,
-        env={**environment(), "PATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def test_doctor_as_typed(checkout: Checkout, laptop: str) -> None:
-    done = snakemake(checkout, laptop, "doctor")
+    done = checkout.snakemake("doctor", PATH=laptop)
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert [line for line in lines if line and not line.startswith(" ")][:6] == [
@@ -52,7 +37,8 @@ def test_doctor_as_typed(checkout: Checkout, laptop: str) -> None:
 
 def test_preflight_as_typed(checkout: Checkout, laptop: str) -> None:
     checkout.configure(preflight={"enabled": True})
-    done = snakemake(checkout, laptop, "preflight", "--config", "preflight_scale=1x1")
+    checkout.site(launcher="srun")
+    done = checkout.snakemake("preflight", "--config", "preflight_scale=1x1", PATH=laptop)
     assert done.returncode == 0, done.stdout
     assert "1x1: preflight passed" in done.stdout
     cores = len(os.sched_getaffinity(0))
@@ -62,7 +48,7 @@ def test_preflight_as_typed(checkout: Checkout, laptop: str) -> None:
 def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> None:
     checkout.configure(results="loop.py/results")
     checkout.site(software={"python": "python3", "setup": "echo the licence server is gone; false"})
-    done = snakemake(checkout, laptop, "doctor")
+    done = checkout.snakemake("doctor", PATH=laptop)
     assert done.returncode == 1
     said = " ".join(done.stdout.split())
     assert "the licence server is gone" in said
@@ -72,7 +58,7 @@ def test_a_failing_doctor_has_the_last_word(checkout: Checkout, laptop: str) -> 
 
 
 def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout, laptop: str) -> None:
-    done = snakemake(checkout, laptop, "--profile", "profiles/slurm")
+    done = checkout.snakemake("--profile", "profiles/slurm", PATH=laptop)
     assert done.returncode == 1
     assert "Slurm does not answer: squeue: No such file or directory" in done.stdout
     assert "Traceback" not in done.stdout
@@ -81,6 +67,6 @@ def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout,
 
 
 def test_dry_run_of_the_slurm_profile_needs_no_slurm(checkout: Checkout, laptop: str) -> None:
-    done = snakemake(checkout, laptop, "--profile", "profiles/slurm", "--dry-run")
+    done = checkout.snakemake("--profile", "profiles/slurm", "--dry-run", PATH=laptop)
     assert done.returncode == 0, done.stdout
     assert "\nstage3  2x1 " in done.stdout

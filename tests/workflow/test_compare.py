@@ -22,7 +22,3 @@ def test_compares_variants_and_folders_of_results_as_typed(checkout: Checkout) -
     assert "At 1x1 weak, not beyond chance: default 1.000 times" in text
     assert "only in old/results: default weak 1x2" in text
     assert "the settings have changed" not in text
-    failed = checkout.snakemake("compare", "--config", "compare=[old/results, nowhere]")
-    assert failed.returncode == 1
-    assert "nowhere (no plan.json in it)" in failed.stdout
-    assert "Traceback" not in failed.stdout

@@ -1,14 +1,12 @@
-"""Variants with one process for all GPUs of a node, as nn.DataParallel wants it; it is tried here without GPUs."""
+"""One process for all GPUs of a node, as nn.DataParallel wants it; it is tried here without GPUs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from ddp_ladder.gates.scaling import scale_points
 from one_run import run_script
-from project_copy import EXPERIMENT, Checkout
 
 TRAIN = """
 import os, torch
@@ -31,25 +29,3 @@ def test_one_process_counts_as_all_gpus_of_the_scale(tmp_path: Path, monkeypatch
     assert record.ranks[0].samples == 8000
     (point,) = scale_points([record.spec], {record.spec.name: record}, ())
     assert (point.world_size, point.batch_per_gpu, point.global_batch) == (2, 64, 128)
-
-
-def test_it_is_a_variant_on_one_node_beside_the_others(checkout: Checkout) -> None:
-    workload = {**EXPERIMENT["workload"], "args": ["{global_batch} // {world_size}"]}
-    checkout.configure(workload=workload, variants={"default": {}, "alone": {"launcher": "python"}})
-    checkout.without_torch()
-    climbed = checkout.snakemake("--cores", "all")
-    assert climbed.returncode == 0, climbed.stdout
-    table = pd.read_csv(checkout.results / "report/scaling.csv")
-    seen = {(row.variant, row.stage, row.world_size) for row in table.itertuples() if row.status == "ok"}
-    assert seen == {
-        *(("default", "stage1", 1), ("default", "stage2", 2), ("default", "stage3", 2)),
-        *(("alone", "stage1", 1), ("alone", "stage2", 2)),
-    }
-    assert checkout.record("alone/weak/1x2/r1")["spec"]["launcher"] == "python"
-
-
-def test_the_variant_that_gates_judge_cannot_be_it(checkout: Checkout) -> None:
-    checkout.configure(variants={"default": {"launcher": "python"}})
-    refused = checkout.snakemake("--dry-run")
-    assert refused.returncode != 0
-    assert "variants.default.launcher: launcher python cannot use several nodes" in refused.stdout

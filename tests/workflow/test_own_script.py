@@ -38,6 +38,7 @@ def test_three_lines_bring_a_script_from_elsewhere(
     begin, end = shipped.index("workload:\n"), shipped.index("measure:\n")
     config = checkout.path / "config/config.yaml"
     config.write_text(shipped[:begin] + lines + "\n\n" + shipped[end:])
+    checkout.site(launcher="srun")
     climbed = checkout.snakemake(
         "stage1",
         "--cores",

@@ -29,11 +29,11 @@ for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
     model(x).square().mean().backward()
     optimizer.step()
 """
-LIMITS = {"warmup_steps": 2, "min_steps": 6, "max_steps": 14, "profile_steps": 3, "args": (), "args_template": ()}
+LIMITS = {"warmup_steps": 2, "min_steps": 6, "max_steps": 14, "profile_steps": 3}
 
 
 def test_the_traces_of_all_ranks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_script(TRAIN, tmp_path, monkeypatch, "1x2", **LIMITS)
+    record = run_script(TRAIN, tmp_path, monkeypatch, "1x2", launcher="srun", **LIMITS)
     assert record.status == "ok", record.failure
     assert {rank.steps for rank in record.ranks} == {14}
     assert not record.remarks

@@ -62,9 +62,10 @@ def run(
     scale: str,
     *runs: dict[str, Any],
     hang: Hang = BOUNDS,
+    time_s: float = 300.0,
 ) -> list[Record]:
     """Run the script in one job of this scale, once for each of these changes; nothing is left behind."""
-    records = run_scripts(script, tmp_path, monkeypatch, scale, runs, hang=hang)
+    records = run_scripts(script, tmp_path, monkeypatch, scale, runs, hang=hang, time_s=time_s)
     assert psutil.Process().children(recursive=True) == []
     assert list(tmp_path.rglob("*.heartbeat")) == []
     return records
@@ -78,7 +79,8 @@ def failure(record: Record) -> Failure:
 def test_a_stopped_rank_is_named_and_the_next_run_with_its_pauses_is_no_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variants = [{"variant": how, "args": (how,)} for how in ("stop", "validate")]
+    launchers = {"stop": "torchrun", "validate": "srun"}
+    variants = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in launchers.items()]
     stopped, well = run(tmp_path, monkeypatch, SCRIPT, "1x2", *variants)
     assert failure(stopped).verdict == "a rank was stopped"
     assert failure(stopped).why.startswith(f"rank 1 (node 0, {HOST}): its process ")
@@ -105,10 +107,19 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(
         assert calls.count("gloo:all_reduce") >= steps, calls
 
 
+LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
+
+
 def test_a_script_without_a_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
     bounds = BOUNDS.replace(first_step_s=4.0)
-    (hung,) = run(tmp_path, monkeypatch, script, "1x1", {"launcher": "python"}, hang=bounds)
+    (hung,) = run(tmp_path, monkeypatch, LOADS, "1x1", {"launcher": "python"}, hang=bounds)
     assert failure(hung).verdict == "no first step"
     assert f'after 0 steps: File "{tmp_path}/train.py", line 3, in load' in failure(hung).why
     assert "hang.first_step_s" in failure(hung).next
+
+
+def test_the_end_of_the_jobs_time_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's own limit, without Slurm: a hanging script is ended, and every run has a record."""
+    (cut_short,) = run(tmp_path, monkeypatch, LOADS, "1x1", {"launcher": "python"}, time_s=4)
+    assert failure(cut_short).verdict == "time limit"
+    assert "stages.stage1.runtime" in failure(cut_short).next

@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddp_ladder.records.record import Record
 from one_run import run_script
 
 # Rank, world and place from Slurm alone, and an address and a port made from the job's nodes and its number.
 TRAIN = """
-import os, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
-
+import os
 rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
 local_rank, per_node = int(os.environ.get("SLURM_LOCALID", 0)), int(os.environ["SLURM_GPUS_ON_NODE"])
 assert rank == int(os.environ["SLURM_NODEID"]) * per_node + local_rank
@@ -22,6 +18,10 @@ os.environ["MASTER_ADDR"] = os.environ["SLURM_JOB_NODELIST"].split(",")[0]
 os.environ["MASTER_PORT"] = str(10_000 + int(os.environ["SLURM_JOB_ID"][-4:]))
 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
     del os.environ[name]
+
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 dist.init_process_group("gloo", rank=rank, world_size=size)
 data = torch.randn(800, 4)
 loader = DataLoader(data, 4, sampler=DistributedSampler(data, num_replicas=size, rank=rank))
@@ -43,12 +43,8 @@ def test_a_script_for_srun_can_be_tried_without_slurm(tmp_path: Path, monkeypatc
 
 
 def test_under_torchrun_the_message_says_that_it_needs_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failure = failure_of(run_script(TRAIN, tmp_path, monkeypatch, "1x1", launcher="torchrun"))
-    assert failure[0] == "the script needs srun"
-    assert failure[1].startswith("SLURM_PROCID is a variable that srun sets")
-    assert "set launcher: srun in cluster.yaml" in failure[2]
-
-
-def failure_of(record: Record) -> tuple[str, str, str]:
-    assert record.failure is not None
-    return record.failure.verdict, record.failure.why, record.failure.next
+    failure = run_script(TRAIN, tmp_path, monkeypatch, "1x1", launcher="torchrun").failure
+    assert failure is not None
+    assert failure.verdict == "the script needs srun"
+    assert failure.why.startswith("SLURM_PROCID is a variable that srun sets")
+    assert "set launcher: srun in cluster.yaml" in failure.next

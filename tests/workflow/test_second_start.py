@@ -16,36 +16,25 @@ from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.common.files import RunDirectory, write_json
-from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.settings.load import load_settings
+from ddp_ladder.common.files import write_json
 from make_records import make_gate
-from make_runs import RATES, edit, reassemble, write_run
+from make_runs import RATES, write_run
 from project_copy import Checkout
 
 DRY_RUN = ("--dry-run", "--printshellcmds")  # with Snakemake's own list of jobs
 ALL = ("--cores", "all")
-EVERY = {"1x1", "1x2", "2x1"}
 RUN = "default/weak/1x2/r1"
 
 
 @pytest.fixture(scope="module")
 def climbed(module_checkout: Callable[[], Checkout]) -> Checkout:
-    """The small experiment, climbed to its top: every run is prepared, the gates are Snakemake's own."""
+    """The small experiment at its top: its runs are prepared, its gates judged, and Snakemake knows nothing of it."""
     checkout = module_checkout()
     checkout.configure()
-    here = Path.cwd()
-    os.chdir(checkout.path)
-    try:
-        plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
-    finally:
-        os.chdir(here)
-    for spec in plan.runs:
+    for spec in checkout.planned.runs:
         write_run(checkout.results, spec, RATES[str(spec.scale)])
-    done = checkout.snakemake("stage3", *ALL)
-    assert done.returncode == 0, done.stdout
-    assert "nothing to measure" in done.stdout
-    assert "gate stage3: open" in done.stdout
+    done = checkout.climb("stage1", "stage2", "stage3")
+    assert "gate stage3: open" in done.stdout, done.stdout
     return checkout
 
 
@@ -63,18 +52,13 @@ def change(checkout: Checkout, **changes: Any) -> None:
     os.utime(file, (0, 0))
 
 
-def _argument(checkout: Checkout) -> None:
-    change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}", "--x"], "batch_per_gpu": 16})
-
-
 def all_that_is_no_change_of_a_run(checkout: Checkout) -> None:
-    """Another run time and threshold, an edited script, a deleted record, new time stamps, no memory of Snakemake's."""
+    """Another run time and threshold, an edited script, a deleted record, new time stamps."""
     stages = yaml.safe_load((checkout.path / "config/config.yaml").read_text())["stages"]
     stages = {name: {**stage, "runtime": 7} for name, stage in stages.items()}
     stages["stage2"]["gate"]["min_efficiency"] = 0.01
     (checkout.path / "loop.py").open("a").write("#")
     (checkout.results / "runs" / RUN / "record.json").unlink()
-    shutil.rmtree(checkout.path / ".snakemake")
     for path in checkout.path.rglob("*"):
         os.utime(path)
     change(checkout, stages=stages)
@@ -93,27 +77,14 @@ def test_what_is_no_change_of_a_run_measures_nothing_and_judges_again(checkout: 
     assert len(checkout.run_times()) == len(started)
 
 
-def deleted(checkout: Checkout) -> None:
+def test_a_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
     shutil.rmtree(checkout.results / "runs" / RUN)
-
-
-def failed(checkout: Checkout) -> None:
-    run = RunDirectory(checkout.results / "runs" / RUN)
-    edit(run.ranks / "rank1.json", lambda end: end.update(exit_code=3))
-    reassemble(run)
-
-
-@pytest.mark.parametrize(
-    ("alter", "arguments", "scales"),
-    [(deleted, (), {"1x2"}), (failed, (), {"1x2"}), (lambda checkout: None, ("--config", "repeats=2"), EVERY)],
-)
-def test_what_a_start_measures(
-    checkout: Checkout, alter: Callable[[Checkout], None], arguments: tuple[str, ...], scales: set[str]
-) -> None:
-    alter(checkout)
-    done = checkout.snakemake("stage3", *DRY_RUN, *arguments)
+    assert checkout.climb("stage1").returncode == 0  # its gate forecasts the stage above
+    done = checkout.snakemake("stage3", *DRY_RUN)
     assert done.returncode == 0, done.stdout
-    assert measured(done.stdout) == scales
+    assert measured(done.stdout) == {"1x2"}
+    assert "At most 0.17 GPU hours from here" in done.stdout
+    assert "What the scales below let expect:\n  stage2 1x2: at most " in done.stdout
 
 
 def measured(output: str) -> set[str]:
@@ -127,7 +98,6 @@ def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
     stages["stage2"]["gate"] = {"min_efficiency": 0.99}
     change(checkout, stages=stages)
     shutil.rmtree(checkout.results / "runs/default/weak/2x1")
-    assert checkout.snakemake("stage2", *ALL).returncode != 0
     write_json(checkout.results / "gates/stage2.json", make_gate("stage2"))
     done = checkout.snakemake("stage3", *ALL)
     assert done.returncode != 0
@@ -137,10 +107,11 @@ def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
 
 
 def test_a_report_of_other_settings_says_so_and_job_scripts_are_of_the_settings_of_now(checkout: Checkout) -> None:
-    _argument(checkout)
+    change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}", "--x"], "batch_per_gpu": 16})
     plan = (checkout.results / "plan.json").read_bytes()
-    done = checkout.snakemake("report")
+    done = checkout.snakemake("report", "--config", "centre=csc-large")
     assert done.returncode == 0, done.stdout
+    assert "cannot be checked" in done.stdout
     for text in (done.stdout, (checkout.results / "report/index.html").read_text()):
         assert "the settings have changed since these runs were planned" in text
         assert "3 runs: default/weak/1x1/r1, default/weak/1x2/r1, default/weak/2x1/r1" in text

@@ -18,15 +18,6 @@ if "/1x2/" in os.environ["DDP_LADDER_RUN"]:
 """
 
 
-def configure(checkout: Checkout) -> None:
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
-    workload = {"script": "loop.py", "args": ["{batch_per_gpu}", "--api-key", "0123abc"], "batch_per_gpu": 16}
-    workload["secrets"] = ["SITE_TOKEN"]
-    checkout.configure(workload=workload, stages={**stages, "stage3": None})
-    checkout.without_torch(SCRIPT)
-    checkout.site(network={"backend": "auto", "interface": "auto"}, launcher="srun")
-
-
 def files_with(secret: str, *directories: Path) -> set[str]:
     found = subprocess.run(
         ["grep", "--recursive", "--files-with-matches", "--fixed-strings", secret, *directories],
@@ -37,18 +28,21 @@ def files_with(secret: str, *directories: Path) -> set[str]:
     return {Path(line).name for line in found.stdout.splitlines()}
 
 
-def test_only_the_script_and_its_log_have_them(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    configure(checkout)
+def test_only_the_script_and_its_log_have_them_and_job_sh_asks_for_them(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
+    workload = {"script": "loop.py", "args": ["{batch_per_gpu}", "--api-key", "0123abc"], "batch_per_gpu": 16}
+    checkout.configure(workload={**workload, "secrets": ["SITE_TOKEN"]}, stages=stages)
+    checkout.without_torch(SCRIPT)
     missing = checkout.snakemake("--cores", "2", "stage1")
     assert missing.returncode == 1
     assert "workload.secrets: a secret that is not in the environment of this start" in missing.stdout
     assert "export SITE_TOKEN=... and start again" in missing.stdout
     assert not (checkout.results / "runs").exists()
     monkeypatch.setenv("SITE_TOKEN", TOKEN)
-    said = [checkout.snakemake(*words) for words in (["--cores", "2", "--dry-run"], ["eject"])]
-    climb = checkout.snakemake("--profile", "profiles/local")
-    said.append(climb)
-    assert [done.returncode for done in said] == [0, 0, 1], climb.stdout
+    ejected, climb = checkout.snakemake("eject"), checkout.snakemake("--profile", "profiles/local")
+    assert (ejected.returncode, climb.returncode) == (0, 1), climb.stdout
     assert (checkout.results / "gates/stage1.json").exists()
     assert "https://me:***@db.example.org refused ***" in " ".join(last_box(climb.stdout).values())
     record = checkout.record("default/weak/1x2/r1")
@@ -56,22 +50,14 @@ def test_only_the_script_and_its_log_have_them(checkout: Checkout, monkeypatch: 
     written = (checkout.results, checkout.path / ".snakemake")
     for secret in (TOKEN, "hunter2"):
         assert files_with(secret, *written) <= {"train.log"}
-        assert secret not in "".join(done.stdout for done in said)
+        assert secret not in ejected.stdout + climb.stdout
     assert files_with(TOKEN, *written) == {"train.log"}
     assert "0123abc" not in climb.stdout  # of an argument, which has to be written
 
-
-def test_a_script_that_is_started_by_hand_asks_for_them(checkout: Checkout) -> None:
-    configure(checkout)
-    assert checkout.snakemake("eject").returncode == 0
-    script = "results/runs/default/weak/1x1/r1/job.sh"
-    metrics = {**environment(), "DDP_LADDER_RUN": "/runs/default/", "DDP_LADDER_METRICS": os.devnull}
-    without = subprocess.run(
-        ["bash", script, "here"], cwd=checkout.path, env=metrics, capture_output=True, text=True, check=False
-    )
+    by_hand = ["bash", "results/runs/default/weak/1x1/r1/job.sh", "here"]
+    env = {**environment(), "DDP_LADDER_RUN": "/runs/default/", "DDP_LADDER_METRICS": os.devnull}
+    assert subprocess.run(by_hand, cwd=checkout.path, env=env, check=False, timeout=100).returncode == 0
+    del env["SITE_TOKEN"]
+    without = subprocess.run(by_hand, cwd=checkout.path, env=env, capture_output=True, text=True, check=False)
     assert without.returncode != 0
     assert "SITE_TOKEN: a secret that this script does not hold" in without.stderr
-    done = subprocess.run(
-        ["bash", script, "here"], cwd=checkout.path, env={**metrics, "SITE_TOKEN": TOKEN}, check=False, timeout=100
-    )
-    assert done.returncode == 0

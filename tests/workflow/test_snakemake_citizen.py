@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from project_copy import EXPERIMENT, NO_TORCH, ROOT, SNAKEMAKE, Checkout, environment
+from project_copy import EXPERIMENT, NO_TORCH, ROOT, Checkout
 
 SITE = "site: here\nnode: {gpus: 2, device: cpu, cpus: 2}\nlauncher: srun\n"
 OF_TWO_STAGES = {
@@ -65,19 +64,9 @@ def directory_of_a_user(factory: pytest.TempPathFactory, files: Mapping[str, str
     return directory
 
 
-def snakemake(directory: Path, *arguments: str, fails: bool = False, **env: str) -> str:
-    done = subprocess.run(
-        [*SNAKEMAKE, *arguments],
-        cwd=directory,
-        env={**environment(), **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode != 0) == fails, done.stdout
+def snakemake(directory: Path, *arguments: str, **env: str) -> str:
+    done = Checkout(directory).snakemake(*arguments, **env)
+    assert done.returncode == 0, done.stdout
     return done.stdout
 
 
@@ -104,9 +93,7 @@ def test_as_a_module_of_another_workflow(project: Checkout, tmp_path_factory: py
     assert "At most 0.00 GPU hours from here" in again
 
 
-def test_deployed_from_a_repository(
-    project: Checkout, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deployed_from_a_repository(project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> None:
     """GitHub is a clone here: git is told to take it in GitHub's place."""
     git = ["git", "-C", str(project.path), "-c", "user.name=me", "-c", "user.email=me@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"], ["tag", "v1"]):
@@ -151,9 +138,6 @@ def test_from_another_directory_results_are_there(elsewhere: Path, project: Chec
 
 def test_from_another_directory_shipped_files_are_found(project: Checkout, tmp_path: Path) -> None:
     snakefile = ("--snakefile", str(project.path / "Snakefile"))
-    doctor = snakemake(tmp_path, *snakefile, "doctor", COLUMNS="500")
-    assert "FAIL" not in doctor
-    assert "warn" not in doctor
     planned = snakemake(
         tmp_path, *snakefile, "--dry-run", "stage1",
         "--config", "experiment=config/experiments/ethernet6-mlp.yaml", "cluster=config/sites/ethernet6.yaml",
@@ -200,4 +184,4 @@ def test_what_the_catalog_of_workflows_looks_for() -> None:
     for rules in (ROOT / "workflow/rules").glob("*.smk"):
         text = rules.read_text()
         assert text.count("\n    shell:") + text.count("\n        shell:") == text.count("../envs/workflow.yaml"), rules
-    assert os.path.exists(ROOT / "config/README.md")
+    assert (ROOT / "config/README.md").exists()

@@ -17,7 +17,6 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Slurm
-from instrument_support import oldest_python
 from make_records import make_spec
 from project_copy import EXPERIMENT, NO_TORCH, Checkout
 
@@ -180,7 +179,7 @@ def test_torch_that_sees_no_gpu_is_reported_with_its_own_words(checkout: Checkou
     checkout.configure(stages=ONE_STAGE, workload={**EXPERIMENT["workload"], "env": {"CUDA_VISIBLE_DEVICES": ""}})
     (checkout.path / "loop.py").write_text("import torch\ntorch.cuda.set_device(0)\n")
     node = {"gpus": 1, "device": "cuda", "cpus": 2}
-    checkout.site(node=node, network={"backend": "gloo"})
+    checkout.site(node=node, network={"backend": "gloo"}, launcher="srun")
     checkout.measure()
     failure = checkout.record(RUN)["failure"]
     assert (failure["verdict"], failure["node"]) == ("torch sees no GPU", socket.gethostname())
@@ -210,22 +209,6 @@ def test_job_sh_loads_modules_as_the_run_does(
     else:
         assert (done.returncode, done.stdout) == (1, "")
         assert "locate a modulefile" in done.stderr or "unknown" in done.stderr  # Environment Modules, Lmod
-
-
-def test_a_site_may_have_another_torch_than_the_workflow(checkout: Checkout) -> None:
-    python = oldest_python()
-    show = "import torch; print(torch.__version__)"
-    oldest, ours = (
-        subprocess.run([words, "-c", show], check=True, capture_output=True, text=True).stdout.strip()
-        for words in (python, sys.executable)
-    )
-    assert oldest != ours
-    checkout.configure(stages={**ONE_STAGE, "stage2": {"scales": ["1x2"], "runtime": 5}})
-    checkout.site(software={"python": str(python)})
-    checkout.measure("1x2")
-    record = checkout.record("default/weak/1x2/r1")
-    assert (record["status"], record["fingerprint"]["torch"]) == ("ok", oldest)
-    assert record["timing"]["exposed_comm_fraction"] is not None
 
 
 ENGINE = """#!/bin/sh

@@ -63,7 +63,7 @@ if __name__ == "__main__":
 def test_a_script_that_does_not_fit_says_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, verdict: str, why: str, advice: str
 ) -> None:
-    record = run_script(SCRIPT, tmp_path, monkeypatch, "1x2", args=(how,))
+    record = run_script(SCRIPT, tmp_path, monkeypatch, "1x1", args=(how,), launcher="srun")
     assert record.failure is not None
     assert record.failure.verdict == verdict
     assert why in record.failure.why
@@ -71,6 +71,6 @@ def test_a_script_that_does_not_fit_says_so_at_once(
 
 
 def test_processes_that_are_no_ranks_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_script(SCRIPT, tmp_path, monkeypatch, "1x2", args=("HELPER",))
+    record = run_script(SCRIPT, tmp_path, monkeypatch, "1x1", args=("HELPER",), launcher="srun")
     assert record.status == "ok", record.failure
-    assert [rank.samples for rank in record.ranks] == [200, 200]
+    assert [rank.samples for rank in record.ranks] == [400]

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -306,10 +306,8 @@ def distribute(net: nn.Module, world: World, compiled: bool = False) -> nn.Modul
 
 def bare(model: nn.Module) -> nn.Module:
     """Return the model without its DDP or DataParallel wrapper."""
-    if isinstance(model, (DistributedDataParallel, DataParallel)):
-        inner: nn.Module = model.module
-        return inner
-    return model
+    inner: nn.Module = getattr(model, "module", model)
+    return inner
 
 
 def agree_on_buffers(model: nn.Module) -> None:
@@ -343,11 +341,9 @@ class Precision:
         self._dtype = AUTOCAST[name]
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
 
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
+    def autocast(self) -> torch.autocast:
         """Return the context for the forward pass and the loss; the backward pass needs none."""
-        if self._dtype is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._device_type, dtype=self._dtype)
+        return torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None)
 
 
 def warmed_up_cosine(optimizer: Optimizer, warmup_steps: int, steps: int) -> LambdaLR:
@@ -448,58 +444,49 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:
-    """Record of the signals, and agreement of the ranks on when to stop.
+    """In a ``with`` block, handle the signals, and let the ranks agree on when to stop.
 
     A signal may reach one rank earlier than another, or only one of them, but a step needs all ranks. So after each
     step they sum up who has received one. The sum is read after the next step, so that no rank waits for it.
+
+    can_save: if False, because there is no place for checkpoints, signals keep their default, and no rank stops.
     """
 
-    def __init__(self) -> None:
-        self.stopped = False
-        self._signalled = False
+    def __init__(self, can_save: bool) -> None:
+        self._handlers: dict[signal.Signals, Any] = dict.fromkeys(SIGNALS) if can_save else {}
+        self._stopped = self._signalled = False
         self._sum = torch.zeros(1)
         self._pending: Any = None
         # The sum is one number on the host, so Gloo is enough and the GPU does not wait.
-        self._group: Any = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self._group: Any = dist.new_group(backend="gloo") if can_save and dist.is_initialized() else None
 
-    def note(self, signum: int, frame: object) -> None:
-        """Handle the signal."""
+    def __enter__(self) -> StopRequest:
+        self._handlers = {signum: signal.signal(signum, self._note) for signum in self._handlers}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error == (None, None, None):
+            self._finish()
+        if not self._stopped:  # else another signal, which several senders may give, must not end it as it saves
+            for signum, handler in self._handlers.items():
+                signal.signal(signum, handler)
+
+    def _note(self, signum: int, frame: object) -> None:
         self._signalled = True
 
-    def agreed(self) -> bool:
+    def __call__(self) -> bool:
         """Return True if all ranks must stop now. Every rank has to call this after every step."""
-        self.finish()
-        self.stopped = self._sum.item() > 0
+        self._finish()
+        self._stopped = self._sum.item() > 0
         self._sum = torch.tensor([float(self._signalled)])
         if self._group:
             self._pending = dist.all_reduce(self._sum, group=self._group, async_op=True)
-        return self.stopped
+        return self._stopped
 
-    def finish(self) -> None:
-        """Wait for the pending sum."""
+    def _finish(self) -> None:
         if self._pending:
             self._pending.wait()
             self._pending = None
-
-
-@contextlib.contextmanager
-def stop_request(can_save: bool) -> Iterator[Callable[[], bool]]:
-    """Handle the signals, and yield ``stop()``, which every rank has to call after every step.
-
-    can_save: if False, because there is no place for checkpoints, signals keep their default and it returns False.
-    """
-    if not can_save:
-        yield lambda: False
-        return
-    request = StopRequest()
-    before = {signum: signal.signal(signum, request.note) for signum in SIGNALS}
-    try:
-        yield request.agreed
-        request.finish()
-    finally:
-        if not request.stopped:  # else another signal, which several senders may give, must not end it as it saves
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -535,7 +522,7 @@ def fit(
         if args.resume and checkpoint.file.exists():
             checkpoint.resume()
             world.say(f"resuming from {checkpoint.file}: {training.epoch} epochs are done")
-    with stop_request(can_save=checkpoint is not None) as stop:
+    with StopRequest(can_save=checkpoint is not None) as stop:
         while training.epoch < args.epochs:
             left = len(train.dataset) - training.samples_done * world.size  # type: ignore[arg-type]
             begin_s = now(world.device)

@@ -5,13 +5,7 @@ In this directory, on one machine:
     python imagenet.py --synthetic 50000                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 imagenet.py --synthetic 50000    # 4 GPUs
 
-In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node:
-
-    HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
-        --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 imagenet.py --synthetic 50000
-
-If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
+On several nodes: as mnist.py. If torch sees no GPU, the same lines train on the CPU, with Gloo.
 
 For real images, use --data-dir /data/imagenet --workers 8 instead of --synthetic; the directory has train/<class>/*.jpg
 and val/<class>/*.jpg. Synthetic images are drawn on the device, a new batch each step: they show the cost of computing

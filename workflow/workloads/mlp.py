@@ -5,13 +5,7 @@ In this directory, on one machine:
     python mlp.py                                      # 1 GPU
     torchrun --standalone --nproc-per-node=4 mlp.py    # 4 GPUs
 
-In a Slurm job with 2 nodes of 4 GPUs, with one torchrun per node:
-
-    HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    srun --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=32 torchrun --nnodes=2 --nproc-per-node=4 \
-        --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 mlp.py
-
-If torch sees no GPU, the same lines train on the CPU, with as many processes and Gloo instead of NCCL.
+On several nodes: as mnist.py. If torch sees no GPU, the same lines train on the CPU, with Gloo.
 
 10 inputs, one hidden layer of 50, 2 classes. --batch-size is that of one rank. --backend gloo uses Gloo on GPUs too.
 """

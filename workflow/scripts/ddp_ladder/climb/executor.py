@@ -179,8 +179,9 @@ def _submission(executor: Any, job: Any) -> tuple[Submission, Path]:
         "export": "ALL",
     }
     argv = ["sbatch", "--parsable", *sbatch_options(planned, own)]
-    script = f"#!/bin/sh\n{executor.format_job_exec(job)}"
-    return Submission(f"{planned.stage} {scale}", scale, name, argv, script), logs
+    # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
+    command = executor.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
+    return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}"), logs
 
 
 def _message(end: JobEnd, results: Path) -> str:

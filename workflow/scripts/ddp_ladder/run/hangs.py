@@ -38,7 +38,6 @@ import psutil
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
-from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack, without_own
 from ddp_ladder.records.raw_models import (
     AgentStall,
     Heartbeat,
@@ -179,6 +178,8 @@ def read_heartbeat(path: Path) -> Heartbeat:
 
 
 def _stall(seen: Seen, state: State) -> RankStall:
+    from ddp_ladder.records.hangs import without_own  # loads numpy: half of an agent's start, and few runs hang
+
     heartbeat = seen.heartbeat
     return RankStall(
         rank=seen.rank,
@@ -286,6 +287,8 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
         return long
     if heartbeat.step_s is None:
         return long  # the second step may compile as the first did
+    from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack  # as above
+
     stack = main_stack(seen.stack) if seen.stack is not None else []
     if in_collective(stack):
         return short
