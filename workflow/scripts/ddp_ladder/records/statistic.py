@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Statistic, Throughput, Timing
 
@@ -131,8 +130,19 @@ def median_interval(values: Values) -> tuple[float, float, float]:
     largest enclose the median less often than that; they are the interval then.
     """
     ordered = np.sort(values)
-    outside = max(0, int(binom.ppf(TAILS[0], len(ordered), 0.5)) - 1)  # values left out at each end
+    outside = _places_outside(len(ordered))
     return median(ordered), float(ordered[outside]), float(ordered[-1 - outside])
+
+
+def _places_outside(count: int) -> int:
+    """Return how many of ``count`` ordered values to drop at each end and still enclose the median in 95 % of cases."""
+    tail, outside = 0.5**count, 0  # scipy.stats has it as binom.ppf, and takes a second to import
+    while outside < (count - 1) // 2:
+        tail += math.comb(count, outside + 1) * 0.5**count
+        if 2 * tail > 1 - COVERAGE:
+            break
+        outside += 1
+    return outside
 
 
 WINDOW_STEPS = 5  # odd: the median is one of them
