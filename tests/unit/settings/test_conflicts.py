@@ -111,7 +111,7 @@ def test_message(old: str, new: str, head: str, detail: str) -> None:
         ("env: {}}", "env: {DDP_LADDER_X: 1}}", "4: network.env.DDP_LADDER_X: a variable", "remove it"),
         *(
             ("site: here", f"site: here\nslurm: {{extra: [{option}]}}", "2: slurm.extra[0]: an option that", option)
-            for option in ("--account=x", "--part=x", "--mem-per-gpu=3", "--gpus-per-node=3", "--requeue")
+            for option in "--account=x --part=x --mem-per-gpu=3 --gpus-per-node=3 --requeue --gpu-bind=none".split()
         ),
     ],
 )  # fmt: skip

@@ -29,7 +29,8 @@ _BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 _OWN_OPTIONS = (
     "account", "partition", "qos", "constraint", "reservation", "nodelist", "exclude", "gres", "mem", "cpus-per-task",
     "time", "export", "nodes", "gpus", "ntasks", "tasks-per-node", "output", "error", "job-name", "comment", "parsable",
-    "clusters", "chdir", "wrap", "array", "wait", "test-only", "requeue", "no-requeue",
+    "clusters", "chdir", "wrap", "array", "wait", "test-only", "requeue", "no-requeue", "gpu-bind", "tres-bind",
+    "tres-per-task", "distribution",
 )  # fmt: skip
 
 
