@@ -87,6 +87,7 @@ def other_texts() -> dict[str, str]:
     moved = {"python": "venv/bin/python", "script": "-m package.train", "env": {"PYTHONPATH": "src"}}
     return {
         "srun without Slurm": text_of(spec_of("1x2", launcher="srun")),
+        "enroot": text_of(spec_of("2x1", container={"image": "torch", "engine": "enroot"}), binds=("/data",)),
         "interface by node": text_of(spec_of("2x1", interface={"node01": "ens1f1", "node02": "ens1f0np0"})),
         "directory": text_of(spec_of("2x1", directory="results/runs/default/weak/2x1/r1/work/a b", **moved)),
         "hostile": job_script(
@@ -128,6 +129,8 @@ def check_shell(file: Path) -> None:
         {"python": "venv/bin/python", "directory": "/scratch", "args_template": ("{run_dir}/x", "{start_dir}")},
         {"script": "-m package.train", "args": (HOSTILE,)},
         {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
+        {"container": {"image": "torch", "engine": "enroot"}, "numa_binding": "exclusive"},
+        {"container": {"image": "torch:1", "engine": "podman-hpc"}, "directory": "work"},
     ],
 )
 def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:

@@ -102,10 +102,12 @@ def test_torchrun_or_srun_has_a_pair_of_variants_for_each_cause() -> None:
         threads = int(run.env.get("OMP_NUM_THREADS", run.threads_per_rank))
         seen[run.variant] = (run.launcher, args.cores, threads, args.workers)
         assert (run.batch_per_gpu, args.data_on) == (128, "host")
+        assert run.numa_binding == ("exclusive" if run.variant == "numa" else None)
     assert seen == {
         "default": ("torchrun", "launcher", 8, 0),
         "srun": ("srun", "launcher", 8, 0),
         "own-cores": ("torchrun", "own", 8, 0),
+        "numa": ("torchrun", "launcher", 8, 0),
         "same-cores": ("torchrun", "first", 8, 0),
         "all-threads": ("torchrun", "launcher", 32, 0),
         "one-thread": ("torchrun", "launcher", 1, 0),
