@@ -192,7 +192,8 @@ def _working(spec: RunSpec, places: Places) -> str:
 def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = python_command(spec, places, binds, _working(spec, places))
-    groups = [list(container), [python]] if container else [[python]]
+    shell = 4 if container[:1] == ["bash"] else 0  # words of the shell that passes the environment on
+    groups = [group for group in (container[:shell], container[shell:], [python]) if group]
     script = list(script_argv(spec, places))
     if spec.launcher == "torchrun":
         node_rank = "0" if spec.nodes == 1 else _NODE_RANK

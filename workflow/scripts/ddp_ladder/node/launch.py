@@ -187,12 +187,12 @@ VERBS = {"enroot": "start", "podman-hpc": "run"}  # of other engines: exec
 PODMAN = ("--rm", "--network=host", "--ipc=host", "--pid=host")
 
 # Names of the environment's variables, one a line, without those that are the image's own or the shell's.
-NAMES = "compgen -e | grep -vxE '(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SHLVL|_'"
+NAMES = 'compgen -e | grep -vxE "(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SHLVL|_"'
 
 
 def _with_environment(engine: str) -> tuple[str, ...]:
     """Return the start of a command that passes the environment on by name, for engines that keep it from the image."""
-    return ("bash", "-c", f"exec {engine} {VERBS[engine]} $({NAMES} | sed 's/^/--env=/') \"$@\"", engine)
+    return ("bash", "-c", f'exec {engine} {VERBS[engine]} $({NAMES} | sed "s/^/--env=/") "$@"', engine)
 
 
 def _fstab(bind: str) -> str:
