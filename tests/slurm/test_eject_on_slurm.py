@@ -98,7 +98,8 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
 
 def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     directory = checkout.results / "runs" / run
-    job = int(cluster.run(["sbatch", "--parsable", str(directory / "job.sh")], cwd=Path("/")).stdout)
+    shell = {"SBATCH_GPU_BIND": "single:1"}  # a default that would leave each process one GPU
+    job = int(cluster.run(["sbatch", "--parsable", str(directory / "job.sh")], cwd=Path("/"), env=shell).stdout)
     cluster.await_state(job, timeout_s=200)
     shown = cluster.run(["scontrol", "--oneliner", "--details", "show", "job", str(job)]).stdout
     files = sorted(checkout.path.glob(f"{job}.*.json"))

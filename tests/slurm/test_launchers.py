@@ -24,6 +24,13 @@ pytestmark = pytest.mark.slurm
 
 NODES = ["node9", "node10"]  # their addresses end in .9 and .10: as text node10 comes first
 JOB = ["--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8000", "--gres=gpu:2"]
+# What a job may have from its site or from other plugins: each would leave a task one GPU of two.
+ONE_GPU_PER_TASK = {
+    "SLURM_GPU_BIND": "single:1",
+    "SLURM_NTASKS_PER_GPU": "1",
+    "SLURM_TRES_BIND": "gres/gpu:single:1",
+    "SLURM_TRES_PER_TASK": "gres:gpu:1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def launched(nine_and_ten: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     checkout = copy_project(tmp_path_factory.mktemp("project"))
     variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}}
     prepare(checkout, MEETING, "2x2", GPU_SITE, variants=variants)
-    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"))
+    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **ONE_GPU_PER_TASK)
     return checkout
 
 
@@ -54,6 +61,7 @@ def test_rank_k_is_on_node_k_whatever_names_and_addresses_look_like_as_text(
     assert {rank["sum"] for rank in seen} == {10.0}
     assert {rank["MASTER_ADDR"] for rank in seen} == {nine_and_ten.addresses["node9"]}
     assert {rank["SEEN_GPUS"] for rank in seen} == {"0,1"}  # all of the node's, in every task
+    assert {rank["SLURM_DISTRIBUTION"] for rank in seen} == {"block:block"}  # of nodes, and of sockets
     run_file = json.loads((launched.results / "runs" / run / "run.json").read_text())
     assert run_file["nodes"] == record["world"]["nodes"] == record["world"]["hosts"] == NODES
     ranks = [(rank["node_rank"], rank["host"]) for rank in record["ranks"]]

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from ddp_ladder.climb import executor
 from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, ladder_executor
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS, Console
+from ddp_ladder.settings.keys import Slurm
+from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, Submission
 from ddp_ladder.slurm.query import SlurmError
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
 
 class Plugin:
@@ -110,6 +114,40 @@ def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
     """The last two are private: they report to Snakemake from the thread that submits a job."""
     used = "run_job check_active_jobs cancel_jobs _report_job_submission_threadsafe _report_job_error_threadsafe"
     assert [name for name in used.split() if not hasattr(SlurmExecutor, name)] == []
+
+
+def test_tasks_per_gpu_of_the_plugin_reach_its_sbatch_and_not_the_ladders(tmp_path: Path) -> None:
+    """Two processes with a GPU each need two tasks that see both: issues 342, 373 and 459 of the plugin."""
+    resources = {
+        "gpu": 2,
+        "gres": "gpu:2",
+        "tasks_per_gpu": 1,
+        "slurm_extra": "--gpu-bind=single:1",
+        "cpus_per_task": 4,
+    }
+    job: Any = job_of("measure_stage1")
+    job.name, job.threads, job.resources = "measure_stage1", 4, Resources(resources)
+    params = {"run_uuid": "1", "slurm_logfile": "x", "comment_str": "x", "account": "", "partition": "", "workdir": ""}
+    words = ("--ntasks-per-gpu=1", "--gpu-bind=single:1")
+    assert all(word in get_submit_command(job, params) for word in words)
+    planned = ScaleJob("stage2", Scale(1, 2), 5, (), 4, Slurm(), gres="gpu:2")
+    ladder: Any = SimpleNamespace(
+        job_of=lambda _scale: planned,
+        results=tmp_path,
+        slurm_logdir=tmp_path,
+        workflow=SimpleNamespace(workdir_init=tmp_path),
+        format_job_exec=lambda _job: "snakemake",
+    )
+    submission, _ = executor._submission(ladder, job)
+    assert [word for word in submission.argv if word.startswith(("--gpu", "--gres", "--ntasks-per-gpu"))] == [
+        "--gres=gpu:2"
+    ]
+
+
+class Resources(dict[str, Any]):
+    """A job's resources, as Snakemake gives them to the plugin."""
+
+    __getattr__ = dict.__getitem__
 
 
 # The watch over Slurm jobs, with a Slurm and a clock that say what the test wants

@@ -211,6 +211,9 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     (tmp_path / "apptainer").chmod(0o755)
     found = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
     assert [outcome(finding) for finding in found] == ["pass", "pass", "pass", "not checked"]
+    named = software("python3", container=Container(image="torch", engine="enroot"))
+    assert outcome(only(named, "container image")) == "pass"
+    assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
 
 
 def test_a_module_that_is_not_there_as_workload() -> None:

@@ -82,12 +82,14 @@ export -f on_each find_interface fail
 # One process per GPU. Each sees all GPUs of its node, as NCCL wants, and takes that of its LOCAL_RANK.
 # Counts in full: srun has no --cpus-per-task from sbatch since Slurm 22.05. kill-on-bad-exit: without the
 # process that failed the others would wait. mpi=none: torch brings its own communication.
+# block:block: neighbouring ranks on neighbouring cores. unset: defaults that would hide GPUs from a process.
+unset SLURM_GPU_BIND SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_TRES_BIND SLURM_TRES_PER_TASK
 srun \
     --nodes=2 \
     --ntasks=4 \
     --ntasks-per-node=2 \
     --cpus-per-task=8 \
-    --distribution=block \
+    --distribution=block:block \
     --kill-on-bad-exit=1 \
     --mpi=none \
     bash -c on_each

@@ -117,6 +117,8 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
         {"python": "venv/bin/python", "directory": "/scratch", "args_template": ("{run_dir}/x", "{start_dir}")},
         {"script": "-m package.train", "args": (HOSTILE,)},
         {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
+        {"container": {"image": "torch", "engine": "enroot"}, "numa_binding": "exclusive"},
+        {"container": {"image": "torch:1", "engine": "podman-hpc"}, "directory": "work"},
     ],
 )
 def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:

@@ -43,6 +43,17 @@ def run_of(plan: Plan, name: str) -> RunSpec:
     return next(run for run in plan.runs if run.name == name)
 
 
+def test_ranks_are_bound_near_their_gpus_where_the_job_has_whole_nodes() -> None:
+    variants = {"default": {}, "srun": {"launcher": "srun"}, "node": {"numa_binding": "node"}}
+    plan = make_plan(settings(site={"numa_binding": "exclusive"}, variants=variants))
+    bound = {(run.variant, str(run.scale)): run.numa_binding for run in plan.runs if run.numa_binding}
+    assert bound == {
+        (name, scale): mode for name, mode in (("default", "exclusive"), ("node", "node")) for scale in ("1x4", "2x4")
+    }
+    on_cpus = settings(site={"numa_binding": "exclusive", "node": {**NODE, "device": "cpu"}})
+    assert {run.numa_binding for run in make_plan(on_cpus).runs} == {None}
+
+
 def test_stages_and_jobs() -> None:
     plan = make_plan(settings())
     assert plan.stages == ("stage1", "stage2", "stage3")

@@ -34,6 +34,7 @@ software: {python: null}
 network: {backend: auto, env: {}}
 """
 CONTAINER = "python: python3, container: {image: /images/a.sif, args: [--cleanenv]}"
+ROCM = "python: python3, container: {image: pytorch, engine: podman-hpc, gpus: rocm}"
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +109,12 @@ def test_message(old: str, new: str, head: str, detail: str) -> None:
     [
         ("python: null", "python: /no/python", "3: software.python: not a program", "`which python`"),
         ("python: null", CONTAINER, "3: software.container.args[0]: it clears", "--no-home"),
+        ("python: null", ROCM, "3: software.container.gpus: podman-hpc has no option for ROCm", "--device=/dev/kfd"),
+        ("site: here", "site: here\nlauncher: srun\nnuma_binding: node", "3: numa_binding: an option of", "srun"),
         ("env: {}}", "env: {DDP_LADDER_X: 1}}", "4: network.env.DDP_LADDER_X: a variable", "remove it"),
         *(
             ("site: here", f"site: here\nslurm: {{extra: [{option}]}}", "2: slurm.extra[0]: an option that", option)
-            for option in ("--account=x", "--part=x", "--mem-per-gpu=3", "--gpus-per-node=3", "--requeue")
+            for option in "--account=x --part=x --mem-per-gpu=3 --gpus-per-node=3 --requeue --gpu-bind=none".split()
         ),
     ],
 )  # fmt: skip
@@ -134,6 +137,7 @@ def test_message_on_the_site(old: str, new: str, head: str, detail: str) -> None
         ("python: null", f"python: {sys.executable}"),
         ("python: null", "python: of-the-site, modules: [PyTorch/2.8.0]"),
         ("python: null", CONTAINER.replace("--cleanenv", "--no-home")),
+        ("python: null", ROCM.replace("gpus: rocm", "args: [-e, A=1]")),  # of podman it sets a variable
         ("site: here", "site: here\nslurm: {extra: [--exclusive, --hint=nomultithread, --signal=TERM@120, --nice]}"),
     ],
 )  # fmt: skip

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.job_script.script import job_script
+from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.steps import sbatch_options
+from make_records import make_spec
+from read_job_script import read_job_script
 
 REPOSITORY = Path(__file__).parents[3]
 SITES = REPOSITORY / "config" / "sites"
@@ -34,6 +38,16 @@ GUIDES: dict[str, tuple[str, dict[str, str], dict[str, str], Any]] = {
             "NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3", "FI_CXI_RX_MATCH_MODE": "hybrid",
         }, "hsn0",
     ),
+    "lumi": (
+        "4x8",
+        {"partition": "standard-g", "gres": "gpu:8", "nodes": "4", "cpus-per-task": "56", "mem": str(480 * 1024)},
+        {"NCCL_SOCKET_IFNAME": "hsn", "NCCL_NET_GDR_LEVEL": "3"}, "hsn0",
+    ),
+    "jsc": (
+        "1x4",
+        {"partition": "booster", "gres": "gpu:4", "nodes": "1", "cpus-per-task": "48", "hint": "nomultithread"},
+        {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "ib0",
+    ),
     "ethernet6": (
         "6x1", {"nodes": "6", "gres": "gpu:1", "cpus-per-task": "1"}, {"NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "INFO"},
         {"master-node": "ens1f1", "node01": "ens1f1", "node02": "ens1f0np0", "node03": "ens1f1", "node04": "ens1f0",
@@ -54,3 +68,52 @@ def test_a_site_beside_its_guide(site: str, tmp_path: Path) -> None:
     assert job.runs[0].env == exported
     assert (job.runs[0].interface, job.runs[0].backend) == (interface, "nccl")
     assert job.runs[0].launcher == ("srun" if site == "ethernet6" else "torchrun")
+
+
+def test_every_site_is_beside_its_guide() -> None:
+    assert {file.stem for file in SITES.glob("*.yaml")} == {*GUIDES, "local"}
+
+
+# The launch lines of guides, in their long options, with the project in place of their directories.
+LUMI = (  # 05-multi-gpu-and-node/run_ddp_torchrun_4.sh of the LUMI AI Guide
+    "srun singularity run image python -m torch.distributed.run --numa-binding=exclusive --nnodes=4 --nproc-per-node=8"
+)
+OLIVIA = "srun apptainer exec --nv --bind /project --pwd /project image python3"  # PyTorchMultiNode.md of NRIS
+PERLMUTTER = (  # a training on Perlmutter, with NERSC's podman-hpc
+    "srun podman-hpc run --rm --gpu --network=host --ipc=host --workdir=/project --volume=/project:/project image "
+    "python3"
+)
+PYXIS = (  # README.md of NVIDIA/pyxis, whose --container-mounts of a directory is x-create=auto,rbind
+    "srun --container-image=image --container-mounts=/project:/project --container-workdir=/project python3"
+)
+OF_PYXIS = {
+    "--container-image": "{}",
+    "--container-mounts": "--mount={}:none:x-create=auto,rbind",
+    "--container-workdir": "env --chdir {}",
+}
+
+
+@pytest.mark.parametrize(("engine", "guide"), [("apptainer", OLIVIA), ("podman-hpc", PERLMUTTER), ("enroot", PYXIS)])
+def test_a_container_is_started_as_in_a_guide(engine: str, guide: str) -> None:
+    container = {"image": "image", "engine": engine}
+    spec = make_spec("1x2", device="cuda", directory="/project", container=container)
+    wanted = (OF_PYXIS.get(name, name + equals + "{}").format(value) for name, equals, value in parts(guide))
+    command = " ".join(python_command(spec, Places(Path("/project"), Path("/project/run")), ["/project"]))
+    assert not {*" ".join(wanted).split()} - {*command.split()}
+
+
+def parts(line: str) -> list[tuple[str, str, str]]:
+    """The words of a launch line after srun, each as name, equals sign and value."""
+    return [word.partition("=") for word in line.split()[1:]]
+
+
+def test_lumi_is_launched_as_in_its_guide(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    stages = {"stage1": {}, "stage3": {"scales": ["4x8"]}}
+    config.write_text(json.dumps({"workload": {"script": __file__, "batch_per_gpu": 64}, "stages": stages}))
+    job = make_plan(load_settings(config, SITES / "lumi.yaml")).job(Scale.parse("4x8"))
+    script = read_job_script(job_script(job, job.runs[0], Places(tmp_path, tmp_path / "run"), ["/scratch"]))
+    container = job.runs[0].container
+    assert container is not None
+    assert script.launch[:6] == ("singularity", "exec", "--bind", "/scratch", container.image, "python")
+    assert not {*LUMI.split()[5:]} - {*script.launch}

@@ -29,7 +29,7 @@ def test_a_step_with_one_task_per_node() -> None:
         "--ntasks=2",
         "--ntasks-per-node=1",
         "--cpus-per-task=34",
-        "--distribution=block",
+        "--distribution=block:block",
         "--kill-on-bad-exit=1",
         "--mpi=none",
         "--gres=gpu:a100:4",

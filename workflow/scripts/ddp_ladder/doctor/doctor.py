@@ -23,6 +23,7 @@ from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, file
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, printable
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
+from ddp_ladder.node.launch import VERBS
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
@@ -142,11 +143,12 @@ def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iter
     else:
         advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
         yield not_passed("error", "container engine", f"{where}.engine: there is no {engine} here", advice)
-    if "://" in image or Path(image).exists():
+    is_name = "://" in image or engine == "podman-hpc" or (engine == "enroot" and "/" not in image)
+    if is_name or Path(image).exists():
         yield passed("container image", image)
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
-    look = f"try it: {engine} exec {image} {site.software.python} -c 'import torch'"
+    look = f"try it: {engine} {VERBS.get(engine, 'exec')} {image} {site.software.python} -c 'import torch'"
     yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 

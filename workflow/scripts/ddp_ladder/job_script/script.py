@@ -34,7 +34,15 @@ from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
-from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, sbatch_options, srun_options, step_variables, task_variables, widest
+from ddp_ladder.slurm.steps import (
+    NO_JOB_OF_SLURM,
+    OF_GPUS,
+    sbatch_options,
+    srun_options,
+    step_variables,
+    task_variables,
+    widest,
+)
 
 VENV = ".venv"
 _VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
@@ -117,6 +125,7 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         early_ends=_early_ends(spec),
         srun_options=srun_options(spec.nodes, per_node, job.cpus // per_node),
         of_the_workflow=WORKFLOW_VARIABLES,
+        of_gpus=OF_GPUS,
         thread_variables=THREAD_VARIABLES,
         environment=_environment(spec, places),
         secrets=[name for name, value in spec.env.items() if value == FROM_ENVIRONMENT],
@@ -183,7 +192,8 @@ def _working(spec: RunSpec, places: Places) -> str:
 def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = python_command(spec, places, binds, _working(spec, places))
-    groups = [list(container), [python]] if container else [[python]]
+    shell = 4 if container[:1] == ["bash"] else 0  # words of the shell that passes the environment on
+    groups = [group for group in (container[:shell], container[shell:], [python]) if group]
     script = list(script_argv(spec, places))
     if spec.launcher == "torchrun":
         node_rank = "0" if spec.nodes == 1 else _NODE_RANK

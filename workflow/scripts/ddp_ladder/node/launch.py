@@ -164,11 +164,41 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     if container is None:
         python = spec.python or sys.executable
         return (str(places.start / python) if spec.directory is not None and "/" in python else python,)
-    gpus = ("--nv",) if spec.device == "cuda" else ()
-    shown = (option for bind in binds for option in ("--bind", bind))
-    inside = () if spec.directory is None else ("--pwd", working or str(places.working(spec)))
     python = spec.python or "python3"  # the workflow's Python is not in the image
-    return (container.engine, "exec", *gpus, *shown, *inside, *container.args, container.image, python)
+    gpus = container.gpus if spec.device == "cuda" else None
+    inside = working or str(places.working(spec))
+    if container.engine == "enroot":
+        mounts = (f"--mount={_fstab(bind)}" for bind in binds)
+        enter = ("env", "--chdir", inside)  # it has no option for the working directory
+        return (*_with_environment("enroot"), *mounts, *container.args, container.image, *enter, python)
+    if container.engine == "podman-hpc":
+        shown = (f"--volume={bind}" if ":" in bind else f"--volume={bind}:{bind}" for bind in binds)
+        options = (*PODMAN, *(("--gpu",) if gpus else ()), *shown, f"--workdir={inside}")
+        return (*_with_environment("podman-hpc"), *options, *container.args, container.image, python)
+    flag = {"nvidia": ("--nv",), "rocm": ("--rocm",), None: ()}[gpus]
+    shown = (option for bind in binds for option in ("--bind", bind))
+    entered = () if spec.directory is None else ("--pwd", inside)
+    return (container.engine, "exec", *flag, *shown, *entered, *container.args, container.image, python)
+
+
+VERBS = {"enroot": "start", "podman-hpc": "run"}  # of other engines: exec
+
+# The host's namespaces, as the other engines have them: the ranks reach each other, and are seen from outside.
+PODMAN = ("--rm", "--network=host", "--ipc=host", "--pid=host")
+
+# Names of the environment's variables, one a line, without those that are the image's own or the shell's.
+NAMES = 'compgen -e | grep -vxE "(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SHLVL|_"'
+
+
+def _with_environment(engine: str) -> tuple[str, ...]:
+    """Return the start of a command that passes the environment on by name, for engines that keep it from the image."""
+    return ("bash", "-c", f'exec {engine} {VERBS[engine]} $({NAMES} | sed "s/^/--env=/") "$@"', engine)
+
+
+def _fstab(bind: str) -> str:
+    """Return source[:target[:ro]] as enroot's mount, the fields of a line of fstab."""
+    source, target, *mode = bind.split(":") if ":" in bind else (bind, bind)
+    return f"{source}:{target}:none:{','.join(['x-create=auto', 'rbind', *mode])}"
 
 
 def training_python(argv: Sequence[str]) -> str:
@@ -190,6 +220,7 @@ def torchrun(spec: RunSpec, rdzv_id: str, node_rank: str, host: str, port: str) 
         f"--nnodes={spec.nodes}",
         f"--node-rank={node_rank}",
         f"--nproc-per-node={spec.gpus_per_node}",
+        *(() if spec.numa_binding is None else (f"--numa-binding={spec.numa_binding}",)),
         "--max-restarts=0",
         "--rdzv-backend=static",
         f"--rdzv-id={rdzv_id}",

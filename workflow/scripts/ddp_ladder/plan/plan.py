@@ -38,6 +38,7 @@ from ddp_ladder.settings.terms import (
     Interface,
     Launcher,
     Mode,
+    NumaBinding,
     Scale,
     Transport,
     batches,
@@ -103,6 +104,7 @@ class RunSpec(Model):
     setup: str
     container: Container | None = Field(description="With the data bound.")
     launcher: Launcher
+    numa_binding: NumaBinding | None = Field(None, description="Of torchrun, at scales with all GPUs of a node.")
     device: Device
     backend: Literal["nccl", "gloo"]
     backend_wanted: Backend = Field(description="As configured: auto leaves the choice to the script.")
@@ -343,7 +345,9 @@ def _resolve(
     batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
-    of_device: Literal["nccl", "gloo"] = "nccl" if site.node.device == "cuda" else "gloo"
+    on_gpus, launcher = site.node.device == "cuda", variant.launcher or site.launcher
+    of_device: Literal["nccl", "gloo"] = "nccl" if on_gpus else "gloo"
+    binds = on_gpus and launcher == "torchrun" and scale.gpus_per_node == site.node.gpus
     spec = RunSpec(
         stage=stage.name,
         variant=name,
@@ -373,7 +377,8 @@ def _resolve(
         modules=site.software.modules,
         setup=site.software.setup,
         container=container and container.replace(binds=(*container.binds, *data)),
-        launcher=variant.launcher or site.launcher,
+        launcher=launcher,
+        numa_binding=(variant.numa_binding or site.numa_binding) if binds else None,
         device=site.node.device,
         backend=of_device if wanted == "auto" else wanted,
         backend_wanted=wanted,

@@ -22,14 +22,16 @@ from ddp_ladder.settings.yaml import Document, KeyPath, shown
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 OWN_PREFIX = "DDP_LADDER_"
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_CLEARING_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")  # of apptainer and singularity exec
+_EXEC_ENGINES = ("apptainer", "singularity")
+_CLEARING_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")  # of their exec
 _BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 
 # Options of sbatch that slurm.extra may not hold, as they would break the ladder.
 _OWN_OPTIONS = (
     "account", "partition", "qos", "constraint", "reservation", "nodelist", "exclude", "gres", "mem", "cpus-per-task",
     "time", "export", "nodes", "gpus", "ntasks", "tasks-per-node", "output", "error", "job-name", "comment", "parsable",
-    "clusters", "chdir", "wrap", "array", "wait", "test-only", "requeue", "no-requeue",
+    "clusters", "chdir", "wrap", "array", "wait", "test-only", "requeue", "no-requeue", "gpu-bind", "tres-bind",
+    "tres-per-task", "distribution",
 )  # fmt: skip
 
 
@@ -37,7 +39,7 @@ def conflicts(settings: Settings) -> Iterator[Problem]:
     """Yield every conflict between settings, or between a setting and this machine's files."""
     for check in (
         _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _strong_mode,
-        _variables, _sbatch_options, _software,
+        _variables, _sbatch_options, _software, _numa_binding,
     ):  # fmt: skip
         yield from check(settings)
 
@@ -272,9 +274,32 @@ def _software(settings: Settings) -> Iterator[Problem]:
         allowed = "a Python interpreter, or null for the one that runs the workflow"
         advice = "write the full path, as `which python` shows it where the training runs"
         yield Problem(where("software", "python"), "not a program that can be run", shown(python), allowed, advice)
-    for index, argument in enumerate(software.container.args if software.container else ()):
+    container = software.container
+    of_exec = container is not None and container.engine in _EXEC_ENGINES
+    if container is not None and container.gpus == "rocm" and not of_exec:
+        what, allowed = f"{container.engine} has no option for ROCm", f"rocm with {' or '.join(_EXEC_ENGINES)}"
+        advice = (
+            "set gpus: null and give the devices in args, such as --device=/dev/kfd and --device=/dev/dri of podman"
+        )
+        yield Problem(where("software", "container", "gpus"), what, "rocm", allowed, advice)
+    for index, argument in enumerate(container.args if container is not None and of_exec else ()):
         if argument.partition("=")[0] in _CLEARING_OPTIONS:
             what = "it clears the run's environment: ranks would not find each other, nor their run.json"
             allowed = "options of `exec` that leave the environment as it is"
             advice = "remove it; to leave out the home directory, use --no-home"
             yield Problem(where("software", "container", "args", index), what, shown(argument), allowed, advice)
+
+
+def _numa_binding(settings: Settings) -> Iterator[Problem]:
+    site = settings.site
+    given: list[tuple[str, str | None, str]]
+    given = [(settings.cluster.where("numa_binding"), site.numa_binding, site.launcher)]
+    for name, variant in settings.experiment.variants.items():
+        where = settings.config.where("variants", name, "numa_binding")
+        given.append((where, variant.numa_binding, variant.launcher or site.launcher))
+    for where, binding, launcher in given:
+        if binding is not None and launcher != "torchrun":
+            what = f"an option of torchrun; with launcher {launcher} nothing reads it"
+            yield Problem(
+                where, what, binding, "numa_binding with launcher torchrun", "remove it; srun binds its own tasks"
+            )

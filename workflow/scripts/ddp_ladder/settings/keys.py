@@ -50,6 +50,7 @@ from ddp_ladder.settings.terms import (
     Engine,
     Launcher,
     Mode,
+    NumaBinding,
     Scale,
     Transport,
 )
@@ -120,13 +121,17 @@ class Container(Section):
     """The image that the training runs in."""
 
     image: PathText = Field(examples=["/images/pytorch.sif"])
-    """File or URI of the image, as the engine takes it."""
+    """File, URI or name of the image, as the engine takes it."""
     engine: Engine = "apptainer"
-    """Program that runs the image."""
+    """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
+    pyxis calls."""
+    gpus: Literal["nvidia", "rocm"] | None = "nvidia"
+    """How the engine shows GPUs inside, with device cuda: nvidia is --nv (of podman-hpc --gpu; enroot needs no option),
+    rocm is --rocm. Null adds no option, for sites where a module does it."""
     binds: Annotated[Several[PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
-    """Directories to mount inside, as for --bind; each source or source:target."""
+    """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
     args: Annotated[Several[Typed], Field(max_length=100)] = Field(default=(), examples=[["--no-home"]])
-    """Further options of the engine's exec."""
+    """Further options of the engine's exec, start or run."""
 
 
 class Software(Section):
@@ -173,6 +178,10 @@ class Site(SettingsFile, title="The site"):
     network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
     launcher: Literal["torchrun", "srun"] = "torchrun"
     """torchrun starts one agent per node, srun starts one process per GPU."""
+    numa_binding: NumaBinding | None = None
+    """Of torchrun (torch 2.9 or newer, with numactl): node binds each rank to the cores of its GPU's NUMA node,
+    exclusive to a share of them; null binds nothing. It needs all cores of the node (node.cpus). Left out at scales
+    with some of a node's GPUs, whose share of the cores may be far from them, and with device cpu."""
 
 
 # config.yaml
@@ -360,6 +369,8 @@ class Variant(Section):
 
     launcher: Launcher | None = None
     """Overrides cluster.yaml's launcher; python starts one process for all GPUs of a node."""
+    numa_binding: NumaBinding | None = None
+    """Overrides cluster.yaml's numa_binding."""
     network: VariantNetwork = Field(default_factory=VariantNetwork, examples=[{"backend": "gloo"}])
     args: Arguments = Field(default=(), examples=[["--epochs", 8]])
     """Arguments appended to the workload's."""

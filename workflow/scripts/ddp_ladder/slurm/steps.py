@@ -36,6 +36,16 @@ KEPT = frozenset(
     }
 )
 
+# A job may have some of these from its site, or from the shell that submits it. In job.sh they would hide GPUs from
+# tasks, each of which has to see all of its node, or contradict the counts of its srun.
+OF_GPUS = (
+    "SLURM_GPU_BIND",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_TRES_BIND",
+    "SLURM_TRES_PER_TASK",
+)
+
 # Slurm's job ids end at 67 million, so simulated ones start here: a script may call scancel with its SLURM_JOB_ID, and
 # this machine may be a cluster's login node.
 NO_JOB_OF_SLURM = 100_000_000
@@ -92,7 +102,9 @@ def srun_options(nodes: int, tasks_per_node: int, cpus_per_task: int) -> list[st
         f"--ntasks={nodes * tasks_per_node}",
         f"--ntasks-per-node={tasks_per_node}",
         f"--cpus-per-task={cpus_per_task}",
-        "--distribution=block",  # rank k of a node is the node's k-th task
+        # Rank k of a node is the node's k-th task, on the k-th share of its cores. By default tasks alternate between
+        # sockets.
+        "--distribution=block:block",
         "--kill-on-bad-exit=1",  # without the process that failed the others would wait
         "--mpi=none",  # torch brings its own communication
     ]
