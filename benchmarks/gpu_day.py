@@ -177,7 +177,7 @@ def write(
         "budget_s": options.budget_s,
         "wall_s": round(day.wall_s, 1),
         "verdict": verdict(outcomes),
-        "checklist": list(checklist(every)),
+        "checklist": list(checklist(every, options.device == "cuda")),
         "parts": every,
     }
     write_json(options.out / "gpu_day.json", result)

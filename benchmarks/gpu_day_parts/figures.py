@@ -34,14 +34,8 @@ class Figures:
         """judge: compare figures with their targets; not for the small sizes on a CPU."""
         self._file = file
         self._judge = judge
-        self._results: dict[str, Any] = {
-            "headline": None,
-            "left_out": None,
-            "figures": {},
-            "checks": [],
-            "impossible": {},
-            "notes": [],
-        }
+        self._results: dict[str, Any] = {"headline": None, "left_out": None, "figures": {}, "checks": []}
+        self._results |= {"impossible": {}, "notes": []}
 
     def put(self, **figures: Any) -> None:
         """Add figures; names carry units."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from gpu_day_parts.figures import Figures, Setting
 
 ROOT = Path(__file__).parents[2]
-
-
 MAY_SKIP = {
     "test_failures_gpu::test_the_older_backend_of_nccl_names_the_same_rank": "torch before 2.15 has that backend alone"
 }
@@ -35,9 +33,8 @@ def measure(setting: Setting, figures: Figures) -> None:
         options = [f"--basetemp={setting.work / f'tmp{number}'}", f"--junitxml={report}"]
         reports.append((report, subprocess.Popen([*pytest, *options], cwd=ROOT)))
     codes = [process.wait() for _, process in reports]
-    lost = [str(report) for report, _ in reports if not report.exists()]
-    if lost:
-        raise SystemExit(f"pytest ended with exit codes {codes} and left no {', '.join(lost)}")
+    if not all(report.exists() for report, _ in reports):
+        raise SystemExit(f"pytest left no report; its exit codes are {codes}")
     cases = [case for report, _ in reports for case in ElementTree.parse(report).getroot().iter("testcase")]
     bad = [_name(case) for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [_name(case) for case in cases if case.find("skipped") is not None]

@@ -50,14 +50,10 @@ def measure(setting: Setting, figures: Figures) -> None:
         f"a sample every 2 s costs {loss:.2%} of the throughput, scaled from one every {monitor_overhead.EVERY_S:g} s; "
         f"{found['cpu_ms_per_sample']:.1f} ms each"
     )
-    figures.note(
-        f"Known load: {PHASE_S[setting.device]:g} s each of nothing, bf16 matrix products, and copies between host and "
-        "GPU; means over each, without its start."
-    )
 
 
 def load(device: str) -> Spans:
-    """Do nothing, multiply, copy; return the unix times of each."""
+    """Do nothing, multiply in bf16, copy from and to the host; return the unix times of each."""
     size, count = SIZE[device], COPY_BYTES[device]
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     host = torch.empty(count, dtype=torch.uint8, pin_memory=device == "cuda")

@@ -78,17 +78,12 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
     throughput, timing, world, print_ = (record[key] for key in ("throughput", "timing", "world", "fingerprint"))
     return {
         "images_per_s": throughput["samples_per_s"],
-        "images_per_s_low": throughput["samples_per_s_low"],
-        "images_per_s_high": throughput["samples_per_s_high"],
         "step_time_s": timing["step_time_s"],
         "warmup_steps": timing["warmup_steps"],
-        "warmup_stable": timing["warmup_stable"],
-        "measured_steps": timing["measured_steps"],
         "data_wait_fraction": timing["data_wait_fraction"],
         "exposed_comm_fraction": timing["exposed_comm_fraction"],
         "startup_s": timing["startup_s"],
         "backend": world["backend"],
         "autocast_dtype": print_.get("autocast_dtype"),
-        "gpu": print_.get("gpu"),
         "remarks": [remark["what"] for remark in record["remarks"]],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,7 +25,6 @@ class Kind:
     is_counted: bool = True
 
 
-LOADERS = (Kind("fork", 10), Kind("forkserver", 10))
 KINDS = {
     "cuda": (
         Kind("reduce_overhead"),  # the longest first
@@ -36,19 +34,19 @@ KINDS = {
         Kind("scaler"),
         Kind("no_sync"),
         Kind("fsdp2", ranks=2),
-        *LOADERS,
+        Kind("fork", 10),
+        Kind("forkserver", 10),
         Kind("plain", 7),
     ),
-    "cpu": (Kind("no_sync"), Kind("fork", 10, ends_early=True)),
+    "cpu": (Kind("fork", 10),),
 }
 
 
 def measure(setting: Setting, figures: Figures) -> None:
     """Train in all ways at once, and compare."""
-    kinds = KINDS[setting.device]
+    kinds, good = KINDS[setting.device], 0
     with ThreadPoolExecutor(AT_ONCE[setting.device]) as pool:
         pairs = [[pool.submit(_train, setting, kind, instrumented) for instrumented in (True, False)] for kind in kinds]
-    good = 0
     for kind, pair in zip(kinds, pairs, strict=True):
         problem = compare(kind, *(future.result() for future in pair), figures)
         figures.put(**{kind.name: problem or "as without"})
@@ -77,8 +75,7 @@ def compare(kind: Kind, ran: Ran, plain: Ran, figures: Figures) -> str:
     ours, theirs = own["losses"], reference["losses"]
     if len(ours) != len(theirs) or any(abs(a - b) > EQUAL * abs(b) for a, b in zip(ours, theirs, strict=True)):
         return f"losses: {len(ours)}, the last {ours[-1]}; without: {len(theirs)}, the last {theirs[-1]}"
-    with (ran.directory / "ranks" / "rank0.csv").open() as file:
-        times_s = [float(row["step_time_s"]) for row in csv.DictReader(file)]
+    times_s = ran.step_times_s()
     if kind.is_counted and len(times_s) != reference["steps"]:
         return f"{len(times_s)} steps counted, not {reference['steps']}"
     if kind.is_counted and not kind.ends_early:

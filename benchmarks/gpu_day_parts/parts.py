@@ -11,20 +11,17 @@ from gpu_day_parts.packages import REQUIREMENTS, names
 ON_CPU_S = (10.0, 200.0)  # estimate and limit of every part: a machine that runs tests is busy
 COMMAND = Path(__file__).parents[1] / "gpu_day_part.py"
 
-FIRST_CALL = {
+PARTS = {
     "card": ("the machine and its matrix rates", 15, 60),
     "two_ranks": ("two ranks on one GPU, and the flight record", 90, 150),
     "loops": ("ways to train, with the instrument and without", 60, 120),
     "gpu_tests": ("tests marked gpu", 160, 220),
     "overhead": ("overhead of the instrument per step", 100, 150),
     "monitor": ("the monitor under a known load", 55, 110),
-}
-SECOND_CALL = {
     "ladder": ("stage 1 of a ladder", 120, 200),
     "cifar": ("cifar.py against the guide's loop", 90, 150),
     "imagenet": ("imagenet.py against a guide's arithmetic", 70, 150),
 }
-PARTS = {**FIRST_CALL, **SECOND_CALL}
 """Title, estimate and time limit of each part, in seconds on one large GPU with 16 cores."""
 NEED_WORKFLOW = ("gpu_tests", "monitor", "ladder")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import socket
@@ -37,6 +38,11 @@ class Ran:
         found: dict[str, Any] = read_json(self.directory / "ranks" / f"rank{rank}.json")
         return found
 
+    def step_times_s(self) -> list[float]:
+        """Return the times of rank 0's steps, from the instrument."""
+        with (self.directory / "ranks" / "rank0.csv").open() as file:
+            return [float(row["step_time_s"]) for row in csv.DictReader(file)]
+
 
 def train(
     directory: Path, words: list[object], ranks: int, instrumented: bool, max_steps: int | None = None, **env: str
@@ -53,10 +59,9 @@ def train(
     argv = [sys.executable, *([str(INSTRUMENT)] if instrumented else []), str(LOOP), *map(str, words)]
     processes = []
     for rank in range(ranks):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "NCCL_HOSTID": f"host{rank}"}
+        own = {"RANK": str(rank), "LOCAL_RANK": "0", "NCCL_HOSTID": f"host{rank}"}
         with (directory / f"log.{rank}").open("wb") as log:
-            started = subprocess.Popen(argv, cwd=directory, env={**shared, **own}, stdout=log, stderr=log)
-        processes.append(started)
+            processes.append(subprocess.Popen(argv, cwd=directory, env={**shared, **own}, stdout=log, stderr=log))
     until_s = time.monotonic() + LIMIT_S
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):

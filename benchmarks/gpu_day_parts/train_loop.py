@@ -42,8 +42,7 @@ class Loop:
         self.losses: list[Tensor] = []
         self.steps = self.ahead = 0
         self._ends: list[Any] = []
-        busy = self.on_gpu and kind in ("ahead", "pause")
-        self._ballast = torch.randn(4096, 4096, device=device) if busy else None
+        self._ballast = torch.randn(4096, 4096, device=device) if self.on_gpu and kind in ("ahead", "pause") else None
         net = nn.Sequential(*[nn.Linear(self.width, self.width) for _ in range(8)]).to(device)
         self._model: Any = net
         if kind == "fsdp2":
