@@ -1,22 +1,31 @@
-"""Everything that needs a CUDA GPU, with one command, on one machine with one GPU, in under nine minutes:
+"""Everything that needs a CUDA GPU, on one machine with one GPU, which may be without network, in two calls:
 
-    python3 benchmarks/gpu_day.py --wheels FOLDER
+    python3 benchmarks/gpu_day.py --wheels FOLDER --only card two_ranks loops gpu_tests overhead monitor
+    python3 benchmarks/gpu_day.py --wheels FOLDER --only ladder cifar imagenet
 
-It runs the tests marked gpu, climbs stage 1 of a ladder with NCCL and mixed precision, compares the CUDA-event times
-with a synchronised stopwatch, compares cifar.py and imagenet.py with the guides' loops and with the card's matrix rate,
-and measures the instrument's overhead per step. Each part is a process with its own time limit. A part that fails does
-not end the day. A part for which no time is left is skipped, and reported as skipped. --out then contains
+Each takes less than nine minutes. card: the machine and its matrix rates. two_ranks: measure.max_steps with the host
+ahead of the device, flight record. loops: CUDA graphs, streams, torch.compile, FSDP2 and loaders, with the instrument
+and without. gpu_tests: the tests marked gpu. overhead, monitor: what instrument and monitor cost. ladder: stage 1 of a
+climb with NCCL. cifar, imagenet: against guides' code and the card's matrix rate. These estimates and the code for CUDA
+in two_ranks and loops were never tried on a GPU.
 
-    gpu_day.json          every figure, with the parts that failed or were skipped
-    gpu_day.txt           the same as text
-    gpu_day_log.txt       what the parts printed
+Each part is a process with its own time limit. A part that fails does not end the day. A part for which no time is left
+is skipped, and reported as skipped. --out then contains
+
+    gpu_day.json          every figure, with the parts that failed or were skipped, and the checklist
+    gpu_day.txt           the same as text; it begins with the checklist of what a first day on a GPU must show
+    gpu_day_log.txt       what the parts of the last call printed
     gpu_day_ladder.html   the ladder's report
+    gpu_day_monitor.csv   the monitor's samples
 
-The exit code is 0 if every part ended well and met its targets, 1 otherwise, and 2 if the day could not begin.
+A call keeps the results that gpu_day.json in --out has of other parts of the same commit: the second one completes the
+checklist of the first. Each machine needs an --out of its own.
 
-The machine needs no network. It must have Python 3.11 or newer with torch, torchvision, numpy, pandas, matplotlib,
-psutil, PyYAML, Jinja2 and pytest. All other packages come as wheels from a folder, and are installed into a temporary
-virtual environment; without them the ladder is skipped.
+The exit code is 0 if every part of the call ended well and met its targets, 1 otherwise, and 2 if it could not begin.
+
+The machine must have Python 3.11 or newer with torch, torchvision, numpy, scipy, pandas, matplotlib, psutil,
+nvidia-ml-py, PyYAML, Jinja2 and pytest. All other packages come as wheels from a folder, and are installed into a
+temporary virtual environment; without them gpu_tests, monitor and ladder are skipped.
 
 Without a GPU, --device cpu runs the same code with small sizes, to test that it runs.
 """
@@ -38,14 +47,15 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "workflow" / "scripts"))
 
-from ddp_ladder.common.files import write_atomically, write_json  # noqa: E402
+from ddp_ladder.common.files import read_json, write_atomically, write_json  # noqa: E402
 from ddp_ladder.common.process import adopt_orphans  # noqa: E402
+from gpu_day_parts.checklist import checklist  # noqa: E402
 from gpu_day_parts.day import Day, Outcome, Part  # noqa: E402
 from gpu_day_parts.packages import FILL  # noqa: E402
-from gpu_day_parts.page import page  # noqa: E402
-from gpu_day_parts.parts import packages, parts  # noqa: E402
+from gpu_day_parts.page import page, seen  # noqa: E402
+from gpu_day_parts.parts import PARTS, packages, parts  # noqa: E402
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUDGET_S = 535.0
 SEES_A_GPU = """
 import sys, torch
@@ -57,6 +67,7 @@ sys.exit(None if torch.cuda.is_available() else complaint)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the day; return the exit code."""
     options = arguments(argv)
+    day = Day(options.budget_s, options.out / "gpu_day_log.txt", lambda line: print(line, flush=True))
     if options.device == "cuda" and (complaint := no_gpu()):
         print(f"{complaint}. Run this on a machine with a CUDA GPU, or try it out with --device cpu.", file=sys.stderr)
         return 2
@@ -66,10 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     adopt_orphans()
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in ("gpu_day.json", "gpu_day.txt", "gpu_day_log.txt", "gpu_day_ladder.html"):
-        (options.out / name).unlink(missing_ok=True)
+    day.log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="gpu-day-", ignore_cleanup_errors=True) as work:
-        return spend(options, Path(work))
+        return spend(options, day, Path(work))
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -78,6 +88,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=FILL, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels of missing packages; see below")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts (default: all)", metavar="PART"
+    )
     parser.add_argument(
         "--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="FOLDER", help="default: %(default)s"
     )
@@ -98,12 +111,15 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def spend(options: argparse.Namespace, work: Path) -> int:
+def spend(options: argparse.Namespace, day: Day, work: Path) -> int:
     """Run the parts, and write the results after each; return the exit code."""
-    day = Day(options.budget_s, options.out / "gpu_day_log.txt", lambda line: print(line, flush=True))
     first = packages(options.device, work, options.out, options.wheels)
-    waiting = [first, *parts(options.device, work, options.out)]
-    print(f"{len(waiting)} parts, about {sum(part.estimate_s for part in waiting):.0f} s: {', '.join(_names(waiting))}")
+    waiting = [first, *parts(options.device, work, options.out, options.only)]
+    needed_s = sum(part.estimate_s for part in waiting)
+    print(f"{len(waiting)} parts, about {needed_s:.0f} s: {', '.join(part.name for part in waiting)}")
+    if needed_s > day.left_s:
+        print(f"{day.left_s:.0f} s are left: some will be skipped. Give fewer with --only, or a larger --budget-s.")
+    earlier = earlier_parts(options, [part.name for part in waiting])
     outcomes: list[Outcome] = []
     python, missing = sys.executable, list(first_needs(waiting))
     try:
@@ -114,11 +130,17 @@ def spend(options: argparse.Namespace, work: Path) -> int:
                 python, missing = outcome.figures["python"], outcome.figures["missing"]
             outcomes.append(outcome)
             waiting.pop(0)
-            write(options, day, outcomes)
+            write(options, day, outcomes, earlier)
     except KeyboardInterrupt:
         outcomes += day.interrupted(waiting)
-    result = write(options, day, outcomes)
-    print(f"\n{result['verdict']}, after {day.wall_s:.0f} s. In {options.out}:")
+    result = write(options, day, outcomes, earlier)
+    print(
+        "",
+        *seen(result["checklist"]),
+        "",
+        f"{result['verdict']}, after {day.wall_s:.0f} s. In {options.out}:",
+        sep="\n",
+    )
     for file in sorted(options.out.glob("gpu_day*.*")):
         print(f"  {file.name}")
     return 0 if all(outcome.is_good for outcome in outcomes) else 1
@@ -129,9 +151,22 @@ def first_needs(waiting: Sequence[Part]) -> list[str]:
     return sorted({name for part in waiting for name in part.needs})
 
 
-def write(options: argparse.Namespace, day: Day, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Write gpu_day.json and gpu_day.txt with the results so far."""
-    card = next((outcome.figures for outcome in outcomes if outcome.name == "card"), {})
+def earlier_parts(options: argparse.Namespace, now: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the other parts' results in gpu_day.json, if it is of this commit and --device."""
+    file = options.out / "gpu_day.json"
+    found = read_json(file) if file.exists() else {}
+    of_now = {"schema_version": SCHEMA_VERSION, "commit": commit(), "device": options.device}
+    if {key: found.get(key) for key in of_now} != of_now:
+        return []
+    return [part for part in found["parts"] if part["name"] not in now]
+
+
+def write(
+    options: argparse.Namespace, day: Day, outcomes: Sequence[Outcome], earlier: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write gpu_day.json and gpu_day.txt with the results so far. earlier: those of other calls."""
+    every = [*earlier, *(outcome.as_json() for outcome in outcomes)]
+    card = next((part["figures"] for part in every if part["name"] == "card"), {})
     result = {
         "schema_version": SCHEMA_VERSION,
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -142,7 +177,8 @@ def write(options: argparse.Namespace, day: Day, outcomes: Sequence[Outcome]) ->
         "budget_s": options.budget_s,
         "wall_s": round(day.wall_s, 1),
         "verdict": verdict(outcomes),
-        "parts": [outcome.as_json() for outcome in outcomes],
+        "checklist": list(checklist(every, options.device == "cuda")),
+        "parts": every,
     }
     write_json(options.out / "gpu_day.json", result)
     write_atomically(options.out / "gpu_day.txt", page(result))
@@ -166,10 +202,6 @@ def commit() -> str | None:
     except FileNotFoundError:
         return None
     return done.stdout.strip() or None
-
-
-def _names(some: Sequence[Part]) -> list[str]:
-    return [part.name for part in some]
 
 
 if __name__ == "__main__":

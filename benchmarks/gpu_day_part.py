@@ -23,6 +23,8 @@ from gpu_day_parts.figures import Figures, Setting  # noqa: E402
 MODULES = {
     "packages": "packages",
     "card": "card",
+    "two_ranks": "two_ranks",
+    "loops": "loops",
     "gpu_tests": "gpu_tests",
     "monitor": "known_load",
     "ladder": "ladder",

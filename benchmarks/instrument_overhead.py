@@ -187,7 +187,8 @@ class Bench:
 
     def measure(self, step_ms: float, quads: int, pairs: int, steps: int) -> dict[str, Any]:
         """Return all figures of one step length."""
-        calibration = self._run(WHOLE, 300, step_ms / 1000, 0, self._device, instrumented=False)
+        calibrated_on = max(40, min(300, round(2000 / step_ms)))  # steps
+        calibration = self._run(WHOLE, calibrated_on, step_ms / 1000, 0, self._device, instrumented=False)
         self.torch = calibration["torch"]
         words = (step_ms / 1000, calibration["repeats"], self._device)
         segments, added_us, seen_ms = self._segments(quads, *words)

@@ -34,12 +34,11 @@ def measure(setting: Setting, figures: Figures) -> None:
     device = torch.device(setting.device)
     figures.put(machine={**workloads.machine(), **(_card() if setting.on_gpu else {})})
     rates = {}
-    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("tf32", torch.float32)):
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
+    for name, dtype in dtypes.items():
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         rates[name] = matrix_rate_flop_per_s(device, dtype) / 1e12
         figures.put(**{f"matrix_rate_{name}_tflop_per_s": rates[name]})
-    torch.set_float32_matmul_precision("highest")
-    figures.put(matrix_rate_fp32_tflop_per_s=matrix_rate_flop_per_s(device, torch.float32) / 1e12)
     size, products = SIZE[setting.device], PRODUCTS[setting.device]
     figures.note(f"Matrix rate: {products} products of random {size} x {size} matrices, 2 n^3 operations each.")
     figures.headline(f"bf16 matrix products at {rates['bf16']:.3g} TFLOP/s")

@@ -55,6 +55,7 @@ class Outcome:
     headline: str | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
     checks: Sequence[Mapping[str, Any]] = ()
+    impossible: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
@@ -78,7 +79,7 @@ class Day:
         """log: what the parts print is appended here."""
         self.budget_s = budget_s
         self._began_s = time.monotonic()
-        self._log = log
+        self.log = log
         self._say = say
 
     @property
@@ -109,7 +110,7 @@ class Day:
         begin = self._begin_log(part)
         code = self._watch(part, [python, *part.argv, "--figures", str(figures)], limit_s)
         results = _read(figures)
-        last = _last_line(self._log, begin)
+        last = _last_line(self.log, begin)
         status, why = _judge(code, results, limit_s, last)
         wall_s = time.monotonic() - began_s
         outcome = Outcome(part.name, part.title, status, why, wall_s, part.estimate_s, limit_s, **_kept(results))
@@ -135,7 +136,7 @@ class Day:
         return f"[{self.wall_s:3.0f} of {self.budget_s:.0f} s]"
 
     def _begin_log(self, part: Part) -> int:
-        with self._log.open("a", encoding="utf-8") as log:
+        with self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n===== {part.name}: {part.title}\n")
             return log.tell()
 
@@ -143,7 +144,7 @@ class Day:
         """Run the part; return its exit code, or None if the time limit ended it. Its child processes are ended too."""
         until_s = time.monotonic() + limit_s
         before = set(psutil.Process().children(recursive=True))
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -192,7 +193,7 @@ def _read(figures: Path) -> dict[str, Any]:
 
 
 def _kept(results: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: results[name] for name in ("headline", "figures", "checks", "notes") if name in results}
+    return {name: results[name] for name in ("headline", "figures", "checks", "impossible", "notes") if name in results}
 
 
 def _last_line(log: Path, begin: int) -> str:

@@ -34,7 +34,8 @@ class Figures:
         """judge: compare figures with their targets; not for the small sizes on a CPU."""
         self._file = file
         self._judge = judge
-        self._results: dict[str, Any] = {"headline": None, "left_out": None, "figures": {}, "checks": [], "notes": []}
+        self._results: dict[str, Any] = {"headline": None, "left_out": None, "figures": {}, "checks": []}
+        self._results |= {"impossible": {}, "notes": []}
 
     def put(self, **figures: Any) -> None:
         """Add figures; names carry units."""
@@ -51,11 +52,23 @@ class Figures:
         self._results["notes"].append(sentence)
         self._write()
 
-    def check(self, what: str, value: float, at_least: float | None = None, at_most: float | None = None) -> None:
-        """Compare a figure with its target."""
+    def check(
+        self,
+        what: str,
+        value: float,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        shows: int | None = None,
+    ) -> None:
+        """Compare a figure with its target. shows: the number of the thing in the checklist that it shows."""
         met = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
-        check = {"what": what, "value": value, "at_least": at_least, "at_most": at_most}
+        check = {"what": what, "value": value, "at_least": at_least, "at_most": at_most, "shows": shows}
         self._results["checks"].append({**check, "met": met if self._judge else None})
+        self._write()
+
+    def impossible(self, thing: int, why: str) -> None:
+        """Report that a thing of the checklist cannot be seen on this machine."""
+        self._results["impossible"][str(thing)] = why
         self._write()
 
     def left_out(self, why: str) -> None:

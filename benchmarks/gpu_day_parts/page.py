@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 WIDTH = 120
@@ -11,8 +11,17 @@ LIMITS = (("at_least", "at least"), ("at_most", "at most"))
 
 
 def page(day: Mapping[str, Any]) -> str:
-    """Return a table of the parts, then each part's targets, figures and notes."""
-    return "\n".join([*_head(day), "", *_table(day), *(line for part in day["parts"] for line in _part(part)), ""])
+    """Return the checklist, a table of the parts, then each part's targets, figures and notes."""
+    parts = (line for part in day["parts"] for line in _part(part))
+    return "\n".join([*_head(day), "", *seen(day["checklist"]), "", *_table(day), *parts, ""])
+
+
+def seen(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the checklist."""
+    for row in checklist:
+        why = f" ({row['why']})" if row["why"] else ""
+        line = f"{row['number']:2} {row['status']:17}  {row['text']}{why}"
+        yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * 22)
 
 
 def _head(day: Mapping[str, Any]) -> Iterator[str]:

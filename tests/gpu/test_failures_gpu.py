@@ -19,21 +19,23 @@ torch.cuda.set_device(0)
 dist.init_process_group("nccl")
 dist.all_reduce(torch.ones(1, device="cuda"))
 """
-# Two ranks on one GPU: NCCL accepts them because it takes them for ranks of two hosts. Rank 1 stays away.
-HANGS = """
-import datetime, os, time, torch, torch.distributed as dist
+# Two ranks on one GPU: NCCL accepts them because it takes them for ranks of two hosts.
+TWO_RANKS = """
+import datetime, os, signal, time, torch, torch.distributed as dist
 rank = int(os.environ["RANK"])
 os.environ["NCCL_HOSTID"] = f"host{rank}"
 torch.cuda.set_device(0)
 dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=10))
 ones = torch.ones(1, device="cuda")
-dist.all_reduce(ones)
-torch.cuda.synchronize()
-if rank == 1:
-    time.sleep(600)
-dist.all_reduce(ones)
-torch.cuda.synchronize()
+for number in range(5):
+    if rank == 1 and number == 2:
+        HERE
+    dist.all_reduce(ones)
+    torch.cuda.synchronize()
+time.sleep(600 * rank)
 """
+STAYS_AWAY, LEAVES_OUT = "time.sleep(600)", "continue"
+OLDER = {"TORCH_DIST_USE_NCCL2": "0"}
 
 
 @pytest.mark.parametrize(
@@ -52,9 +54,41 @@ def test_the_cause_is_named(
     assert verdict in record.failure.verdict
 
 
-def test_a_hung_all_reduce_that_the_watchdog_ends_is_the_fault_of_the_rank_that_stayed_away(
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (STAYS_AWAY, "rank 1"),
+        (LEAVES_OUT, "rank 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1"),
+        ("raise ValueError('the data are damaged')", "the data are damaged"),
+    ],
+)
+def test_the_rank_that_fails_is_named_and_not_its_victim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, words: str
+) -> None:
+    """For STAYS_AWAY and LEAVES_OUT, NCCL's watchdog ends the victim first. The code for CUDA was never run."""
+    check_rank_1(tmp_path, monkeypatch, does, words, {})
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="torch before 2.15 has that backend alone")
+@pytest.mark.parametrize("does", [STAYS_AWAY, "raise ValueError('the data are damaged')"])
+def test_the_older_backend_of_nccl_names_the_same_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    check_rank_1(tmp_path, monkeypatch, does, "rank 1", OLDER)
+
+
+def check_rank_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, words: str, env: dict[str, str]) -> None:
+    script = TWO_RANKS.replace("HERE", does)
+    record = run_script(script, tmp_path, monkeypatch, "1x2", device="cuda", backend="nccl", env=env)
+    assert record.failure is not None
+    assert words in f"{record.failure.verdict} {record.failure.why}"
+
+
+def test_two_ranks_without_set_device_are_told_that_they_share_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = run_script(HANGS, tmp_path, monkeypatch, "1x2", device="cuda", backend="nccl")
+    script = ALL_REDUCE.replace("torch.cuda.set_device(0)\n", "")
+    record = run_script(script, tmp_path, monkeypatch, "1x2", device="cuda", backend="nccl")
     assert record.failure is not None
-    assert "rank 1" in f"{record.failure.verdict} {record.failure.why}"
+    assert "two ranks use one GPU" in record.failure.verdict

@@ -60,8 +60,9 @@ def test_a_gpu_that_multiplies_is_busy_and_draws_power(gpus: Gpus) -> None:
 
 
 def test_memory_that_is_allocated_is_used(gpus: Gpus) -> None:
+    """A fifth of it, as tests of another process may run beside this one."""
     before = figure(gpus.sample(), "memory_used_bytes")
-    held = torch.ones(1 << 30, dtype=torch.uint8, device="cuda")
+    held = torch.ones(torch.cuda.mem_get_info()[0] // 5, dtype=torch.uint8, device="cuda")
     assert figure(gpus.sample(), "memory_used_bytes") - before >= 0.9 * held.numel()
     del held
     torch.cuda.empty_cache()
