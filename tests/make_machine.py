@@ -10,6 +10,6 @@ WORDS = (
 )
 
 
-def make_machine(scale: str = "1x1", node: str = "node1") -> Machine:
+def make_machine(scale: str = "1x1", node: str = "node1", driver: str = "545.23.08") -> Machine:
     """Return a node with one of a node's eight H100."""
-    return Machine(schema_version=1, scale=scale, node=node, in_words=WORDS)
+    return Machine(schema_version=1, scale=scale, node=node, in_words=WORDS.replace("545.23.08", driver))

@@ -74,7 +74,7 @@ def test_instrument_counts_every_sample_once(name: str, data: Path, tmp_path: Pa
     records = [ran.rank(rank) for rank in range(2)]
     for record in records:
         assert record["loader"]["shards"]
-        assert record["loader"]["set_epoch_called"]
+        assert record["loader"]["epochs_set"] == epochs
         assert record["ddp"]["bucket_bytes"]
         assert record["fingerprint"]["autocast_dtype"] == ("bfloat16" if name == "mnist" else None)
     assert len({record["parameters"]["checksum"] for record in records}) == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
 import torch
+from ddp_ladder_instrument import measurement, torch_facts
 from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.torch_facts import CudaTimeline
@@ -42,8 +44,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
             return self.at_s <= fake.done_s
 
         def elapsed_time(self, end: Event) -> float:
-            assert self.query()
-            assert end.query()
+            if not (self.query() and end.query()):
+                raise RuntimeError("Both events must be completed before calculating elapsed time.")
             return (end.at_s - self.at_s) * 1e3
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -139,6 +141,52 @@ def test_after_a_failure_nothing_is_waited_for(clock: StepClock, device: Device)
     device.done_s = 2.0
     assert finish(clock, wait=False) == 3
     assert device.synchronised == 0
+
+
+def test_a_mark_on_a_side_stream_that_comes_last_is_waited_for(clock: StepClock, device: Device) -> None:
+    """A prefetcher draws its batches under a stream of its own, which may be behind the training's."""
+    timeline = CudaTimeline(torch.device("cpu"))
+    begin, end = timeline.mark(), timeline.mark()
+    assert begin is not None
+    assert end is not None
+    begin.at_s = 1.0  # type: ignore[attr-defined]
+    times_s = array("d", [7.0, 7.0])
+    timeline.add(0, [(begin, end)])
+    timeline.add(1, [(end, end)])
+    timeline.harvest(times_s)
+    assert list(times_s) == [7.0, 7.0]
+    device.done_s = 1.0
+    timeline.harvest(times_s)
+    assert times_s[0] == 0.0  # and not less
+
+
+def test_a_time_that_cannot_be_read_stays_the_host_s(
+    clock: StepClock, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(self: object, end: object) -> float:
+        raise RuntimeError("the events are of two devices")
+
+    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", raises)
+    loop = new_loop(clock)
+    for _ in range(3):
+        step(clock, device, loop, 1.0)
+    host_s = list(clock.table.step_time_s)
+    assert finish(clock) == 0
+    assert list(clock.table.step_time_s) == host_s
+    assert clock.timer.timeline is not None
+    assert clock.timer.timeline.unreadable == 3
+
+
+def test_the_device_is_waited_for_before_the_process_group_is_left(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of torch 2.4 and 2.5: leaving it aborts collectives that are under way (pytorch PR 141510)."""
+    synchronised = []
+    monkeypatch.setattr(torch_facts, "has_group", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: synchronised.append(device.synchronised))
+    assert measurement._leave_process_group() is None
+    assert synchronised == [1]
 
 
 def test_steps_captured_into_a_graph_are_not_steps(clock: StepClock, device: Device) -> None:

@@ -121,6 +121,12 @@ ONE_NODE = """
 8a9faed5c3c4:13012:13026 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read
 8a9faed5c3c4:13689:13703 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
 """
+# Not captured: RCCL's and Grace's ends of such lines, as their sources write them.
+RCCL = """
+nid005: NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/AWS Libfabric/1/GDRDMA comm 0x55d2c0 nRanks 16
+nid005: NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC comm 0x55d2c0 nRanks 16
+"""
+GRACE = "n1: NCCL INFO Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA(PCI)"
 
 
 @pytest.mark.parametrize(
@@ -130,9 +136,11 @@ ONE_NODE = """
         (EFA, ("NET/AWS Libfabric", "NET/AWS Libfabric/GDRDMA"), {"AWS Libfabric": "ofi"}),
         (SOCKET, ("NET/Socket",), {"Socket": "socket"}),
         (ONE_NODE, ("P2P/direct pointer", "SHM"), {}),
+        (RCCL, ("NET/AWS Libfabric/GDRDMA", "P2P/IPC"), {"AWS Libfabric": "ofi"}),
+        (GRACE, ("NET/IB/GDRDMA",), {"IB": "ib"}),
         (SOCKET.replace("NET/Socket/0", "NET/FasTrak/0"), ("NET/FasTrak",), {"FasTrak": None}),
     ],
-    ids=["ib", "efa", "socket", "one node", "unknown"],
+    ids=["ib", "efa", "socket", "one node", "rccl", "grace", "unknown"],
 )
 def test_captured_logs(log: str, found: tuple[str, ...], networks: dict[str, Transport | None]) -> None:
     assert transports([log]) == found

@@ -159,6 +159,10 @@ class Measurement:
             self.not_measured.append(
                 f"step_time_s: the device had not finished the last {left} steps; their times are host times"
             )
+        if timeline.unreadable:
+            self.not_measured.append(
+                f"step_time_s: the device's times of {timeline.unreadable} steps could not be read; they are host times"
+            )
 
     def _device_answers(self) -> bool:
         """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
@@ -185,6 +189,10 @@ def _leave_process_group() -> BaseException | None:
     import torch.distributed
 
     try:
+        # The host is ahead of the device. Until torch 2.6 leaving aborts NCCL's collectives that are under way, and the
+        # last gradients are wrong (pytorch PR 141510); all ranks end at the same step, so none waits in vain.
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         torch.distributed.destroy_process_group()
     except RuntimeError as error:
         return error

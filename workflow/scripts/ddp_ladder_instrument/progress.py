@@ -267,9 +267,11 @@ def write_flight_record(directory: Path) -> None:
     if dist is None or not any(os.environ.get(name, "0") not in ("", "0") for name in RECORDER_ENABLED_BY):
         return
     c10d: Any = getattr(sys.modules["torch"]._C, "_distributed_c10d", None)
-    dump = getattr(c10d, "_dump_nccl_trace" if "nccl" in str(dist.get_backend_config()) else "_dump_fr_trace", None)
-    if dump is not None:  # torch 2.4 records NCCL only
-        write_atomically(directory / f"flight_{dist.get_rank()}", [dump()])
+    # NCCL's own recorder, and that of all others, also of torch 2.15's nccl2; torch 2.4 has the first one alone.
+    names = ("_dump_nccl_trace", "_dump_fr_trace") if "nccl" in str(dist.get_backend_config()) else ("_dump_fr_trace",)
+    traces = [getattr(c10d, name)() for name in names if hasattr(c10d, name)]
+    if traces:  # that of the recorder in use is the longer one
+        write_atomically(directory / f"flight_{dist.get_rank()}", [max(traces, key=len)])
 
 
 def _group() -> Any:

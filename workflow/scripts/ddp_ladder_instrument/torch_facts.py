@@ -67,11 +67,16 @@ def versions(on_cuda: bool, attempt: Callable[[str, Callable[[], Any]], Any]) ->
     nccl = attempt("nccl", torch.cuda.nccl.version) if on_cuda else None
     return {
         "torch": str(torch.__version__),
-        "cuda": torch.version.cuda if on_cuda else None,
+        "cuda": built_for() if on_cuda else None,
         "nccl": ".".join(map(str, nccl)) if nccl else None,
         "cudnn": attempt("cudnn", torch.backends.cudnn.version) if on_cuda else None,
         "threads": torch.get_num_threads(),
     }
+
+
+def built_for() -> str | None:
+    """Return the version of CUDA that torch is built for, such as ``12.8``, or ``ROCm 6.2``; None without either."""
+    return torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None)
 
 
 def gpus_seen() -> dict[str, Any]:
@@ -86,7 +91,7 @@ def gpus_seen() -> dict[str, Any]:
             why = " ".join(str(error).split())
     return {
         "count": count,
-        "built_for": torch.version.cuda,
+        "built_for": built_for(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "why": why or "",
     }
@@ -182,11 +187,12 @@ class CudaTimeline:
     """Events on the device's current stream, and the rows that they time.
 
     The event that ends a step also begins the next one. Events are reused once read. The newest row may
-    still grow, so it is read only when there is a newer one, or at the end.
+    still grow, so it is read only when there is a newer one, or at the end. unreadable: rows that kept their host time.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.unreadable = 0
         self._spare: list[Mark] = []
         self._open: deque[tuple[int, list[Segment]]] = deque()
 
@@ -210,9 +216,12 @@ class CudaTimeline:
 
     def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
         """Write the seconds of the oldest rows that the device has finished; the ``keep`` newest stay queued."""
-        while at_most and len(self._open) > keep and self._open[0][1][-1][1].query():
+        while at_most and len(self._open) > keep and _are_done(self._open[0][1]):
             row, segments = self._open.popleft()
-            step_time_s[row] = sum(first.elapsed_time(last) for first, last in segments) / 1000.0
+            try:
+                step_time_s[row] = max(0.0, sum(first.elapsed_time(last) for first, last in segments) / 1000.0)
+            except RuntimeError:  # such as events of two devices: a step of the training must not fail for its time
+                self.unreadable += 1
             # Only the last segment's begin: an earlier one's may be the end of a segment that is not read yet.
             self._spare.append(segments[-1][0])
             at_most -= 1
@@ -223,6 +232,11 @@ class CudaTimeline:
             torch.cuda.synchronize(self.device)
         self.harvest(step_time_s, at_most=len(self._open), keep=0)
         return len(self._open)
+
+
+def _are_done(segments: Sequence[Segment]) -> bool:
+    """Return True if the device has passed all marks: an earlier one on a side stream may come after the last."""
+    return all(mark.query() for segment in reversed(segments) for mark in reversed(segment))
 
 
 def is_idle(device: torch.device) -> bool:

@@ -19,7 +19,8 @@ def main(module: str) -> None:
     try:
         import torch
 
-        found.update(torch=torch.__version__, cuda=torch.version.cuda)
+        rocm = torch.version.hip and f"ROCm {torch.version.hip}"
+        found.update(torch=torch.__version__, cuda=torch.version.cuda or rocm)
         found.update(gpus=torch.cuda.device_count(), nccl=nccl(torch))
     except Exception as error:
         found["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]

@@ -144,7 +144,9 @@ def slow_node(pairs: Sequence[PairRow]) -> str | None:
 # "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "Channel 02/0 : 1[1] -> 2[0] [receive] via NET/IBext_v8/5/GDRDMA",
 # "... [send] via NET/AWS Libfabric/1(2)/GDRDMA/Shared", "... via P2P/direct pointer/read", "... via SHM/direct/direct"
 _CHANNEL = re.compile(
-    r"NCCL INFO (?:Channel|Ring|Tree) .*? via (?P<via>(?:P2P|SHM|NET|CollNet)\b.*?)\s*$", re.MULTILINE
+    # RCCL adds the communicator to the line: " comm 0x55d2 nRanks 08".
+    r"NCCL INFO (?:Channel|Ring|Tree) .*? via (?P<via>(?:P2P|SHM|NET|CollNet)\b.*?)(?:\s+comm 0x\S+.*)?\s*$",
+    re.MULTILINE,
 )
 _KEPT = {"P2P": 2, "SHM": 1, "CollNet": 1}  # parts of a channel's transport that say what it is
 
@@ -164,7 +166,10 @@ def transports(logs: Iterable[str]) -> tuple[str, ...]:
     for via in {match["via"] for log in logs for match in _CHANNEL.finditer(log)}:
         kind, *rest = via.split("/")
         if kind == "NET":
-            found.add(f"NET/{rest[0] if rest else '?'}" + ("/GDRDMA" if "GDRDMA" in rest else ""))
+            found.add(
+                f"NET/{rest[0] if rest else '?'}"
+                + ("/GDRDMA" if any(part.startswith("GDRDMA") for part in rest) else "")
+            )
         else:
             found.add("/".join([kind, *rest][: _KEPT[kind]]))
     return tuple(sorted(found))
