@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 import zipfile
 from pathlib import Path
@@ -27,14 +28,13 @@ COLD_IMPORT_S = 20.0  # of torch, the first of a day: before the parts
 
 
 def spend(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run it with a temporary directory of its own."""
-    temporary = directory / "tmp"
-    temporary.mkdir()
-    env = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run(
-        command, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=560
-    )
-    assert list(temporary.glob("gpu-day-*")) == []
+    """Run it with a temporary directory of its own, whose path is short: loader workers make sockets below it."""
+    with tempfile.TemporaryDirectory() as temporary:
+        env = {**os.environ, "TMPDIR": temporary}
+        done = subprocess.run(
+            command, cwd=directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=560
+        )
+        assert list(Path(temporary).glob("gpu-day-*")) == []
     return done
 
 
@@ -261,7 +261,6 @@ def test_a_call_keeps_what_the_calls_before_it_measured_of_other_parts(tmp_path:
     for only in ("card", "loops"):
         done = spend(command_with(two, out, "--only", only, first=first, every=False), tmp_path)
         assert done.returncode == 0, done.stdout
-        (tmp_path / "tmp").rmdir()
     day = day_of(out)
     assert [part["name"] for part in day["parts"]] == ["card", "packages", "loops"]
     assert day["machine"] == {"gpu": "G1"}
