@@ -183,9 +183,8 @@ def test_the_device_is_waited_for_before_the_process_group_is_left(
     """Of torch 2.4 and 2.5: leaving it aborts collectives that are under way (pytorch PR 141510)."""
     synchronised = []
     monkeypatch.setattr(torch_facts, "has_group", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: synchronised.append(device.synchronised))
-    assert measurement._leave_process_group() is None
+    assert measurement._leave_process_group(torch.device("cuda", 1)) is None
     assert synchronised == [1]
 
 

@@ -22,6 +22,8 @@ from ddp_ladder_instrument.python_hooks import when_imported
 from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
 
 if TYPE_CHECKING:
+    import torch
+
     from ddp_ladder_instrument.observer import TorchObserver
     from ddp_ladder_instrument.torch_facts import GroupStore
 
@@ -118,7 +120,7 @@ class Measurement:
             if error is not None:
                 # The frames of the traceback keep the script's loaders and their workers alive.
                 error.__traceback__ = None
-            error = _leave_process_group()
+            error = _leave_process_group(self.observer.device if self.observer is not None else None)
         self.program_end.note(error)
         if self._limits.ended_by is not None:
             self.program_end.ended_by = self._limits.ended_by
@@ -180,7 +182,7 @@ def _find_store() -> GroupStore | None:
     return find_store()
 
 
-def _leave_process_group() -> BaseException | None:
+def _leave_process_group(device: torch.device | None) -> BaseException | None:
     """Destroy the process group, as the script would at its end."""
     from ddp_ladder_instrument.torch_facts import has_group
 
@@ -191,8 +193,8 @@ def _leave_process_group() -> BaseException | None:
     try:
         # The host is ahead of the device. Until torch 2.6 leaving aborts NCCL's collectives that are under way, and the
         # last gradients are wrong (pytorch PR 141510); all ranks end at the same step, so none waits in vain.
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        if device is not None and device.type == "cuda":
+            torch.cuda.synchronize(device)
         torch.distributed.destroy_process_group()
     except RuntimeError as error:
         return error

@@ -27,6 +27,7 @@ from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loo
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import Starter
+from ddp_ladder.slurm.jobs import AGAIN
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
     SlurmError,
@@ -135,8 +136,8 @@ class Allocation:
             names = list(host_names(job_field(self.job_id, "N", self.until_s)))
         except UserError as error:
             problem = error.problems[0]
-            again = "see whether `squeue --me` answers; then start snakemake again: finished runs are kept"
-            raise NoRendezvous(f"{problem.where}: {problem.what}: {problem.found}", again) from error
+            look = f"see whether `squeue --me` answers; then {AGAIN}"
+            raise NoRendezvous(f"{problem.where}: {problem.what}: {problem.found}", look) from error
         if len(names) < self.job.scale.nodes:
             few = f"job {self.job_id} has {count(len(names), 'node')}, {self.job.scale} needs {self.job.scale.nodes}"
             raise NoRendezvous(few, f"start inside a larger allocation: {salloc_for(self.job)}")
