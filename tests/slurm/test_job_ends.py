@@ -32,6 +32,7 @@ CONF = (
     # The controller forgets a job as soon as it has ended: only the accounting knows how.
     "MinJobAge=2",
 )
+SAMPLES = Path("runs/default/weak/1x1/r1/nodes/node0.csv")
 HANG = "import signal; signal.pause()"
 # Little more than it may have: srun does not wait long for a killed step, and giving memory back takes its time.
 EAT_MB, HAS_MB = 1200, 900
@@ -92,6 +93,12 @@ def ended(small_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dic
     jobs = {state: each.job() for state, each in climbs.items()}
     for each in climbs.values():
         each.await_line("r1: started")
+    samples = climbs["CANCELLED"].checkout.results / SAMPLES
+    cluster.await_true(
+        lambda: samples.exists() and samples.read_text().count("\n") > 1,
+        f"slurmd.{jobs['CANCELLED'][1]}",
+        "a sample of the node",
+    )
     cluster.run(["scancel", str(jobs["CANCELLED"][0])])
     # Slurm counts limits in minutes.
     cluster.run(["scontrol", "update", f"JobId={jobs['TIMEOUT'][0]}", "EndTime=now+2"])
@@ -150,7 +157,7 @@ class TestABadEnd:
 
     def test_leaves_the_samples_of_the_nodes_and_no_process(self, ended: dict[str, Climb]) -> None:
         checkout = ended["CANCELLED"].checkout
-        header, *rows = (checkout.results / "runs/default/weak/1x1/r1/nodes/node0.csv").read_text().splitlines()
+        header, *rows = (checkout.results / SAMPLES).read_text().splitlines()
         assert header.startswith("time_s,")
         assert rows
         assert checkout.processes() == []
