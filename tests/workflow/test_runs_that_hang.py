@@ -16,9 +16,10 @@ from one_run import run_scripts
 HOST = socket.gethostname()
 BOUNDS = Hang(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
 PAUSE_S = 4.5
+ENDS = ("sleep", "thread")
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
-import os, signal, sys, time, torch, torch.distributed as dist
+import os, signal, sys, threading, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -52,6 +53,10 @@ for epoch in range(2):
         model.eval()
         time.sleep({PAUSE_S})
         model.train()
+if rank == 1 and how == "sleep":
+    wait_for_ever()
+if rank == 1 and how == "thread":
+    threading.Thread(target=wait_for_ever).start()
 """
 
 
@@ -105,6 +110,19 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(
         recorded = pickle.loads(next(tmp_path.rglob(f"flight_{rank}")).read_bytes())
         calls = [entry["profiling_name"] for entry in recorded["entries"]]
         assert calls.count("gloo:all_reduce") >= steps, calls
+
+
+def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoils_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before hang.first_step_s: the other rank, or the script itself, has ended."""
+    runs = [{"variant": how, "args": (how,)} for how in ENDS]
+    asleep, well = run(tmp_path, monkeypatch, SCRIPT, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800))
+    assert failure(asleep).verdict == "the training hung"
+    assert failure(asleep).why.startswith(f"rank 1 (node 0, {HOST}) after 100 steps: ")
+    assert "in wait_for_ever" in failure(asleep).why
+    assert (well.failure, [rank.steps for rank in well.ranks]) == (None, [100, 100])
+    assert "after its training" in str(well.remarks)
 
 
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
 from ddp_ladder.run.hangs import Seen, State, is_suspect, judge
@@ -65,8 +67,14 @@ STUCK, GOES_ON, NOT_JUDGED = "stuck", "goes on", "not judged"
         (seen("starting", silent_s=1801), STUCK),
         (seen(None), GOES_ON),
         (seen(None, silent_s=1801), STUCK),
-        (seen("ended"), NOT_JUDGED),
-        (seen("ended", silent_s=1801), STUCK),
+        (replace(seen("between passes"), one_ended=True), STUCK),  # it sleeps after its loop
+        (replace(seen("between passes", stack=SAVES), one_ended=True), GOES_ON),
+        (replace(seen("between passes"), one_ended=True, computes=True), GOES_ON),
+        (replace(seen("unknown"), one_ended=True), GOES_ON),
+        (seen("ended", silent_s=59), GOES_ON),
+        (seen("ended"), STUCK),  # a thread of the script that is no daemon
+        (seen("ended", stack=None), STUCK),
+        (replace(seen("ended", stack=None), computes=True), NOT_JUDGED),
         (seen(process="gone"), NOT_JUDGED),
         (seen(process="gone", silent_s=1801), NOT_JUDGED),
     ],
@@ -79,7 +87,7 @@ def test_a_rank_is_stuck_only_after_the_bound_of_what_it_does(rank: Seen, state:
     ("bounds", "stuck"),
     [
         ({"times_median_step": None}, {"starting", "evaluating", "unknown", "ended"}),
-        ({"first_step_s": None}, {"training"}),
+        ({"first_step_s": None}, {"training", "ended"}),
     ],
 )
 def test_a_bound_that_is_null_is_switched_off(bounds: dict[str, None], stuck: set[str]) -> None:

@@ -506,8 +506,11 @@ def is_complete(raw: RawRun) -> bool:
     cut_short = any(end.failed and not end.after_training for end in raw.ends)
     if not raw.has_all_ranks or raw.ended is None or cut_short:
         return False
+    last_s = max(map(_time, raw.ends))
+    if raw.ended.outcome == "hang":
+        return all(last_s < report.found_at_s for report in raw.stalls)
     if raw.ended.outcome != "finished":
-        return max(map(_time, raw.ends)) < raw.ended.ended_at_s - LONG_BEFORE_S
+        return last_s < raw.ended.ended_at_s - LONG_BEFORE_S
     bad = [end for end in raw.agents.values() if end.failed]
     own = [end for end in bad if end.signal not in TERMINATED]
     return not bad or (bool(own) and all(end.failed_ranks for end in own))

@@ -12,8 +12,8 @@ hang.first_step_s:
 | is stopped | at_least_s |
 | trains | short, unless its stack shows that it saves, validates or compiles: then long |
 | evaluates, or is between two passes over its loader | long; short if its stack shows that it waits for other ranks |
+| does so after another rank has ended, or has ended its script | as one that trains; long if it uses a CPU |
 | has made no step, or trains without a DataLoader | long |
-| has ended its script, but not its process | long |
 
 A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
 moves or is busy, on any node, means that there is no hang: the others wait for it.
@@ -64,6 +64,7 @@ class HangWatch:
     def __init__(self, directory: RunDirectory, run: RunFile, bounds: Hang, agent: Agent) -> None:
         self._run, self._bounds, self._agent = run, bounds, agent
         self._files = {rank: directory.heartbeat(rank) for rank in ranks_of(run, agent)}
+        self._ranks = directory.ranks
         self._report = directory.hang(agent)
         self._heartbeats: dict[int, Heartbeat] = {}
         self._begin_s = time.monotonic()  # silence before does not count
@@ -120,10 +121,15 @@ class HangWatch:
             return
         self._next_s = AGAIN * silent_s
         seen = self._with_stacks(seen)
-        states = {rank: judge(one, self._bounds) for rank, one in seen.items()}
+        used_s = {rank: cpu_s(one.pid) for rank, one in seen.items()}
         # A rank writes its heartbeat a second late: it may have gone on just before its stack was taken.
         if self._end.wait(BEATS_S) or self._moved_since(moved_s):
             return  # or the ranks are being ended: what was seen just now is not why
+        one_ended = any(self._ranks.glob("rank*[0-9].json"))
+        states = {}
+        for rank, one in seen.items():
+            computes = cpu_s(one.pid) - used_s[rank] > BEATS_S / 2
+            states[rank] = judge(replace(one, one_ended=one_ended, computes=computes), self._bounds)
         if "goes on" in states.values():
             self._take_back()
         else:
@@ -244,7 +250,8 @@ class Seen:
     """What is known of one rank.
 
     heartbeat: None before its first. silent_s: since it moved, or was launched. process, pid: None if not looked at.
-    stack: None if not looked at, or none came.
+    stack: None if not looked at, or none came. one_ended: whether a rank of the run has ended its script.
+    computes: uses a CPU.
     """
 
     rank: int
@@ -253,6 +260,8 @@ class Seen:
     process: ProcessState | None = None
     pid: int | None = None
     stack: str | None = None
+    one_ended: bool = False
+    computes: bool = False
 
 
 def short_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
@@ -283,7 +292,7 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
     if seen.process == "stopped":
         return bounds.at_least_s
     short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
-    if heartbeat is None or heartbeat.phase not in ("training", "evaluating", "between passes"):
+    if heartbeat is None or heartbeat.phase in ("starting", "unknown"):
         return long
     if heartbeat.step_s is None:
         return long  # the second step may compile as the first did
@@ -292,11 +301,15 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
     stack = main_stack(seen.stack) if seen.stack is not None else []
     if in_collective(stack):
         return short
+    has_ended = heartbeat.phase == "ended"
     if heartbeat.phase != "training":
-        return long
-    # Without a stack it is not known whether it saves. One that is not even interrupted by a signal gives none.
-    trains = (stack and not is_at_work(stack)) or (not stack and seen.process == "uninterruptible")
-    return short if trains else max(short, long)
+        if seen.computes or not (has_ended or seen.one_ended):
+            return long
+        short = min(short, long)
+    # Without a stack it is not known whether it saves. A process that is past the end of Python, or that not even a
+    # signal interrupts, gives none.
+    is_idle = not is_at_work(stack) if stack else has_ended or seen.process == "uninterruptible"
+    return short if is_idle else max(short, long)
 
 
 def judge(seen: Seen, bounds: Hang) -> State:
@@ -333,6 +346,14 @@ def find(heartbeat: Heartbeat) -> tuple[ProcessState, int | None]:
             if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():
                 return _STATES.get(process.status(), "alive"), process.pid
     return "gone", None
+
+
+def cpu_s(pid: int | None) -> float:
+    """Return the CPU time that a process has used; 0 if it cannot be read."""
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times() if pid is not None else None
+        return times.user + times.system if times else 0.0
+    return 0.0
 
 
 def _status(pid: int) -> dict[str, str]:
