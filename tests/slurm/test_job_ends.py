@@ -187,6 +187,8 @@ def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, 
     assert first.end() == 1
     assert f"cancelled: {job}; finished runs are kept" in first.text
     assert "Slurm does not answer" not in first.text
+    assert first.text.count("| verdict ") == 1, "one box, and no gate is judged"
+    assert "CLOSED" not in first.text
     assert "Traceback" not in first.text
     assert small_nodes.await_accounted(job)["State"] == "CANCELLED by 0"
     kept = checkout.run_times()["default/weak/1x1/r1"]
@@ -206,19 +208,34 @@ def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, 
     assert re.search(r"1x1 asked 15000 MB per node, used \d+: node.memory_mb: \d+", said), second.text
 
 
-def test_a_killed_snakemake_leaves_a_job_that_no_second_one_joins(small_nodes: Cluster, tmp_path: Path) -> None:
-    checkout = new_checkout(small_nodes, tmp_path, HANG)
-    first = climb(checkout)
+def test_a_killed_snakemake_leaves_a_job_that_only_a_start_of_the_same_plan_follows(
+    small_nodes: Cluster, tmp_path: Path
+) -> None:
+    checkout = new_checkout(small_nodes, tmp_path, f"open('go').close()\n{NO_TORCH}")
+    go = checkout.path / "go"
+    os.mkfifo(go)  # to open it waits for the other side
+    first = climb(checkout, "stage1")
     job, _ = first.job()
+    first.await_line("r1: started")
     first.process.kill()
     first.end()
-    done = checkout.snakemake("--cores", "1")  # nor does a run on the login node
-    assert done.returncode == 1
-    assert f"found    job {job} of 1x1: RUNNING" in done.stdout
-    assert f"scancel {job}" in done.stdout
-    assert "submitted;" not in done.stdout
-    assert "was killed; this one goes on from what it has left" in done.stdout
-    small_nodes.run(["scancel", str(job)])  # test_lost_answers.py has a start after its end
+    on_slurm = ("--profile", "profiles/slurm")
+    for start in (("--cores", "1"), (*on_slurm, "--config", "experiment=other.yaml")):
+        other = (checkout.path / "config/config.yaml").read_text().replace("min_steps: 5", "min_steps: 6")
+        (checkout.path / "other.yaml").write_text(other)
+        done = checkout.snakemake("stage1", *start)
+        assert done.returncode == 1
+        assert f"found    job {job} of 1x1: RUNNING" in done.stdout
+        assert f"scancel {job}" in done.stdout
+        assert "submitted;" not in done.stdout
+        assert ("was killed; this one goes on from what it has left" in done.stdout) == (start == ("--cores", "1"))
+
+    second = climb(checkout, "stage1")
+    second.await_line(f"stage1 1x1: job {job} of a killed start goes on")
+    go.open("w").close()
+    assert second.end() == 0, second.text
+    assert checkout.record("default/weak/1x1/r1")["job"]["id"] == str(job)
+    assert [row.job_id for row in read_rows(checkout.results)] == [str(job)]
 
 
 def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:

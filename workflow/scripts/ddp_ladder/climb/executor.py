@@ -42,6 +42,7 @@ from ddp_ladder.slurm.jobs import (
     ask,
     cancel,
     job_end_file,
+    job_left,
     new_job_name,
     reason_in_words,
     slurms_words,
@@ -55,13 +56,14 @@ NOT_RECORDED = "Its end is not recorded"
 
 
 def ladder_executor(
-    plugin: type[Any], results: Path, job_of: Callable[[str], ScaleJob], rules: Collection[str]
+    plugin: type[Any], results: Path, job_of: Callable[[str], ScaleJob], rules: Collection[str], is_same_plan: bool
 ) -> type[Any]:
     """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
 
-    job_of: the job of a scale.
+    job_of: the job of a scale. is_same_plan: as the last start's, so that a job that it has left makes the same runs.
     """
     settings = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
+    settings["is_same_plan"] = is_same_plan
     return type("LadderExecutor", (LadderJobs, plugin), settings)
 
 
@@ -71,6 +73,7 @@ class LadderJobs:
     results: ClassVar[Path]
     job_of: ClassVar[Callable[[str], ScaleJob]]
     rules: ClassVar[Collection[str]]
+    is_same_plan: ClassVar[bool]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if notice := set_aside(os.environ):
@@ -181,7 +184,10 @@ def _submission(executor: Any, job: Any) -> tuple[Submission, Path]:
     argv = ["sbatch", "--parsable", *sbatch_options(planned, own)]
     # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
     command = executor.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
-    return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}"), logs
+    left = job_left(executor.results, scale) if executor.is_same_plan else None
+    is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
+    earlier = left.job_id if left is not None and is_of_same_rule else None
+    return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
 
 
 def _message(end: JobEnd, results: Path) -> str:

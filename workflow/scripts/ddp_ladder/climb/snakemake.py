@@ -64,7 +64,8 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
     """
     rules = [rule_name(name) for name in MEASURING]
     slurm = ExecutorPluginRegistry().get_plugin("slurm")
-    slurm.executor = ladder_executor(SlurmExecutor, Path(ladder.results), ladder.job, rules)
+    is_same_plan = not ladder.plan_to_write
+    slurm.executor = ladder_executor(SlurmExecutor, Path(ladder.results), ladder.job, rules, is_same_plan)
     if workflow.is_main_process and not is_module:
         replace_lock(workflow, ladder)  # Snakemake's lock names no process
 
@@ -182,7 +183,7 @@ def replace_lock(workflow: Any, ladder: Ladder) -> None:
         workflow.dag_settings.force_incomplete = True
         workflow.execution_settings.lock = False
         is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets)
-        with _holding(Path(ladder.results), submits=not plugin.local_exec) if is_held else nullcontext():
+        with _holding(ladder, submits=not plugin.local_exec) if is_held else nullcontext():
             return execute(executor_plugin=executor_plugin, **settings)
 
     workflow.execute = execute_held
@@ -195,14 +196,18 @@ def only_reads(ladder: Ladder, targets: Collection[str]) -> bool:
 
 
 @contextmanager
-def _holding(results: Path, submits: bool) -> Iterator[None]:
-    """Hold the results; exit with a message while another start does, or while a job of a killed start goes on."""
+def _holding(ladder: Ladder, submits: bool) -> Iterator[None]:
+    """Hold the results; exit with a message while another start does, or a job of a killed start that makes other runs.
+
+    One that makes the same runs is followed, but not from a start that runs them itself.
+    """
+    results = Path(ladder.results)
     with ExitStack() as stack:
         try:
             lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
             if killed := stack.enter_context(lock):
                 notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
-            if killed or not submits:  # if not, submission checks the jobs that it submits again
+            if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
                 require_every_job_over(results)
         except UserError as error:
             print(error, file=sys.stderr)

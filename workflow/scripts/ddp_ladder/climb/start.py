@@ -19,7 +19,7 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_end_file, jobs_by_name
+from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_end_file, job_left, jobs_by_name
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
@@ -72,11 +72,11 @@ def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
     """Ask Slurm whether it takes the jobs of these scales; print on stderr when it would start them, and which wait.
 
     Raises UserError for jobs that Slurm would refuse or never start, without Slurm, and while a job of an earlier start
-    goes on.
+    that makes other runs goes on.
     """
     if not scales:
         return
-    require_no_job_left(Path(ladder.results), scales)
+    require_no_job_left(Path(ladder.results), scales, is_same_plan=not ladder.plan_to_write)
     jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
     admission = check_jobs(jobs, ladder.settings, read_partitions())
     for problem in admission.waits:
@@ -87,11 +87,14 @@ def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
         notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
 
 
-def require_no_job_left(results: Path, scales: Collection[str]) -> None:
-    """Raise UserError while a job of an earlier start goes on, whether or not that start has recorded it."""
+def require_no_job_left(results: Path, scales: Collection[str], is_same_plan: bool = False) -> None:
+    """Raise UserError while a job of an earlier start goes on, whether or not that start has recorded it.
+
+    is_same_plan: as of that start; then the executor follows a job that was recorded and has not yet begun to end.
+    """
     try:
         queue = jobs_by_name(results)
-        problems = [problem for scale in sorted(scales) for problem in _left(results, scale, queue)]
+        problems = [problem for scale in sorted(scales) for problem in _left(results, scale, queue, is_same_plan)]
     except SlurmError as silent:
         elsewhere = f"or climb on this machine: snakemake --profile {profile('local')}"
         here = "start it where Slurm answers, on a login node"
@@ -107,13 +110,16 @@ def require_every_job_over(results: Path) -> None:
         require_no_job_left(results, scales)
 
 
-def _left(results: Path, scale: str, queue: Sequence[NamedJob]) -> Iterator[Problem]:
+def _left(results: Path, scale: str, queue: Sequence[NamedJob], is_same_plan: bool) -> Iterator[Problem]:
+    left = job_left(results, scale) if is_same_plan else None
     states = {each.id: each.state for each in queue if each.scale == scale}
     lock = look(Lock.of_scale(results, scale, ""))
     holder = lock.holder.slurm_id if lock and lock.is_alive else None
     if holder and holder not in states:
         states |= ask([holder])
     for job_id, state in states.items():
+        if left and job_id == left.job_id and state.state not in (GONE, "COMPLETING"):
+            continue
         if state.phase != "ended" or (state.state == GONE and job_id == holder):
             hidden = "unknown to squeue and sacct, but it holds its lock"
             yield Problem(

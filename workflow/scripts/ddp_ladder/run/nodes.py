@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.common.files import SCRIPTS, RunDirectory, write_json, writing
+from ddp_ladder.common.files import SCRIPTS, RunDirectory, profile, write_json, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, printable
 from ddp_ladder.common.process import die_with_parent
@@ -37,7 +37,7 @@ from ddp_ladder.slurm.query import (
     squeue,
     undecided,
 )
-from ddp_ladder.slurm.steps import salloc_for, step_argv, step_environment
+from ddp_ladder.slurm.steps import step_argv, step_environment
 
 AGENT = SCRIPTS / "agent.py"
 RENDEZVOUS = SCRIPTS / "rendezvous.py"
@@ -140,7 +140,8 @@ class Allocation:
             raise NoRendezvous(f"{problem.where}: {problem.what}: {problem.found}", look) from error
         if len(names) < self.job.scale.nodes:
             few = f"job {self.job_id} has {count(len(names), 'node')}, {self.job.scale} needs {self.job.scale.nodes}"
-            raise NoRendezvous(few, f"start inside a larger allocation: {salloc_for(self.job)}")
+            start = f"snakemake --profile {profile('allocation')}"
+            raise NoRendezvous(few, f"start there with `{start}`, which says which salloc has room for all scales")
         return names[: self.job.scale.nodes]
 
     def agents_per_node(self, spec: RunSpec) -> int:

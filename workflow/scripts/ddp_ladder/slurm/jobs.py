@@ -247,6 +247,14 @@ def read_job_end(results: Path, scale: str) -> JobEnd | None:
         raise ValueError(f"{path} does not hold the end of a job: {error}") from error
 
 
+def job_left(results: Path, scale: str) -> JobEnd | None:
+    """Return the job that a killed start submitted, and whose end nobody has seen; None if that is not recorded."""
+    with contextlib.suppress(OSError, ValueError):
+        end = read_job_end(results, scale)
+        return end if end is not None and end.state == SUBMITTED else None
+    return None
+
+
 # Names. A job whose id was not recorded is found by its name.
 
 _NAME = re.compile(r"(?P<scale>\d+x\d+)-ddp-ladder-(?P<results>[0-9a-f]{10})-[0-9a-f]{10}")
@@ -316,13 +324,17 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Submission:
-    """One call of sbatch: its arguments, with --parsable and --job-name, and the script that it reads."""
+    """One call of sbatch: its arguments, with --parsable and --job-name, and the script that it reads.
+
+    earlier: the job of a killed start that makes the same runs; it is followed while it goes on.
+    """
 
     label: str  # begins each line for the user
     scale: str
     name: str
     argv: Sequence[str]
     script: str
+    earlier: str | None = None
 
 
 class Submitter:
@@ -367,7 +379,8 @@ class Submitter:
                 self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
                 continue  # a second job may be one too many
             if found:
-                self._say(f"{wanted.label}: job {found} is in the queue all the same")
+                what = "of a killed start goes on" if found == wanted.earlier else "is in the queue all the same"
+                self._say(f"{wanted.label}: job {found} {what}")
                 return found
             if self._stopped_s is not None:
                 raise Stopped
@@ -421,8 +434,9 @@ class Submitter:
 
     def _jobs_in_queue(self, wanted: Submission) -> list[str]:
         jobs = [job for job in jobs_by_name(self._results) if job.scale == wanted.scale]
-        for job in jobs:
-            if job.name != wanted.name and job.state.phase != "ended":
+        going_on = [job for job in jobs if job.state.phase != "ended"]
+        for job in going_on:
+            if job.name != wanted.name and job.id != wanted.earlier:
                 why = f"job {job.id} of another start is not over ({job.state.state}), and is of the same runs"
                 raise NotSubmitted(why, f"wait for it, or end it with `scancel {job.id}`; then start snakemake again")
-        return [job.id for job in jobs if job.name == wanted.name]
+        return [job.id for job in jobs if job.name == wanted.name or (job.id == wanted.earlier and job in going_on)]
