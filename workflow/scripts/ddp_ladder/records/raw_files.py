@@ -99,10 +99,7 @@ class RawRun:
 
     @property
     def reads_log(self) -> bool:
-        """Return True if the throughput is read from the log: enough steps and samples were not counted on each rank.
-
-        If they were, what the script prints is only compared with them.
-        """
+        """Return True if the log is read for the throughput: too few steps or samples were counted on some rank."""
         counted = self.has_all_ranks and all(_is_counted(self.spec, rank) for rank in self.ranks.values())
         return self.spec.throughput_regex is not None and not counted
 

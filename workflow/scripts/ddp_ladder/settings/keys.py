@@ -201,8 +201,8 @@ class Workload(Section):
     """Samples that one process consumes in one optimizer step, for loops without a DataLoader; may be a product or
     quotient with placeholders."""
     throughput_regex: Text | None = Field(default=None, examples=["throughput: ([0-9.]+) samples/s"])
-    """Regular expression for the samples per second of all processes in the log: compared with what was counted, and
-    read in its place for programs that cannot be instrumented."""
+    """Regular expression for the samples per second of all processes in the log, for programs that cannot be
+    instrumented."""
     lr: float | None = Field(default=None, gt=0, examples=[0.05])
     """Learning rate at the first scale; {lr} is scaled from it by lr_rule. Null if the script sets its own."""
     lr_rule: Literal["linear", "sqrt", "none"] = "linear"
