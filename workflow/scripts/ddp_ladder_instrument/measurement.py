@@ -125,9 +125,6 @@ class Measurement:
         if self._limits.ended_by is not None:
             self.program_end.ended_by = self._limits.ended_by
             self.program_end.after_training = error is not None
-        elif isinstance(error, Exception) and (observer := self.observer) is not None:
-            over = self.not_measured.attempt("after_training", lambda: observer.last_step.loops_were_over(error))
-            self.program_end.after_training = bool(over)
         self.device_answers = self._device_answers()
         if not any(table.samples):
             self._adopt_metrics()

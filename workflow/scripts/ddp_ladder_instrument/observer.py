@@ -13,7 +13,6 @@ from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.hooks import Backwards
-from ddp_ladder_instrument.program import LastStep
 from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
@@ -37,7 +36,6 @@ class TorchObserver:
         self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()
         self.workers = loader_hooks.WorkerTimes()
-        self.last_step = LastStep()
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -98,7 +96,6 @@ class TorchObserver:
         self.world.observe()
         self._use_device(self.kept.add_optimizer(optimizer))
         self._trained.forget()
-        self.last_step.note()
 
     def _use_device(self, named: Named) -> None:
         """Use the device of these parameters for the timing, unless one is set."""
@@ -125,7 +122,6 @@ class TorchObserver:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
     def _on_tick(self) -> None:
-        self.last_step.note()
         if self._limits.ended_by is not None:  # what follows is not measured
             return
         if self._stop_watching is not None and self._clock.table.count >= AUTOCAST_STEPS:

@@ -307,9 +307,7 @@ class RankEnd(RawFile, RankFacts):
     own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exception: str | None
-    after_training: bool = Field(
-        False, description="It failed after the limit, or with an exception after all loops that had made steps."
-    )
+    after_training: bool = Field(False, description="It failed, but only after the limit (max_steps, max_seconds).")
     training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
     phases: RankPhases | None = None
     parameters: RankParameters | None
