@@ -59,7 +59,6 @@ def test_profiled_steps_follow_the_measured_ones_and_are_in_no_figure(tmp_path: 
         record, rows = done.rank(rank), done.rows(rank)
         assert (len(rows), record["steps"]["count"], record["ended_by"]) == (MEASURED, MEASURED, "max_steps")
         assert record["training_s"] == pytest.approx(rows[-1]["ended_at_s"] - rows[0]["ended_at_s"], abs=0.01)
-        assert record["loss"]["last_step"] <= MEASURED
         steps = [each for each in trace(done, rank) if each["name"].startswith("ProfilerStep#")]
         assert len(steps) == PROFILED
         found = profiling(done, rank)

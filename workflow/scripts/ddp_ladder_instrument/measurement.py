@@ -99,10 +99,9 @@ class Measurement:
     def _end_measured(self) -> None:
         """End the measured steps; some follow that are only traced."""
         self.clock.table.end_measured()
-        if self.observer is not None:
-            self.observer.backwards.wanted = False
-            if self.observer.device is not None and self.observer.device.type == "cuda":
-                self.profiled.device = self.observer.device
+        device = self.observer.device if self.observer is not None else None
+        if device is not None and device.type == "cuda":
+            self.profiled.device = device
 
     def count_own_process(self) -> None:
         """Count a process that the script starts."""
@@ -291,7 +290,7 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
         record, fingerprint = measurement.observer.facts(measurement.device_answers)
         record["peak_memory_bytes"] = {"host": memory, "device": record["peak_memory_bytes"]}
         return record, fingerprint
-    fields = ("backend", "gpus_seen", "parameters", "ddp", "loader", "worker_batch_s", "loss")
+    fields = ("backend", "gpus_seen", "parameters", "ddp", "loader", "worker_batch_s")
     return {
         **dict.fromkeys(fields),
         "device": {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"},

@@ -248,16 +248,6 @@ class Loader(Model):
     )
 
 
-class Loss(Model):
-    """Losses sampled at backward(); first and last are null if not finite. Steps count from 1."""
-
-    samples: Positive
-    first: float | None
-    last: float | None
-    last_step: Positive
-    not_finite_steps: Several[Positive]
-
-
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 
 
@@ -317,7 +307,6 @@ class RankEnd(RawFile, RankFacts):
         None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
     )
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
-    loss: Loss | None = None
     fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
     steps: StepsFile
     not_measured: Several[str]
