@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ddp_ladder.analysis.comparison import FASTER, SLOWER, Compared, Comparison, Panel
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 WIDTH_IN, PANEL_IN, MARGIN_IN = 5.0, 2.7, 0.6  # narrow: its text can still be read on a phone and in print
 MOST_LABELLED = 9  # scales: more have no room for their names and figures
@@ -317,7 +318,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
             return figure
         for panel, axes in zip(panels, places, strict=True):
             _forest(axes, panel, labels)
-        places[-1].set_xlabel(f"throughput / {comparison.reference}" if comparison.is_paired else "ratio")
+        places[-1].set_xlabel(f"throughput / {REFERENCE_VARIANT}")
         marker: dict[str, Any] = {"marker": "s", "markersize": 5.5, "linewidth": 1.5}
         colours = {"faster": COLOURS[0], "slower": COLOURS[1], "not shown to differ": GREY}
         keys = [legend_key(words, color=colour, **marker) for words, colour in colours.items()]
