@@ -1,7 +1,7 @@
 """Compare the variants of a ladder with its default.
 
 It reads plan.json and the records below runs/ in the results directory, prints what differs by more than chance, and
-writes it as comparison.csv, .md, .svg and .png into report/ there.
+writes it as comparison.csv and comparison.md into report/ there.
 """
 
 from __future__ import annotations

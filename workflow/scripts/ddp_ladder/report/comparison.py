@@ -30,11 +30,8 @@ from ddp_ladder.report.document import (
     in_words,
     table_block,
 )
-from ddp_ladder.report.plots import comparison_figure, drawn
 from ddp_ladder.report.terminal import cut, plain, text_table
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
-STEM = "comparison"  # of the files
 HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
@@ -46,11 +43,6 @@ MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the comparison as a section of a document."""
     yield Block(" ".join(sentences(comparison)))
-    yield Block(
-        f"Throughput of each variant over that of {REFERENCE_VARIANT} at the largest scale, with 95 % intervals.",
-        picture=STEM,
-        style="forest",
-    )
     rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
     yield table_block("Variants at each scale", HEADINGS, rows, "comparisons", "comparison")
     yield Block(items=(HOW_TO_READ,), style="notes")
@@ -78,12 +70,11 @@ def notes_of(row: Compared) -> tuple[str, ...]:
 # --- Files.
 
 
-def comparison_files(comparison: Comparison) -> dict[str, str | bytes]:
+def comparison_files(comparison: Comparison) -> dict[str, str]:
     """Return the files of a comparison by name."""
     document = Document("Comparison of the variants", (Section("", tuple(comparison_blocks(comparison))),))
     rows = [_csv_row(row) for panel in comparison.panels for row in panel.rows]
-    pictures = {f"{STEM}.{kind}": content for kind, content in drawn(comparison_figure(comparison)).items()}
-    return {f"{STEM}.md": as_markdown(document), f"{STEM}.csv": csv_text(rows), **pictures}
+    return {"comparison.md": as_markdown(document), "comparison.csv": csv_text(rows)}
 
 
 def _csv_row(row: Compared) -> dict[str, object]:
