@@ -15,7 +15,7 @@ from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import printable
-from ddp_ladder.gates.gate import gate_file_problem, judge
+from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
@@ -75,14 +75,13 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
     runs = RunRecords(results)
     plan = as_made(plan, runs)
     believed = believed_records(runs, plan.runs)
-    gates, gate_warnings = _judged(runs, plan)
     preflights, preflight_warnings = by_scale(results, (str(job.scale) for job in plan.jobs))
     planned = {str(job.scale) for job in plan.jobs}
     return LadderResults(
         plan,
         believed.records,
-        gates,
-        (*filter(None, [warning]), *believed.warnings, *gate_warnings, *preflight_warnings),
+        _judged(runs, plan),
+        (*filter(None, [warning]), *believed.warnings, *preflight_warnings),
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
@@ -104,21 +103,11 @@ def _dataset_size(runs: RunRecords, records: Iterable[Record]) -> int | None:
     return None
 
 
-def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, Verdict], tuple[str, ...]]:
-    """Return the gates that have been judged before, judged again, and warnings where a file disagrees."""
-    gates: dict[str, Verdict] = {}
-    warnings = []
-    for stage in plan.stages:
-        if not any(file.exists() or file.is_symlink() for file in gate_files(runs.results / "gates", stage)):
-            continue  # not judged yet
-        verdict = judge(plan, stage, runs.results, runs)
-        gates[stage] = verdict
-        problem = gate_file_problem(verdict, runs.results / "gates")
-        if problem is not None:
-            found = f" ({problem.found})" if problem.found else ""
-            shown = "what is shown is judged on the records as they are"
-            warnings.append(f"{problem.where}: {problem.what}{found}; {shown}. Next: {problem.next}")
-    return gates, tuple(warnings)
+def _judged(runs: RunRecords, plan: Plan) -> dict[str, Verdict]:
+    """Return the gates that have been judged before, judged again on the records as they are."""
+    gates = runs.results / "gates"
+    before = [stage for stage in plan.stages if any(file.exists() for file in gate_files(gates, stage))]
+    return {stage: judge(plan, stage, runs.results, runs) for stage in before}
 
 
 # --- Records.
