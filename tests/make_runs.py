@@ -114,7 +114,6 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
         "training_s": wall_s - 0.4 - STARTUP_S,
         "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}", **TENSORS},
         "first_samples": [f"{rank:08x}{k:08x}" for k in range(8)],
-        "loss": {"samples": 9, "first": 2.3, "last": 0.4, "last_step": STEPS, "not_finite_steps": []},
         "ddp": {"bucket_bytes": [605_224], "samples": 7, "exposed_comm_s": 0.001},
         "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, **SAMPLER},
         "fingerprint": {

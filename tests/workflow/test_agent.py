@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-import json
-import os
-import resource
+import csv
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from ddp_ladder.common.files import Agent, RunDirectory, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.node.network import free_port, node_name
-from ddp_ladder.node.software import MOST_OPEN_FILES
+from ddp_ladder.nodes.files import MonitorFile
+from ddp_ladder.nodes.findings import RunUse, findings
+from ddp_ladder.nodes.read import read_samples, timeline
+from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
+from fake_nvml import A100, H100, compiled, write_gpus
 from instrument_support import python_named
 from project_copy import ROOT, environment
 
-AGENT = ROOT / "workflow/scripts/agent.py"
 TIMEOUT_S = 90
-
+SCRIPTS = ROOT / "workflow/scripts"
+AGENT = f"""
+import resource, sys
+sys.path.insert(0, {str(SCRIPTS)!r})
+import agent
+from ddp_ladder.run import agent as settings
+settings.GRACE_S = float(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+sys.exit(agent.main(["--run", sys.argv[2], "--node-rank", "0"]))
+"""
 SAY_READY = """
 import os, signal, sys, threading
 from pathlib import Path
 here = Path(sys.argv[1])
 rank = os.environ["RANK"]
 def ready(): (here / f"ready{rank}").write_text(str(os.getpid()))
+"""
+WAIT = "ready(); threading.Event().wait()\n"
+FLOOD = """
+line = (rank * 99 + "\\n").encode()
+for _ in range(100):
+    os.write(1, line * 1000)  # 10 MB
 """
 
 
@@ -42,42 +59,39 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     monkeypatch.chdir(ROOT)
     shipped = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     run = next(run for run in shipped.runs if run.world_size == 2 and run.nodes == 1)
-    return run.replace(script=str(tmp_path / "script.py"), args=(str(tmp_path),))
+    return run.replace(script=str(tmp_path / "script.py"), args=(str(tmp_path),), launcher="srun")
 
 
 def start(
-    spec: RunSpec, tmp_path: Path, body: str, grace_s: float | None = None, max_log_mb: int = 100
+    spec: RunSpec, body: str, grace_s: float = 20.0, max_log_mb: int = 100, **more: Any
 ) -> subprocess.Popen[bytes]:
-    """Write the script and run.json, start the agent, and wait until every rank says that it is ready."""
-    Path(spec.script).write_text(SAY_READY + body)
-    port = free_port(str(tmp_path))
+    """Write the script and run.json, and start the agent. more: of run.json."""
+    script = Path(spec.script)
+    script.write_text(SAY_READY + body)
     run = {
         "schema_version": 1,
         "spec": spec.model_dump(),
         "spec_hash": spec.hash,
         "job": {"id": "test", "attempt": 1, "run_id": "1"},
-        "rendezvous": {"id": tmp_path.name, "host": "127.0.0.1", "port": port},
+        "rendezvous": {"id": script.parent.name, "host": "127.0.0.1", "port": free_port(str(script))},
         "start_directory": str(ROOT),
-        "run_directory": str(tmp_path),
+        "run_directory": str(script.parent),
         "nodes": [node_name()],
         "agents_per_node": 1,
         "max_log_mb_per_node": max_log_mb,
+        **more,
     }
-    write_json(RunDirectory(tmp_path).run, run)
-    arguments = ["--run", str(tmp_path), "--node-rank", "0"]
-    command = [sys.executable, str(AGENT), *arguments]
-    if grace_s is not None:
-        patched = (
-            f"import sys; sys.path.insert(0, {str(AGENT.parent)!r})\n"
-            f"from ddp_ladder.run import agent; agent.GRACE_S = {grace_s}\n"
-            f"import runpy; sys.argv = {['agent.py', *arguments]!r}\n"
-            f"runpy.run_path({str(AGENT)!r}, run_name='__main__')"
-        )
-        command = [sys.executable, "-c", patched]
-    agent = subprocess.Popen(command, env=environment(), start_new_session=True)
-    ranks = [tmp_path / f"ready{k}" for k in range(spec.world_size)]
+    write_json(RunDirectory(script.parent).run, run)
+    argv = [sys.executable, "-c", AGENT, str(grace_s), str(script.parent)]
+    return subprocess.Popen(argv, env=environment(), start_new_session=True)
+
+
+def ready(spec: RunSpec, body: str, **options: Any) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
+    """Start the agent and wait until every rank says that it is ready; return the processes below it, too."""
+    agent = start(spec, body, **options)
+    ranks = [Path(spec.script).parent / f"ready{k}" for k in range(spec.world_size)]
     wait_for(lambda: all(file.exists() and file.read_text() for file in ranks), agent)
-    return agent
+    return agent, psutil.Process(agent.pid).children(recursive=True)
 
 
 def wait_for(condition: Callable[[], bool], agent: subprocess.Popen[bytes]) -> None:
@@ -94,8 +108,8 @@ def wait_for(condition: Callable[[], bool], agent: subprocess.Popen[bytes]) -> N
     pytest.fail(f"not within {TIMEOUT_S} s")
 
 
-def family(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return psutil.Process(agent.pid).children(recursive=True)
+def end_of(spec: RunSpec) -> AgentEnd:
+    return AgentEnd.from_json(read_json(RunDirectory(Path(spec.script).parent).agent_end(Agent(0))))
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
@@ -103,73 +117,74 @@ def assert_gone(processes: list[psutil.Process]) -> None:
     assert alive == []
 
 
-WAIT = "ready(); threading.Event().wait()\n"
-
-
-def test_killed_agent_leaves_no_process(spec: RunSpec, tmp_path: Path) -> None:
-    agent = start(spec.replace(launcher="torchrun"), tmp_path, WAIT)
-    below = family(agent)
+def test_a_killed_agent_leaves_no_process_and_the_head_of_the_log(spec: RunSpec, tmp_path: Path) -> None:
+    body = f"os.write(1, b'the first line\\n')\n{FLOOD}\n{WAIT}"
+    agent, below = ready(spec.replace(launcher="torchrun"), body, max_log_mb=1)
     assert len(below) >= 2
     agent.kill()
     agent.wait()
     assert_gone(below)
+    log = RunDirectory(tmp_path).log
+    assert b"the first line\n" in log.read_bytes()[:1000]
+    assert log.stat().st_size <= 1_000_000
 
 
 def test_sigterm_ends_the_setup_of_the_software(spec: RunSpec, tmp_path: Path) -> None:
     setup = f"cd {shlex.quote(str(tmp_path))}; echo $$ >ready0; echo $$ >ready1; sleep 600"
-    agent = start(spec.replace(setup=setup), tmp_path, "")
-    below = family(agent)
+    agent, below = ready(spec.replace(setup=setup), "")
     assert below != []
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
-    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
-    assert (end["exit_code"], end["signal"], end["error"]) == (-signal.SIGTERM, "SIGTERM", None)
+    end = end_of(spec)
+    assert (end.exit_code, end.signal, end.error) == (-signal.SIGTERM, "SIGTERM", None)
 
 
 def test_an_engine_that_is_missing_is_reported(spec: RunSpec, tmp_path: Path) -> None:
     container = {"image": "a.sif", "engine": "apptainer", "binds": [], "args": []}
-    setup = f"cd {shlex.quote(str(tmp_path))}; echo x >ready0; echo x >ready1; PATH={shlex.quote(str(tmp_path))}"
-    agent = start(spec.replace(setup=setup, container=container), tmp_path, "")
+    agent = start(spec.replace(setup=f"PATH={shlex.quote(str(tmp_path))}", container=container), "")
     assert agent.wait(TIMEOUT_S) == 1
-    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
-    assert end["error"] == "software.container: apptainer cannot be started: No such file or directory"
-    assert end["error"] in RunDirectory(tmp_path).log.read_text()
+    error = end_of(spec).error
+    assert error == "software.container: apptainer cannot be started: No such file or directory"
+    assert error in RunDirectory(tmp_path).log.read_text()
 
 
+# A rank needs time to save its state: until the test has told it as often as it wants.
 SAVE = """
 told = 0
 def save(*_):
     global told
     told += 1
+    (here / f"told{rank}").write_text(str(told))
     if told == 1:
-        threading.Event().wait(2)
-        (here / f'saved{rank}').write_text(str(told))
+        while not (here / "enough").exists():
+            threading.Event().wait(0.01)
+        (here / f"saved{rank}").write_text(str(told))
         sys.exit(75)
 """
 
 
 def saved_when_all_are_told(spec: RunSpec, tmp_path: Path, signum: signal.Signals, times: int = 1) -> set[str]:
     """Signal all processes of a run as Slurm does; return how often each rank was told while it saved its state."""
-    agent = start(spec, tmp_path, SAVE + f"signal.signal({signum.value}, save)\n" + WAIT)
-    below = family(agent)
-    for _ in range(times):
+    agent, below = ready(spec, SAVE + f"signal.signal({signum.value}, save)\n" + WAIT)
+    told = [tmp_path / f"told{k}" for k in range(2)]
+    for time in range(1, times + 1):
         for process in (*below, psutil.Process(agent.pid)):
             process.send_signal(signum)
-        time.sleep(0.3)  # less than a rank needs to save
+        wait_for(lambda: all(file.exists() and int(file.read_text() or 0) >= time for file in told), agent)  # noqa: B023
+    (tmp_path / "enough").touch()
     agent.wait(TIMEOUT_S)
     assert_gone(below)
     return {(tmp_path / f"saved{k}").read_text() for k in range(2)}
 
 
-def test_the_oldest_torchrun_lets_its_ranks_save_their_state(spec: RunSpec, tmp_path: Path) -> None:
-    """``--signal=USR1@120``: torchrun is told too, and passes it on. tests/slurm has the newest."""
-    torchrun = spec.replace(launcher="torchrun", python=str(python_named("oldest")))
-    assert saved_when_all_are_told(torchrun, tmp_path, signal.SIGUSR1) <= {"1", "2"}
-
-
-def test_a_warning_of_the_scheduler_comes_once(spec: RunSpec, tmp_path: Path) -> None:
-    assert saved_when_all_are_told(spec.replace(launcher="srun"), tmp_path, signal.SIGUSR1) == {"1"}
+@pytest.mark.parametrize(("launcher", "told"), [("torchrun", {"1", "2"}), ("srun", {"1"})])
+def test_a_warning_of_the_scheduler_lets_ranks_save_their_state(
+    spec: RunSpec, tmp_path: Path, launcher: str, told: set[str]
+) -> None:
+    """``--signal=USR1@120``: the oldest torchrun passes it on. tests/slurm has the newest."""
+    oldest = spec.replace(launcher=launcher, python=str(python_named("oldest")))
+    assert saved_when_all_are_told(oldest, tmp_path, signal.SIGUSR1) <= told
 
 
 def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_is_left(
@@ -189,97 +204,68 @@ def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_i
     assert not [path for path in directory.nodes.iterdir() if path.is_dir()]
 
 
-def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec, tmp_path: Path) -> None:
-    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT
-    agent = start(spec.replace(launcher="srun"), tmp_path, body, grace_s=1)
-    below = family(agent)
+def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec) -> None:
+    agent, below = ready(spec, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT, grace_s=1)
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
 
 
-def test_one_failing_process_ends_the_others(spec: RunSpec, tmp_path: Path) -> None:
-    # Rank 1 fails once rank 0 is ready: the agent ends the others at once.
-    other_is_ready = (
-        "while not ((here / 'ready0').exists() and (here / 'ready0').read_text()): threading.Event().wait(0.01)"
-    )
-    body = f"if rank == '1':\n    ready()\n    {other_is_ready}\n    sys.exit(3)\n" + WAIT
-    agent = start(spec.replace(launcher="srun"), tmp_path, body)
-    assert agent.wait(TIMEOUT_S) == 3
-    assert not [p for p in psutil.process_iter(["cmdline"]) if spec.script in (p.info["cmdline"] or [])]
-
-
-def test_what_the_script_left_running_is_ended(spec: RunSpec, tmp_path: Path) -> None:
-    """A daemon in a session of its own, as a tensorboard or a data server would be."""
-    body = (
-        "import subprocess\n"
-        "if rank == '0':\n"
-        "    daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-        "    (here / 'daemon').write_text(str(daemon.pid))\n"
-        "ready()\n"
-    )
-    agent = start(spec.replace(launcher="srun"), tmp_path, body)
-    agent.wait(TIMEOUT_S)
-    assert not psutil.pid_exists(int((tmp_path / "daemon").read_text()))
-
-
-def test_output_goes_to_the_log_threads_come_from_the_plan_and_files_are_many(spec: RunSpec, tmp_path: Path) -> None:
-    os.environ["MKL_NUM_THREADS"] = "7"  # as Snakemake sets it for its jobs
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
-    try:
-        # One write for each line: the ranks share the log.
-        body = "seen = [os.environ.get(f'{name}_NUM_THREADS') for name in ('OMP', 'MKL')]\n"
-        body += "import resource; files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
-        body += "sys.stdout.write(f'threads {seen[0]} {seen[1]}, files {files}\\n')\nready()\n"
-        agent = start(spec.replace(launcher="srun"), tmp_path, body)
-        agent.wait(TIMEOUT_S)
-    finally:
-        del os.environ["MKL_NUM_THREADS"]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    wanted = f"threads {spec.threads_per_rank} None, files {min(hard, MOST_OPEN_FILES)}"
-    assert RunDirectory(tmp_path).log.read_text().count(wanted) == 2
-
-
-FLOOD = """
-line = (rank * 99 + "\\n").encode()
-for _ in range(100):
-    os.write(1, line * 1000)  # 10 MB
+def test_a_run_may_open_many_files_and_what_it_left_running_is_ended(spec: RunSpec, tmp_path: Path) -> None:
+    """A daemon in a session of its own, as a tensorboard or a data server would be. The agent began with 1000 files."""
+    body = """
+import resource, subprocess
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+(here / f"left{rank}").write_text(f"{daemon.pid} {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}")
 """
-
-
-def test_of_a_flood_the_head_and_the_tail_are_kept(spec: RunSpec, tmp_path: Path) -> None:
-    # One write for each line: the ranks share the log.
-    body = f"os.write(1, b'the first line\\n'); ready()\n{FLOOD}\nos.write(1, b'the last line\\n')\n"
-    agent = start(spec.replace(launcher="srun"), tmp_path, body, max_log_mb=1)
-    assert agent.wait(TIMEOUT_S) == 0
-    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
-    log = RunDirectory(tmp_path).log.read_bytes()
-    assert log.startswith(b"the first line\n")
-    assert log.endswith(b"\nthe last line\n")
-    assert len(log) <= 1_000_000
-    assert log.count(b"logs.max_mb_per_node is 1 in config.yaml") == 1
-    assert end["log"]["bytes"] > 20_000_000 > end["log"]["left_out_bytes"] > 19_000_000
-
-
-def test_the_head_of_the_log_survives_a_killed_agent(spec: RunSpec, tmp_path: Path) -> None:
-    body = f"os.write(1, b'the first line\\n')\n{FLOOD}\n{WAIT}"
-    agent = start(spec.replace(launcher="srun"), tmp_path, body, max_log_mb=1)
-    agent.kill()
-    agent.wait()
-    log = RunDirectory(tmp_path).log
-    assert log.read_bytes().startswith(b"the first line\n")
-    assert log.stat().st_size <= 1_000_000
+    assert start(spec, body).wait(TIMEOUT_S) == 0
+    for rank in (0, 1):
+        pid, files = map(int, (tmp_path / f"left{rank}").read_text().split())
+        assert not psutil.pid_exists(pid)
+        assert files > 1000
 
 
 def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Path) -> None:
     """/dev/full is a file on a disk that is full."""
     RunDirectory(tmp_path).log.symlink_to("/dev/full")
-    agent = start(spec.replace(launcher="srun"), tmp_path, f"ready()\n{FLOOD}")
-    assert agent.wait(TIMEOUT_S) == 0
-    end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
-    assert end["log"]["lost_bytes"] == end["log"]["bytes"] == 20_000_000
+    assert start(spec, FLOOD).wait(TIMEOUT_S) == 0
     lost = [remark.what for remark in assemble(RunDirectory(tmp_path)).remarks if remark.name == "log"]
     assert lost == [
         "the log is incomplete: 20.0 MB of the output of node 0 could not be written: No space left on device"
     ]
+
+
+# GPUs that cannot exist here are those of a library in place of NVIDIA's. Bit 0x20 is NVML's thermal slowdown by
+# software; the clock is what an A100 falls to.
+HOT = {**A100, "uuid": "GPU-hot", "reasons": 0x20, "sm_mhz": 1065}
+
+
+def test_gpus_of_a_fake_library_that_the_run_may_use_and_one_that_is_throttled(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that trains on CUDA, with the second and the third GPU of its node."""
+    compiled(tmp_path)
+    write_gpus(tmp_path / "gpus", [A100, H100, HOT])
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "gpus"))
+    sampled = spec.replace(gpus_per_node=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": "1,2"})
+    samples = RunDirectory(tmp_path).samples(0)
+    until_sampled = f"while Path({str(samples)!r}).read_text().count(chr(10)) < 5: threading.Event().wait(0.1)\n"
+    assert start(sampled, until_sampled, monitor={"every_s": 0.2}).wait(TIMEOUT_S) == 0
+
+    end, directory = end_of(spec), RunDirectory(tmp_path)
+    assert end.monitor is not None
+    assert (end.monitor.error, end.monitor.samples >= 4) == (None, True)
+    about = MonitorFile.from_json(read_json(directory.monitor(0)))
+    assert [gpu.name for gpu in about.gpus] == [H100["name"], A100["name"]]
+    assert (about.spec_hash, about.job, about.every_s) == (end.spec_hash, end.job, 0.2)
+    rows = list(csv.DictReader(samples.open()))
+    assert not [name for name in rows[0] if name.startswith("gpu2")]
+    assert {row["gpu0_power_w"] for row in rows} == {"699.81"}
+    assert {(row["gpu0_throttle_reasons"], row["gpu1_throttle_reasons"]) for row in rows} == {("power_cap", "thermal")}
+
+    ranks = tuple(RankUse(rank=k, local_rank=k, node_rank=0, gpu=str(gpu["uuid"])) for k, gpu in enumerate((H100, HOT)))
+    node = node_usage(read_samples(samples, about), timeline(end.launched_at_s, end.ended_at_s, None), ranks)
+    use = RunUse(nodes=(node,), ranks=ranks, simulated=False, on_gpus=True)
+    (hot,) = (each for each in findings(use) if each.kind == "GPU throttled" and "thermal" in each.in_words)
+    assert (hot.node, hot.gpu) == (node_name(), 1)

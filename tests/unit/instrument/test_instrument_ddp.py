@@ -155,8 +155,6 @@ def test_end_records(both: Both) -> None:
         assert record["steps"]["sha256"] == hashlib.sha256(csv).hexdigest()
         assert record["device"]["id"] == f"cpu:{record['pid']}"
         assert record["not_measured"] == []
-        assert record["loss"]["samples"] >= 12
-        assert record["loss"]["not_finite_steps"] == []
         assert record["loader"] == {
             "batch_size": 32,
             "num_workers": 0,

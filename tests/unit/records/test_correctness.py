@@ -85,23 +85,6 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     assert failure_of(run).verdict == "the training diverged"
 
 
-@pytest.mark.parametrize(
-    ("first", "verdict", "next_step"),
-    [
-        (1, "the loss was not finite before the first update", "look for nan or infinite values in the first batch"),
-        (12, "the training diverged", "lower the learning rate"),
-    ],
-)
-def test_a_loss_that_was_never_finite_has_nothing_to_do_with_the_learning_rate(
-    run: RunDirectory, first: int, verdict: str, next_step: str
-) -> None:
-    on_both(run, loss={"samples": 9, "first": None, "last": None, "last_step": 60, "not_finite_steps": [first, 60]})
-    found = failure_of(run)
-    assert f"first seen at step {first}" in found.why
-    assert found.verdict == verdict
-    assert found.next.startswith(next_step)
-
-
 def test_samples_tell_whether_the_ranks_share_data(run: RunDirectory) -> None:
     on_both(run, first_samples=["0123"] * 8)  # constant ones tell nothing
     (remark,) = remarks(run)

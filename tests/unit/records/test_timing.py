@@ -23,7 +23,7 @@ from ddp_ladder.records.timing import (
     startup_of,
 )
 from make_records import make_rank, make_spec
-from make_runs import edit, reassemble, write_run, write_steps
+from make_runs import edit, write_run, write_steps
 
 NO_WARMUP = Warmup(0, True)
 
@@ -172,34 +172,6 @@ def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> N
         "1,234,567 bytes of the output are not in the log",
     )
     assert "logs.max_mb_per_node" in record.failure.next
-
-
-@pytest.mark.parametrize(
-    ("printed", "said", "advice"),
-    [
-        ((5000, 5000, 1000, 1030, 1100), "", ""),  # the first ones are the warm-up's
-        ((1280,), "the script prints 1,280 samples/s (median of 1 line after the warm-up), and 1,022 were counted",
-         "several optimizer steps per iteration"),
-        ((256,) * 9, "256 samples/s (median of 5 lines after the warm-up), and 1,022 were counted on 4 ranks",
-         "the rate of one rank"),
-        ((), "not compared with what was counted: workload.throughput_regex (throughput", "correct it"),
-    ],
-)  # fmt: skip
-def test_the_scripts_own_word_is_compared_with_what_was_counted(
-    tmp_path: Path, printed: tuple[float, ...], said: str, advice: str
-) -> None:
-    run = write_run(tmp_path, make_spec("1x4", throughput_regex=PATTERN), 1024.0)
-    run.log.write_text("".join(f"throughput: {rate} samples/s\n" for rate in printed))
-    record = reassemble(run)
-    assert record.status == "ok"
-    assert record.throughput is not None
-    assert record.throughput.source == "counted"
-    assert record.throughput.samples_per_s == pytest.approx(1024, rel=0.01)
-    found = [remark for remark in record.remarks if remark.name == "printed throughput"]
-    assert len(found) == bool(said)
-    if said:
-        assert said in found[0].what
-        assert advice in found[0].next
 
 
 # The start-up's parts, of one rank

@@ -121,22 +121,12 @@ def test_a_run_whose_record_cannot_be_used_is_named(results: Path, damage: Damag
     assert len(found.records) == 11
 
 
-BESIDE: dict[str, tuple[Damage, str, str]] = {
-    "preflight: damaged": (write("preflight/1x2.json", b"{"), "preflight/1x2.json", "not JSON"),
-    "gate: damaged": (write("gates/stage2.json", b"{"), "gates/stage2.json", "not JSON"),
-}
-"""Damage to a file beside the runs, its path, and what is said of it."""
-
-
-@pytest.mark.parametrize(("damage", "path", "why"), BESIDE.values(), ids=BESIDE)
-def test_a_file_beside_the_runs_that_cannot_be_read_is_named(
-    results: Path, damage: Damage, path: str, why: str
-) -> None:
-    damage(results)
+def test_a_preflight_that_cannot_be_read_is_named(results: Path) -> None:
+    write("preflight/1x2.json", b"{")(results)
     found = read(results)
     (warning,) = found.warnings
-    assert warning.startswith(str(results / path))
-    assert why in warning
+    assert warning.startswith(str(results / "preflight/1x2.json"))
+    assert "not JSON" in warning
     assert "Next: " in warning
     assert found.counts == "12 runs are planned: 12 ok"
 
@@ -156,10 +146,9 @@ def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, st
 
 
 def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in ("machine/1x2/node0/machine.json", "forecast/stage2.json", "jobs/1x2/77.json"):
+    for path in ("machine/1x2/node0/machine.json", "forecast/stage2.json", "jobs/1x2/77.json", "gates/stage2.json"):
         write(path, b"{")(results)
-    for name in ("preflight: damaged", "gate: damaged"):
-        BESIDE[name][0](results)
+    write("preflight/1x2.json", b"{")(results)
     LEFT_OUT["record: NaN"][0](results)
     remove("runs/gloo/weak/1x2/r1/record.json", "runs/gloo/weak/1x2/r1/run.json", "runs/gloo/weak/2x1")(results)
     write("runs/a\nb\x1b[31m<b>/weak/1x1/r1/record.json", b"{}")(results)
@@ -167,7 +156,7 @@ def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture
     counted = "8 ok, 1 left out, without a usable record, 1 begun, without a record, 2 not run"
     assert f"12 runs are planned: {counted}." in page
     assert f"12 runs are planned: {counted}\n" in printed
-    for path in ("preflight/1x2.json", "gates/stage2.json", RUN):
+    for path in ("preflight/1x2.json", RUN):
         assert path in printed
         assert path in page
     assert "1 run begun, without a record: gloo/weak/1x2/r1" in page

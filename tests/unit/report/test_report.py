@@ -49,7 +49,6 @@ FILES = [
     "index.html",
     "scaling.md",
     "proposal.md",
-    "proposal.tex",
     "runs.csv",
     "scaling.csv",
     "throughput.svg",
@@ -163,7 +162,7 @@ def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> Non
     files = write_report(tmp_path, results, TODAY)
     several = "two variants" in case
     assert [path.name for path in files if path.stem != "comparison"] == FILES
-    assert [path.suffix for path in files if path.stem == "comparison"] == [".md", ".csv", ".svg", ".png"] * several
+    assert [path.suffix for path in files if path.stem == "comparison"] == [".md", ".csv"] * several
     for path in files:
         assert path.parent == tmp_path / "report"
         if path.suffix == ".svg":
@@ -378,8 +377,8 @@ def test_of_many_variants_one_table_is_open_and_seven_series_have_a_colour(tmp_p
     for each in (page, text):
         assert "<summary>Weak scaling, variant v18<" in each
     assert text.count("<details>") == text.count("</details>") >= 20
-    shown = re.findall(r'src="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text + files["comparison.md"])
-    assert set(shown) == {"throughput.png", "efficiency.png", "comparison.png", "attribution.png"}
+    shown = re.findall(r'src="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text)
+    assert set(shown) == {"throughput.png", "efficiency.png", "attribution.png"}
     assert all((tmp_path / "report" / name).is_file() for name in shown)
     shown = looks(scale_points(specs, {})).values()
     assert (len({colour for colour, _ in shown}), len({marker for _, marker in shown})) == (8, 8)
@@ -525,11 +524,11 @@ def test_a_ladder_that_starts_above_one_gpu_is_not_compared_with_one(tmp_path: P
     gates = {stage: Verdict.from_json(make_gate(stage)) for stage in ("stage1", "stage2", "stage3")}
     files = written(tmp_path, LadderResults(make_plan_of(specs), records_by_name(records), gates, ()))
     page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<script.*?</script>", "", files["index.html"], flags=re.DOTALL)
-    texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md", "proposal.tex")}}
+    texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md")}}
     for name, text in texts.items():
         words = " ".join(re.sub("<[^>]*>", "", text).split())
         for wrong in ("1x1", "against one GPU", "than one GPU", "x one GPU", "Stage 1 is one GPU"):
-            if name == "proposal.tex" or wrong not in words:
+            if wrong not in words:
                 continue
             place = words.index(wrong)
             raise AssertionError(f"{name}: {words[place - 80 : place + 80]}")

@@ -113,8 +113,9 @@ def test_the_logs_of_a_node_share_its_limit_with_their_copies(tmp_path: Path) ->
         spec = make_spec(scale, launcher="srun" if agents_per_node == 2 else "torchrun")
         directory = write_run(tmp_path, spec, agents_per_node=agents_per_node)
         run = read_run_file(directory)
-        shares = [log_of_agent(directory, run, agent).max_bytes for agent in run.all_agents]
-        assert sum(shares) * copies == 100_000_000 * len(run.nodes)
+        logs = [log_of_agent(directory, run, agent) for agent in run.all_agents]
+        assert sum(log.max_bytes for log in logs) * copies == 100_000_000 * len(run.nodes)
+        assert {log.limit for log in logs} == {"logs.max_mb_per_node is 100 in config.yaml"}
 
 
 def test_nccls_logs_are_removed_if_empty_and_cut_if_long(tmp_path: Path) -> None:

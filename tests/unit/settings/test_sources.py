@@ -41,15 +41,6 @@ def test_two_config_files_are_refused(files: list[str | Path], overrides: dict[s
     )
 
 
-def test_the_folders_to_compare_are_no_override() -> None:
-    several = read_sources([], {"compare": ["old/results", "~/results"], "repeats": 1})
-    assert several.compared_folders == ("old/results", str(Path.home() / "results"))
-    assert several.overrides == {"repeats": 1}
-    assert read_sources([], {"compare": "one"}).compared_folders == ("one",)
-    assert read_sources([], {"compare": None}).compared_folders == ()
-    assert module_sources({"workload": {}, "compare": ["a", 2026]}).compared_folders == ("a", "2026")
-
-
 def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(tmp_path: Path) -> None:
     config, cluster, overlay = (tmp_path / f"{name}.yaml" for name in ("config", "cluster", "overlay"))
     config.write_text(

@@ -25,11 +25,10 @@ from ddp_ladder_instrument.batches import NEVER, BackwardPasses, Loop, Phases, S
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaTimeline, Mark, Segment
 
-TICK_INTERVAL_S = 0.25
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
 EARLY_STEPS = 12
-"""The tick runs at each of the first steps: some of what it looks for happens only there."""
+"""Batches of these steps are looked at as a whole."""
 
 
 class OptimizerSteps:
@@ -234,7 +233,6 @@ class StepClock:
 
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     on_elsewhere: called after a step for which another thread drew the batches.
-    on_tick: called at a step's end, every TICK_INTERVAL_S.
     read_times: called after step ``read_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     """
@@ -248,7 +246,6 @@ class StepClock:
         self.batches = StepBatches(self.table, self.phases, self.backwards, samples_per_step)
         self.grad_enabled: Callable[[], bool] = lambda: True
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
-        self.on_tick: Callable[[], None] = lambda: None
         self.read_at = NEVER
         self.read_times: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
@@ -256,7 +253,6 @@ class StepClock:
         self.drawn_elsewhere = False  # another thread draws from a pass, unseen
         self.on_elsewhere: Callable[[], None] = lambda: None
         self._ended = False
-        self._tick_at_s = 0.0
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False  # a backward pass was made before the step that began the last row
 
@@ -308,16 +304,12 @@ class StepClock:
         else:
             self._add_row(loops or batches.drawn_ahead(), now_s, mark)
         batches.end_step()
-        if now_s >= self._tick_at_s or self.table.count >= min(self.read_at, self.check_at):
+        if self.table.count >= min(self.read_at, self.check_at):
             self._call_back(now_s)
 
     def _call_back(self, now_s: float) -> None:
         if self.table.count >= self.read_at:
             self.read_at = self.read_times(self.table.count)
-        if now_s >= self._tick_at_s:
-            if self.table.count > EARLY_STEPS:
-                self._tick_at_s = now_s + TICK_INTERVAL_S
-            self.on_tick()
         # With several optimizers, check only after the last of them has stepped.
         if self.table.count >= self.check_at and self.optimizers.all_stepped:
             self._ended = True  # remains True if the check raises

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import os
 import time
 import weakref
@@ -26,7 +25,8 @@ from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-MOST_LOSSES = 64
+AUTOCAST_STEPS = 3
+"""Autocast regions are watched during the first steps only."""
 
 
 def patch_compiler() -> None:
@@ -171,24 +171,25 @@ def refuse_spawn() -> None:
         patch(importlib.import_module(module), "start_processes", lambda original: start_processes)
 
 
-def watch_autocast(on_dtype: Callable[[torch.dtype], None]) -> Callable[[], None]:
-    """Call ``on_dtype`` for every autocast region entered with gradients on; return a function that stops this."""
+def watch_autocast(on_dtype: Callable[[torch.dtype], None], steps: Callable[[], int]) -> None:
+    """Call ``on_dtype`` for every autocast region entered with gradients on during the first steps.
+
+    steps: returns the number of steps made so far.
+    """
     autocast = torch.amp.autocast_mode.autocast
     original: Callable[..., Any] = autocast.__enter__
 
     @functools.wraps(original)
     def enter(self: Any) -> Any:
         dtype = getattr(self, "fast_dtype", None)
-        if dtype is not None and getattr(self, "_enabled", False) and torch.is_grad_enabled():
+        if steps() >= AUTOCAST_STEPS:
+            if autocast.__enter__ is enter:
+                autocast.__enter__ = original  # type: ignore[method-assign]
+        elif dtype is not None and getattr(self, "_enabled", False) and torch.is_grad_enabled():
             on_dtype(dtype)
         return original(self)
 
-    def stop() -> None:
-        if autocast.__enter__ is enter:
-            autocast.__enter__ = original  # type: ignore[method-assign]
-
     autocast.__enter__ = enter  # type: ignore[method-assign]
-    return stop
 
 
 class Trained:
@@ -234,72 +235,21 @@ def patch_modes(timer: PassTimer, trained: Trained) -> None:
     patch(torch.nn.Module, "train", wrap)
 
 
-class Backwards:
-    """Examines a backward pass when ``wanted`` is set; nothing is read from the device before the end.
+def patch_backward(before: Callable[[], Callable[[], None] | None]) -> None:
+    """Call ``before`` before each backward pass; if it returns a function, that is called after the pass.
 
-    step: returns the number of steps made so far.
-    on_backward: called before each backward pass; if it returns a function, that is called after the pass.
+    Tensor.backward calls torch.autograd.backward too.
     """
+    begin = eager(before)
 
-    def __init__(
-        self,
-        step: Callable[[], int],
-        unmeasured: list[str],
-        on_backward: Callable[[], Callable[[], None] | None] = lambda: None,
-    ) -> None:
-        self.wanted = True
-        self._step = step
-        self._unmeasured = unmeasured
-        self._on_backward = on_backward
-        self._losses: list[tuple[int, torch.Tensor]] = []
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            after = begin()
+            result = original(*args, **kwargs)
+            if after is not None:
+                after()
+            return result
 
-    def install(self) -> None:
-        """Patch torch.autograd.backward, which Tensor.backward calls too."""
+        return backward
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            look, on_backward = eager(self._look), eager(self._on_backward)
-
-            def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-                if self.wanted:
-                    self.wanted = False
-                    look(tensors)
-                after = on_backward()
-                result = original(tensors, *args, **kwargs)
-                if after is not None:
-                    after()
-                return result
-
-            return backward
-
-        patch(torch.autograd, "backward", wrap)
-
-    def _look(self, tensors: Any) -> None:
-        loss = tensors[0] if isinstance(tensors, Sequence) and len(tensors) else tensors
-        if not isinstance(loss, torch.Tensor) or (loss.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return
-        try:
-            if loss.numel() == 1:
-                # A copy: the script, or the next replay of a CUDA graph, may overwrite the loss itself.
-                with torch.no_grad():
-                    self._losses.append((self._step() + 1, loss.detach().clone()))
-                if len(self._losses) > MOST_LOSSES:
-                    del self._losses[1::2]
-        except Exception as error:
-            self._unmeasured.append(f"loss: {type(error).__name__}: {error}")
-
-    def losses(self) -> dict[str, Any] | None:
-        """Return the record's ``loss``; steps count from 1. None when no backward pass was seen."""
-        if not self._losses:
-            return None
-        values = [(step, float(loss)) for step, loss in self._losses]
-        return {
-            "samples": len(values),
-            "first": _finite(values[0][1]),
-            "last": _finite(values[-1][1]),
-            "last_step": values[-1][0],
-            "not_finite_steps": [step for step, value in values if not math.isfinite(value)],
-        }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    patch(torch.autograd, "backward", wrap)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,14 +11,10 @@ from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
-from ddp_ladder_instrument.hooks import Backwards
-from ddp_ladder_instrument.program import LastStep
 from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
 
-AUTOCAST_STEPS = 3
-"""Autocast regions are watched during the first steps only."""
 ELSEWHERE = "samples, data_wait_s: not counted, because another thread draws the batches: set workload.samples_per_step"
 
 
@@ -34,16 +29,13 @@ class TorchObserver:
         self.world = RankFacts()
         self.ddp = DdpTimings(clock.table, run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
-        self.backwards = Backwards(lambda: clock.table.count, not_measured, clock.before_backward)
         self.loader = TrainingLoader()
         self.workers = loader_hooks.WorkerTimes()
-        self.last_step = LastStep()
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
         self.process_group_s: float | None = None
         self._trained = hooks.Trained(clock.optimizers.known)
-        self._stop_watching: Callable[[], None] | None = None
 
     def install(self) -> None:
         """Install the hooks on torch."""
@@ -56,7 +48,6 @@ class TorchObserver:
         clock.optimizers.on_new = self._on_optimizer
         clock.on_batch = self._on_batch
         clock.batches.on_loop = self._on_loop
-        clock.on_tick = self._on_tick
         clock.read_times = self.ddp.read
         clock.on_elsewhere = self._on_elsewhere
         clock.check_limits = self._limits.check
@@ -69,15 +60,13 @@ class TorchObserver:
         patch("worker_batch_s", loader_hooks.patch_workers)
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
-        patch("loss", self.backwards.install)
+        patch("backward passes", lambda: hooks.patch_backward(clock.before_backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", clock.phases.add_save))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replay))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
-        self._stop_watching = self._not_measured.attempt(
-            "autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast)
-        )
+        patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: clock.table.count))
 
     def _on_process_group(self, took_s: float) -> None:
         step = self._clock.table.count
@@ -98,7 +87,6 @@ class TorchObserver:
         self.world.observe()
         self._use_device(self.kept.add_optimizer(optimizer))
         self._trained.forget()
-        self.last_step.note()
 
     def _use_device(self, named: Named) -> None:
         """Use the device of these parameters for the timing, unless one is set."""
@@ -124,15 +112,6 @@ class TorchObserver:
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
-    def _on_tick(self) -> None:
-        self.last_step.note()
-        if self._limits.ended_by is not None:  # what follows is not measured
-            return
-        if self._stop_watching is not None and self._clock.table.count >= AUTOCAST_STEPS:
-            self._stop_watching()
-            self._stop_watching = None
-        self.backwards.wanted = True
-
     def facts(self, device_answers: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the record's fields on torch, and those of its fingerprint.
 
@@ -154,7 +133,6 @@ class TorchObserver:
             "loader": self.loader.facts,
             "worker_batch_s": self.workers.batch_s(),
             "first_samples": self.loader.first_samples,
-            "loss": attempt("loss", self.backwards.losses) if can_read else None,
         }
         if on_cuda:
             record["peak_memory_bytes"] = attempt(

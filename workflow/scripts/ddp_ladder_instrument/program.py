@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import ctypes
 import hashlib
 import io
-import linecache
-import math
 import os
 import runpy
 import signal
@@ -16,12 +13,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 
 from ddp_ladder_instrument.files import chain_of, one_line
 
 PR_SET_PDEATHSIG = 1
-LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def die_with_parent() -> bool:
@@ -168,7 +164,7 @@ def _without(trace: TracebackType | None, own: tuple[str, ...]) -> TracebackType
 class ProgramEnd:
     """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``).
 
-    after_training: it failed, but only after the limit, or after all loops that made steps.
+    after_training: it failed, but only after the limit.
     """
 
     def __init__(self) -> None:
@@ -196,63 +192,3 @@ def exit_code(error: BaseException | None) -> int:
     if error.code is None:
         return 0
     return error.code & 0xFF if isinstance(error.code, int) else 1
-
-
-class LastStep:
-    """The calls that led to a late optimizer step, innermost first: code and line.
-
-    An exception after the loops spoils no figure: all planned steps were made. One in a loop that made steps (a
-    validation between two epochs) may have cut the training short, even if no step would have followed.
-    """
-
-    def __init__(self) -> None:
-        self._calls: list[tuple[CodeType, int]] = []
-
-    def note(self) -> None:
-        """Note the calls that led to this optimizer step; not at each step, as all of a loop tell the same."""
-        frame, calls = sys._getframe(1), []
-        while frame is not None:
-            calls.append((frame.f_code, frame.f_lineno))
-            frame = frame.f_back  # type: ignore[assignment]
-        self._calls = calls
-
-    def loops_were_over(self, error: BaseException) -> bool:
-        """Return True if no loop that made the last step was running when this was raised, nor what led to it."""
-        steps = self._calls[::-1]
-        if error.__traceback__ is None or error.__traceback__.tb_frame.f_code not in (code for code, _ in steps):
-            return False
-        return all(_after_loops(steps, one.__traceback__) for one in chain_of(error))
-
-
-def _after_loops(steps: list[tuple[CodeType, int]], trace: TracebackType | None) -> bool:
-    """Compare a step's calls with a traceback, both outermost first, as far as they are the same calls.
-
-    What was caught in a function that is none of the step's calls interrupted none of its loops.
-    """
-    place = next((k for k, (code, _) in enumerate(steps) if trace and code is trace.tb_frame.f_code), len(steps))
-    for code, step_line in steps[place:]:
-        if trace is None or trace.tb_frame.f_code is not code:
-            break
-        if trace.tb_lineno <= _end_of_loops(code, step_line):
-            return False
-        if trace.tb_lineno != step_line:
-            break
-        trace = trace.tb_next
-    return True
-
-
-def _end_of_loops(code: CodeType, line: int) -> float:
-    """Return the last line of the outermost loop of a function around a line; 0 if there is none.
-
-    From the source, as compilers move parts of a loop behind its end; infinite if it cannot be read, but for the
-    interpreter's own part in starting a module.
-    """
-    if code.co_filename.startswith("<frozen"):
-        return 0
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
-    except (SyntaxError, ValueError):
-        return math.inf
-    around = [node for node in nodes if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)]
-    return max((node.end_lineno or 0 for node in around), default=0) if source else math.inf

@@ -1,9 +1,8 @@
-"""Comparison of throughputs: of variants with the default, in pairs of runs, and of the same code in two folders. Pure.
+"""Comparison of the variants' throughputs with the default's, in pairs of runs. Pure.
 
 A scale's job runs all variants of a repeat after each other, on the same nodes. What slows down both runs of such a
 pair, such as a hot node or other jobs, cancels in their ratio: the interval is Student's t on the logarithms of the
-pairs' ratios. Runs of two folders of results are of other jobs: their interval is Welch's, on the logarithms of the
-throughputs.
+pairs' ratios.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.gates.groups import Good, Group, Groups, groups_of, with_one_statistic
-from ddp_ladder.gates.interval import LogMean, Variance, ends
+from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
+from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import distinct_words, must_match
@@ -23,16 +22,21 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
-LEAST_REPEATS = 2  # a single pair shows no scatter
 REFERENCE, FASTER, SLOWER, NO_DIFFERENCE = "reference", "faster", "slower", "not beyond chance"
 WITHHELD = "withheld: one repeat"
 NOT_RUN = "not run"
-MOST_NAMED, MOST_FIELDS = 3, 6
+MOST_NAMED = 3
 SETTINGS = (
     "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
     "max_steps", "max_seconds",
 )  # fmt: skip
 """Fields of a spec, beside those of the fingerprint, that may explain another speed."""
+HOW_TO_READ = (
+    "Ratios are of throughput, variant / default, of runs of the same repeat in one job on the same nodes; their "
+    "geometric mean, with a 95 % interval (Student's t over the pairs). The chance of any wrong “faster” or “slower” "
+    "at a mode and scale is at most 5 % (Holm): of many intervals, some miss 1 by chance, and “not beyond chance” does "
+    "not say that both are equally fast."
+)
 
 
 @dataclass(frozen=True)
@@ -40,38 +44,23 @@ class Ratio:
     """A ratio of throughputs: the geometric mean over repeats.
 
     low, high: of the 95 % interval; None: withheld. p: the probability of a ratio as far from 1, if it is 1 in truth.
-    repeats: pairs, or those of the side that has fewer.
     """
 
     value: float
     low: float | None
     high: float | None
     p: float | None
-    repeats: int
 
 
 def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
     """Return the ratio of throughputs, the runs of one repeat at the same place of both. They are positive."""
     ratios = [one / other for one, other in zip(here, reference, strict=True)]
     log = LogMean.of(ratios)
-    return _ratio(log.mean, log.shown, len(ratios))
-
-
-def unpaired(here: LogMean, reference: LogMean, repeats: int) -> Ratio:
-    """Return the ratio of two figures of different jobs, whose usual difference is in its interval.
-
-    repeats: of the side that has fewer.
-    """
-    log = here.over(reference)
-    return _ratio(log.mean, log.of_any_job, repeats)
-
-
-def _ratio(mean: float, variance: Variance | None, repeats: int) -> Ratio:
-    value = math.exp(mean)
-    if repeats < LEAST_REPEATS or variance is None:
-        return Ratio(value, None, None, None, repeats)
-    low, high = ends(mean, variance, value)
-    return Ratio(value, low, high, _probability(mean, variance), repeats)
+    value = math.exp(log.mean)
+    if log.shown is None:  # a single pair shows no scatter
+        return Ratio(value, None, None, None)
+    low, high = log.interval(value)
+    return Ratio(value, low, high, _probability(log.mean, log.shown))
 
 
 def _probability(mean: float, variance: Variance) -> float:
@@ -100,10 +89,10 @@ def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class Compared:
-    """A variant at one mode and scale, against its reference.
+    """A variant at one mode and scale, against the default.
 
-    found: the verdict in words, or why there is no ratio. unlike: what differs: settings of the variant, and what else
-    may explain another speed.
+    found: the verdict in words, or why there is no ratio. repeats: pairs, or good runs if there is no ratio.
+    unlike: what differs: settings of the variant, and what else may explain another speed.
     """
 
     name: str
@@ -140,15 +129,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Panels in the order of the plan. reference: what everything is compared with, in words.
-
-    missing: what only one of the folders has.
-    """
+    """Panels in the order of the plan."""
 
     panels: tuple[Panel, ...]
-    reference: str
-    is_paired: bool
-    missing: tuple[str, ...] = ()
 
     @property
     def decisive(self) -> tuple[Panel, ...]:
@@ -182,14 +165,15 @@ def _speed(row: Compared) -> float:
 
 def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``."""
-    (groups,) = with_one_statistic([_groups(plan, records)], lambda group: group.first.mode)
+    runs = [run for run in plan.runs if not run.is_plain]
+    every = groups_of(runs, records, plan.may_differ, plan.gates)
+    groups = with_one_statistic(every, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
         reference = next((group for group in own if group.first.variant == REFERENCE_VARIANT), None)
-        rows = tuple(_compared(group, reference, REFERENCE_VARIANT, in_pairs=True) for group in own)
-        panels.append(_panel(mode, scale, rows))
-    return Comparison(tuple(panels), REFERENCE_VARIANT, is_paired=True)
+        panels.append(_panel(mode, scale, tuple(_compared(group, reference) for group in own)))
+    return Comparison(tuple(panels))
 
 
 def _measured(group: Group) -> Compared:
@@ -205,29 +189,25 @@ def _measured(group: Group) -> Compared:
     return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s)
 
 
-def _compared(group: Group, reference: Group | None, of: str, *, in_pairs: bool) -> Compared:
-    """Return a row with its ratio to the reference, or why there is none. of: the reference in words."""
+def _compared(group: Group, reference: Group | None) -> Compared:
+    """Return a row with its ratio to the default, or why there is none."""
     row = _measured(group)
     if row.found or group is reference:
         return replace(row, found=row.found or REFERENCE)
     if reference is None or not reference.good:
-        return replace(row, found=f"{of} {_measured(reference).found if reference else NOT_RUN}")
-    first, second, repeats = reference.good[0], group.good[0], min(len(group.good), len(reference.good))
-    ratio, rate, notes = unpaired(group.log_rate, reference.log_rate, repeats), reference.samples_per_s, row.notes
-    if in_pairs:
-        pairs = _pairs(group, reference)
-        if not pairs:
-            return replace(row, found=f"no repeat of both this and {of} succeeded")
-        here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
-        ratio, rate, (second, first) = paired(here, there), median(there), pairs[0]
-        notes = (*notes, *_notes(pairs, group))
+        return replace(row, found=f"{REFERENCE_VARIANT} {_measured(reference).found if reference else NOT_RUN}")
+    pairs = _pairs(group, reference)
+    if not pairs:
+        return replace(row, found=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
+    here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
+    second, first = pairs[0]
     return replace(
         row,
-        repeats=ratio.repeats,
-        ratio=ratio,
-        reference_samples_per_s=rate,
+        repeats=len(pairs),
+        ratio=paired(here, there),
+        reference_samples_per_s=median(there),
         unlike=_unlike(first.record, second.record),
-        notes=notes,
+        notes=(*row.notes, *_notes(pairs, group)),
     )
 
 
@@ -247,39 +227,6 @@ def _notes(pairs: Sequence[tuple[Good, Good]], group: Group) -> Iterator[str]:
 def _where(run: Good) -> tuple[str | None, frozenset[str]]:
     job = run.record.job
     return (job.id if job else None), frozenset(run.record.world.hosts)
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder of results. name: as the user wrote it."""
-
-    name: str
-    plan: Plan
-    records: Mapping[str, Record]
-    warnings: tuple[str, ...] = ()
-
-
-def compare_results(before: Folder, after: Folder) -> Comparison:
-    """Return each variant, mode and scale that both folders have: the second one's over the first one's."""
-    both = [_groups(each.plan, each.records) for each in (before, after)]
-    there, here = with_one_statistic(both, lambda group: group.first.mode)
-    panels = []
-    for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in here):
-        if shared := [key for key in there if (key[0], key[2]) == (mode, scale) and key in here]:
-            rows = tuple(_compared(here[key], there[key], f"in {before.name}:", in_pairs=False) for key in shared)
-            panels.append(_panel(mode, scale, rows))
-    missing = (*_missing(before.name, there, here), *_missing(after.name, here, there))
-    return Comparison(tuple(panels), before.name, is_paired=False, missing=missing)
-
-
-def _groups(plan: Plan, records: Mapping[str, Record]) -> Groups:
-    runs = [run for run in plan.runs if not run.is_plain]
-    return groups_of(runs, records, plan.may_differ, plan.gates)
-
-
-def _missing(name: str, own: Groups, others: Groups) -> list[str]:
-    keys = [f"{variant} {mode} {scale}" for mode, variant, scale in own if (mode, variant, scale) not in others]
-    return [f"only in {name}: {in_short(keys, 8)}"] if keys else []
 
 
 def _unlike(reference: Record, here: Record) -> tuple[str, ...]:
@@ -319,11 +266,11 @@ def number(value: float) -> str:
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    found = [line for panel in comparison.decisive for line in _found_in(panel, comparison)]
+    found = [line for panel in comparison.decisive for line in _found_in(panel)]
     if not found:
         every = [row.found for panel in comparison.panels for row in panel.rows]
         reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
-        found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED]) or 'no scale is in both'}.")
+        found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED])}.")
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
     absent = [name for name, row in rows if row.found == NOT_RUN]
     failed = [
@@ -338,10 +285,10 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _found_in(panel: Panel, comparison: Comparison) -> Iterator[str]:
+def _found_in(panel: Panel) -> Iterator[str]:
     words = {
-        FASTER: f"faster than {comparison.reference}",
-        SLOWER: f"slower than {comparison.reference}",
+        FASTER: f"faster than {REFERENCE_VARIANT}",
+        SLOWER: f"slower than {REFERENCE_VARIANT}",
         NO_DIFFERENCE: "not beyond chance",
         WITHHELD: "no interval, as one repeat shows no scatter",
     }
@@ -349,21 +296,3 @@ def _found_in(panel: Panel, comparison: Comparison) -> Iterator[str]:
         named = [f"{row.name} {ratio_text(row.ratio)}" for row in panel.compared if row.found == found and row.ratio]
         if named:
             yield f"At {panel.place}, {text}: {in_short(named, MOST_NAMED)}."
-    if not comparison.is_paired:
-        fields = list(dict.fromkeys(each for row in panel.compared for each in row.unlike))
-        yield f"What differs: {in_short(fields, MOST_FIELDS)}." if fields else "No recorded field differs."
-
-
-def how_to_read(comparison: Comparison) -> str:
-    """Return what ratios, intervals and verdicts mean."""
-    kind = (
-        "Ratios are of throughput, variant / default, of runs of the same repeat in one job on the same nodes; their "
-        "geometric mean, with a 95 % interval (Student's t over the pairs)."
-        if comparison.is_paired
-        else f"Ratios are of throughput, over that in {comparison.reference}, of runs in other jobs; with a 95 % "
-        "interval (Welch's, over repeats)."
-    )
-    return (
-        f"{kind} The chance of any wrong “faster” or “slower” at a mode and scale is at most 5 % (Holm): of many "
-        "intervals, some miss 1 by chance, and “not beyond chance” does not say that both are equally fast."
-    )

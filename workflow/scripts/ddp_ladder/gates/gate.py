@@ -1,6 +1,6 @@
 """The gate: the judgement of a stage on its records. Sanity first (did it work), then performance (how well).
 
-Every user of a gate judges it again: a gate file is evidence only while its records give the same verdict.
+Every user of a gate judges it again: a gate file says that a stage was judged, its records say how.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.common.files import read_json, sha256, write_json, writing
+from ddp_ladder.common.files import sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.repeats import next_repeat, not_known
@@ -22,7 +22,6 @@ from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.jobs import read_job_end
 
 SCHEMA_VERSION = 1
-JUDGE_AGAIN = "start snakemake again: the gate is judged again"
 
 
 def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None) -> Verdict:
@@ -171,31 +170,11 @@ def require_open_gate(plan: Plan, stage: str, results: Path) -> Verdict:
 
     Raises UserError otherwise.
     """
-    verdict = judge(plan, stage, results)
-    problem = gate_file_problem(verdict, results / "gates")
-    opened = gate_files(results / "gates", stage)[0]
-    if problem is None and not verdict.is_open:
-        problem = Problem(str(opened), f"the gate of {stage} is closed", verdict.why, verdict.wanted, verdict.next)
-    if problem is None and not opened.exists():
-        problem = Problem(str(opened), "there is no evidence of an open gate", next=JUDGE_AGAIN)
-    if problem is not None:
-        raise UserError(problem)
+    verdict, opened = judge(plan, stage, results), gate_files(results / "gates", stage)[0]
+    if not verdict.is_open:
+        what = f"the gate of {stage} is closed"
+        raise UserError(Problem(str(opened), what, verdict.why, verdict.wanted, verdict.next))
+    if not opened.exists():
+        again = "start snakemake again: the gate is judged again"
+        raise UserError(Problem(str(opened), "there is no evidence of an open gate", next=again))
     return verdict
-
-
-def gate_file_problem(verdict: Verdict, gates: Path) -> Problem | None:
-    """Return how the files of a gate contradict its present verdict; None if they agree or there are none."""
-    opened, closed = gate_files(gates, verdict.stage)
-    there = [file for file in (opened, closed) if file.exists()]
-    if not there:
-        return None
-    try:
-        gate = Verdict.from_json(read_json(there[0]))
-    except (OSError, ValueError) as error:
-        return Problem(str(there[0]), "this is not a complete gate file", str(error), next=JUDGE_AGAIN)
-    agrees = (gate.stage, gate.verdict, gate.records) == (verdict.stage, verdict.verdict, verdict.records)
-    if agrees and there == [opened if verdict.is_open else closed]:
-        return None
-    now = "open" if verdict.is_open else f"closed: {verdict.why}"
-    found = f"{gate.stage} {gate.verdict} in the file; judged again, the gate of {verdict.stage} is {now}"
-    return Problem(str(there[0]), "this is not what the records give now", found, next=JUDGE_AGAIN)

@@ -179,19 +179,16 @@ def _group(
     )
 
 
-def with_one_statistic(several: Sequence[Groups], alike: Callable[[Group], Hashable]) -> list[Groups]:
+def with_one_statistic(groups: Groups, alike: Callable[[Group], Hashable]) -> Groups:
     """Give all groups that are compared one statistic: samples / time if any of them needs it.
 
     alike: what the groups that are compared with each other have in common.
     """
-    needed = {alike(group) for groups in several for group in groups.values() if group.needs_samples_per_time}
-    return [
-        {
-            key: replace(group, statistic=SAMPLES_PER_TIME) if alike(group) in needed else group
-            for key, group in groups.items()
-        }
-        for groups in several
-    ]
+    needed = {alike(group) for group in groups.values() if group.needs_samples_per_time}
+    return {
+        key: replace(group, statistic=SAMPLES_PER_TIME) if alike(group) in needed else group
+        for key, group in groups.items()
+    }
 
 
 def series_of(group: Group) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def not_known(
     first = plan.job(plan.first_scale)
     specs = {run.name: run for one in (first, job) for run in (*one.runs, *one.more)}
     every = groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates)
-    (groups,) = with_one_statistic([every], series_of)
+    groups = with_one_statistic(every, series_of)
     here = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
     return tuple(found for group in here if (found := _unknown(plan, job, group, groups)))
 

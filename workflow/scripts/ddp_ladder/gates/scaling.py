@@ -90,7 +90,7 @@ def scale_points(
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     gates: by stage; a stage that is left out has the usual difference between jobs.
     """
-    (groups,) = with_one_statistic([groups_of(runs, records, may_differ, gates)], series_of)
+    groups = with_one_statistic(groups_of(runs, records, may_differ, gates), series_of)
     return tuple(_point(group, groups) for group in groups.values())
 
 

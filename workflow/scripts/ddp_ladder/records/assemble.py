@@ -21,7 +21,6 @@ from ddp_ladder.records.raw_models import Parameters, RankFacts
 from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Rank, Record, Remark, Throughput, Timing, World
 from ddp_ladder.records.statistic import Warmup, find_warmup, median
 from ddp_ladder.records.timing import (
-    compare_with_log,
     data_wait_fraction,
     log_figures,
     measure,
@@ -158,7 +157,7 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
         warmup,
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
-        max(0.0, ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0)),
+        ended.wall_s,
         max(trained) if len(trained) == len(ranks) else None,
         weakest(rank.end.source for rank in ranks),
     )
@@ -171,6 +170,5 @@ def _remarks(
     if throughput is not None and throughput.source != "log":
         steps = [(rank.steps, rank.end.phases) for rank in raw.ranks.values()]
         yield from remark_on_loop(throughput.samples_per_s, steps, warmup.steps)
-        yield from compare_with_log(raw.spec, throughput.samples_per_s, raw.directory.log)
     if all(each.check.ok for each in found):
         yield from after_training(raw, found)

@@ -23,13 +23,8 @@ MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share no
 
 DIVERGED = (
     "lower the learning rate ({lr} grows with the global batch by workload.lr_rule; a longer warm-up helps), use "
-    "GradScaler with float16, or look for bad values in the data; the speed of a diverged run says nothing"
-)
-BEFORE_ANY_UPDATE = (
-    "look for nan or infinite values in the first batch and in the parameters after initialisation, and for a log(0), "
-    "a division by 0 or a mean of nothing in the loss: torch.autograd.set_detect_anomaly(True) names the operation; "
-    "with float16 train in bfloat16 or float32, or give GradScaler a smaller init_scale; no learning rate can be the "
-    "cause, as no step was made yet"
+    "GradScaler with float16, or look for bad values in the data and a log(0) or a division by 0 in the loss "
+    "(torch.autograd.set_detect_anomaly(True) names the operation); the speed of a diverged run says nothing"
 )
 OWN_SAMPLES = (
     "give each rank its own part of the data: by sampler=DistributedSampler(dataset) in place of shuffle=True; in an "
@@ -169,33 +164,29 @@ def shared_samples(ends: Sequence[RankEnd]) -> dict[tuple[int, int], float]:
 
 
 def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
-    """Check that loss and parameters are finite, if they were seen."""
-    seen = [end for end in ends if end.parameters or end.loss]
-    if not seen:
+    """Check that the parameters are finite at the end, if they were seen."""
+    if not any(end.parameters for end in ends):
         return
-    bad = {end.rank: text for end in seen if (text := _not_finite(end))}
-    at_once = any(end.rank in bad and end.loss and end.loss.not_finite_steps[:1] == (1,) for end in seen)
+    bad = [text for end in ends if (text := _not_finite(end))]
     yield diagnose(
         "finite",
         not bad,
-        next(iter(bad.values()), "loss and parameters"),
-        "finite loss and parameters to the end",
-        "the loss was not finite before the first update" if at_once else "the training diverged",
-        in_short([*bad.values()], NAMED, "; "),
-        BEFORE_ANY_UPDATE if at_once else DIVERGED,
+        bad[0] if bad else "all parameters",
+        "finite parameters at the end",
+        "the training diverged",
+        in_short(bad, NAMED, "; "),
+        DIVERGED,
     )
 
 
 def _not_finite(end: RankEnd) -> str:
-    """Return what was not finite at the end on this rank; empty if everything was."""
-    seen, loss = end.parameters, end.loss
-    parts = []
-    if seen and seen.not_finite.count:
-        broken = seen.not_finite
-        parts.append(f"{broken.count} of {len(seen.tensors)} parameters at the end ({in_short(broken.names, NAMED)})")
-    if loss and loss.last is None:
-        parts.append(f"the loss, first seen at step {loss.not_finite_steps[0]}")
-    return f"rank {end.rank}: not finite: {' and '.join(parts)}" if parts else ""
+    """Return which parameters were not finite at the end on this rank; empty if all were."""
+    seen = end.parameters
+    if seen is None or not seen.not_finite.count:
+        return ""
+    broken = seen.not_finite
+    names = in_short(broken.names, NAMED)
+    return f"rank {end.rank}: not finite: {broken.count} of {len(seen.tensors)} parameters at the end ({names})"
 
 
 def _equal_parameters(raw: RawRun) -> Diagnosis:
@@ -309,10 +300,6 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
                 "disk of the results has room (df -h)",
             )
             break
-    problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
-    if raw.spec.profile_steps and raw.ends and problem:
-        next_step = "nothing for the figures, which are complete without a profile"
-        yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
 
 
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:

@@ -20,7 +20,6 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import (
     AgentEnd,
     AgentStall,
-    Profiling,
     RankEnd,
     RawFile,
     RunEnd,
@@ -71,7 +70,6 @@ class RawRun:
 
     ranks: in their order. unwritten: why ranks could not write their record, if they could still report it.
     stalls: the agents' reports of a hang, by node; empty if the run did not end with one.
-    profiling: of rank 0; None if there is none, or it is damaged.
     """
 
     directory: RunDirectory
@@ -82,7 +80,6 @@ class RawRun:
     problems: tuple[str, ...]
     unwritten: tuple[str, ...]
     stalls: tuple[AgentStall, ...]
-    profiling: Profiling | None
 
     @property
     def spec(self) -> RunSpec:
@@ -99,10 +96,7 @@ class RawRun:
 
     @property
     def reads_log(self) -> bool:
-        """Return True if the throughput is read from the log: enough steps and samples were not counted on each rank.
-
-        If they were, what the script prints is only compared with them.
-        """
+        """Return True if the log is read for the throughput: too few steps or samples were counted on some rank."""
         counted = self.has_all_ranks and all(_is_counted(self.spec, rank) for rank in self.ranks.values())
         return self.spec.throughput_regex is not None and not counted
 
@@ -160,10 +154,7 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     unwritten = tuple(why for k in planned if k not in ranks and (why := _unwritten(directory, k)))
     hung = ended is not None and ended.outcome == "hang"
     stalls = tuple(read_stalls(directory, run.all_agents).values()) if hung else ()
-    profiling: Profiling | None = None
-    with contextlib.suppress(OSError, ValueError):
-        profiling = _of_run(run, Profiling, directory.profile(0))
-    return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls, profiling)
+    return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls)
 
 
 def _of_run(run: RunFile, model: type[File], path: Path) -> File:

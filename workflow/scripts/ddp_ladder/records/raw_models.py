@@ -248,16 +248,6 @@ class Loader(Model):
     )
 
 
-class Loss(Model):
-    """Losses sampled at backward(); first and last are null if not finite. Steps count from 1."""
-
-    samples: Positive
-    first: float | None
-    last: float | None
-    last_step: Positive
-    not_finite_steps: Several[Positive]
-
-
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 
 
@@ -270,14 +260,6 @@ class RankPhases(Model):
     )
     without_a_pass_s: Spans = Field((), description="Those of validations_s in which no pass over a DataLoader began.")
     saves_s: Spans = Field((), description="Begin and end of each torch.save.")
-
-
-class Profiling(RawFile):
-    """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
-
-    rank: Count
-    problem: str | None = Field(description="Why there is no trace.")
-    took_s: Duration = Field(description="What the run took longer: the profiled steps, and writing their trace.")
 
 
 class RankFacts(Model):
@@ -307,9 +289,7 @@ class RankEnd(RawFile, RankFacts):
     own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exception: str | None
-    after_training: bool = Field(
-        False, description="It failed after the limit, or with an exception after all loops that had made steps."
-    )
+    after_training: bool = Field(False, description="It failed, but only after the limit (max_steps, max_seconds).")
     training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
     phases: RankPhases | None = None
     parameters: RankParameters | None
@@ -319,7 +299,6 @@ class RankEnd(RawFile, RankFacts):
         None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
     )
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
-    loss: Loss | None = None
     fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
     steps: StepsFile
     not_measured: Several[str]

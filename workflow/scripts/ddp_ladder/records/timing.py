@@ -2,7 +2,7 @@
 
 Method: Hoefler and Belli (SC'15) and MLPerf. Steps after the warm-up are grouped into blocks; a block's time is the
 maximum over ranks, its samples the sum over ranks. ``statistic`` computes the figures from them. Rates that a program
-prints are weak evidence, for programs that cannot be instrumented, and a check of what the instrument counted.
+prints are weak evidence, for programs that cannot be instrumented.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.common.files import file_text
-from ddp_ladder.common.formats import count, significant
+from ddp_ladder.common.formats import significant
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
-from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_files import RankFiles, Steps
 from ddp_ladder.records.raw_models import RankPhases, Source
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
@@ -110,15 +109,6 @@ def drift(step_times_s: NDArray[np.float64]) -> float | None:
     return median(step_times_s[-third:]) / median(step_times_s[:third]) - 1
 
 
-PRINTED = "printed throughput"
-APART = 0.05  # of the counted samples/s
-USUAL_REASONS = (
-    "find out which of both is right before the figure is used. Usual reasons: it is the rate of one rank; time that "
-    "one of both leaves out (validation, checkpoints, the wait for data); padding; batches that are drawn and not "
-    "trained on; several optimizer steps per iteration (workload.samples_per_step)"
-)
-
-
 def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
     """Return the samples per second in a log, in order; what is not a number above 0 is left out.
 
@@ -135,27 +125,6 @@ def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
 def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
     """Return the rates after the warm-up: drop the first ``warmup_steps``, but at most half of them."""
     return rates[min(warmup_steps, len(rates) // 2) :]
-
-
-def compare_with_log(spec: RunSpec, counted: float, log: Path) -> Iterator[Remark]:
-    """Compare what the script prints with what was counted (samples/s); a difference above APART is a remark.
-
-    There is none without workload.throughput_regex.
-    """
-    if spec.throughput_regex is None:
-        return
-    rates = measured_rates(printed_rates(log, spec.throughput_regex), spec.warmup_steps)
-    if not rates:
-        what = (
-            f"not compared with what was counted: workload.throughput_regex ({spec.throughput_regex}) matches no line"
-        )
-        yield Remark(name=PRINTED, what=what, next="correct it after a line of the log that has samples per second")
-    elif abs((printed := median(rates)) - counted) > APART * counted:
-        what = (
-            f"the script prints {printed:,.4g} samples/s (median of {count(len(rates), 'line')} after the warm-up), "
-            f"and {counted:,.4g} were counted on {count(spec.world_size, 'rank')}"
-        )
-        yield Remark(name=PRINTED, what=what, next=USUAL_REASONS)
 
 
 def log_figures(

@@ -1,4 +1,4 @@
-"""The comparison of variants, or of two folders of results: blocks of a document, files, and the terminal's text."""
+"""The comparison of variants: blocks of a document, files, and the terminal's text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ddp_ladder.analysis.comparison import (
     FASTER,
+    HOW_TO_READ,
     REFERENCE,
     SLOWER,
     Compared,
     Comparison,
-    how_to_read,
     interval_text,
     number,
     sentences,
@@ -30,11 +30,8 @@ from ddp_ladder.report.document import (
     in_words,
     table_block,
 )
-from ddp_ladder.report.plots import comparison_figure, drawn
 from ddp_ladder.report.terminal import cut, plain, text_table
 
-VARIANTS, RESULTS = "comparison", "comparison_of_results"
-"""Stems of the files: of the variants of one ladder, and of two folders of results."""
 HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
@@ -46,14 +43,9 @@ MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the comparison as a section of a document."""
     yield Block(" ".join(sentences(comparison)))
-    yield Block(
-        f"Throughput of each variant over that of {comparison.reference} at the largest scale, with 95 % intervals.",
-        picture=_stem(comparison),
-        style="forest",
-    )
     rows = [(panel.place, *_cells(row)) for panel in comparison.panels for row in panel.rows]
     yield table_block("Variants at each scale", HEADINGS, rows, "comparisons", "comparison")
-    yield Block(items=(how_to_read(comparison), *comparison.missing), style="notes")
+    yield Block(items=(HOW_TO_READ,), style="notes")
 
 
 def _cells(row: Compared) -> tuple[Content, ...]:
@@ -78,22 +70,11 @@ def notes_of(row: Compared) -> tuple[str, ...]:
 # --- Files.
 
 
-def _stem(comparison: Comparison) -> str:
-    return VARIANTS if comparison.is_paired else RESULTS
-
-
-def comparison_files(comparison: Comparison) -> dict[str, str | bytes]:
+def comparison_files(comparison: Comparison) -> dict[str, str]:
     """Return the files of a comparison by name."""
-    title = "Comparison of the variants" if comparison.is_paired else f"Comparison with {comparison.reference}"
-    document = Document(title, (Section("", tuple(comparison_blocks(comparison))),))
-    stem = _stem(comparison)
+    document = Document("Comparison of the variants", (Section("", tuple(comparison_blocks(comparison))),))
     rows = [_csv_row(row) for panel in comparison.panels for row in panel.rows]
-    pictures = {f"{stem}.{kind}": content for kind, content in drawn(comparison_figure(comparison)).items()}
-    return {
-        f"{stem}.md": as_markdown(document),
-        f"{stem}.csv": csv_text(rows),
-        **pictures,
-    }
+    return {"comparison.md": as_markdown(document), "comparison.csv": csv_text(rows)}
 
 
 def _csv_row(row: Compared) -> dict[str, object]:
@@ -107,7 +88,7 @@ def _csv_row(row: Compared) -> dict[str, object]:
         "ratio": ratio and ratio.value,
         "ratio_low": ratio and ratio.low,
         "ratio_high": ratio and ratio.high,
-        "repeats": ratio.repeats if ratio else row.repeats,
+        "repeats": row.repeats,
         "samples_per_s": row.samples_per_s,
         "reference_samples_per_s": row.reference_samples_per_s,
         "step_time_s": row.step_time_s,
@@ -136,9 +117,9 @@ def terminal_text(comparison: Comparison, files: Iterable[Path]) -> str:
     if len(shown) < len(comparison.panels):
         lines += ["", f"{formats.count(len(comparison.panels) - len(shown), 'smaller scale')}: see the files"]
     notes = dict.fromkeys(f"{row.name}: {note}" for panel in shown for row in panel.rows for note in notes_of(row))
-    for note in (*notes, *comparison.missing):
+    for note in notes:
         lines += _wrapped(note, "  ", "    ")
-    lines += ["", *_wrapped(how_to_read(comparison)), "", *(f"written  {file}" for file in files)]
+    lines += ["", *_wrapped(HOW_TO_READ), "", *(f"written  {file}" for file in files)]
     return plain("\n".join(lines))
 
 

@@ -1,4 +1,4 @@
-"""The plots of the report: throughput, efficiency, parts of a step, and the comparison of variants.
+"""The plots of the report: throughput, efficiency, and the parts of a step.
 
 Throughput and efficiency have a panel per mode, the ideal beside what was measured, and 95 % intervals. Scales with
 the same number of GPUs are different points: 1x2 and 2x1 share a place on the GPU axis, never a line. A line connects
@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ddp_ladder.analysis.comparison import FASTER, SLOWER, Compared, Comparison, Panel
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
 
@@ -299,55 +298,3 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
     axes.axhline(1, color=INK, zorder=4, **IDEAL)
     _scale_axis(axes, [str(point.scale) for point in points])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
-
-
-# --- Comparison.
-
-
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Return the forest plot: each ratio with its interval at the largest scale, with a panel per mode."""
-    panels = comparison.decisive
-    labels = list(dict.fromkeys(row.name for panel in panels for row in panel.rows))
-    with rc_context(STYLE):
-        size = (WIDTH_IN, 0.4 + (len(panels) or 1) * (0.85 + 0.23 * max(2, len(labels))))
-        figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
-        places = figure.subplots(len(panels) or 1, 1, squeeze=False)[:, 0]
-        if not panels:
-            show_message(places[0], "nothing can be compared yet")
-            return figure
-        for panel, axes in zip(panels, places, strict=True):
-            _forest(axes, panel, labels)
-        places[-1].set_xlabel(f"throughput / {comparison.reference}" if comparison.is_paired else "ratio")
-        marker: dict[str, Any] = {"marker": "s", "markersize": 5.5, "linewidth": 1.5}
-        colours = {"faster": COLOURS[0], "slower": COLOURS[1], "not shown to differ": GREY}
-        keys = [legend_key(words, color=colour, **marker) for words, colour in colours.items()]
-        figure.legend(handles=keys, loc="outside upper left", ncols=3, columnspacing=1.4)
-    return figure
-
-
-def _forest(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
-    """Draw a panel. An interval may leave it: the table has its ends."""
-    aside = 2 * max(0.05, *(abs(row.ratio.value - 1) for row in panel.compared if row.ratio))
-    axes.set(xlim=(max(0.0, 1 - aside), 1 + aside), ylim=(len(labels) - 0.5, -0.5))
-    axes.set_title(panel.place)
-    axes.set_yticks(range(len(labels)), [short(name) for name in labels])
-    axes.axvline(1, color=INK, linewidth=0.9, zorder=1)
-    for row in panel.rows:
-        _ratio(axes, row, labels.index(row.name))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=True, axis="y")
-    axes.locator_params(axis="x", nbins=4)
-    axes.spines["left"].set_visible(False)
-
-
-def _ratio(axes: Axes, row: Compared, place: int) -> None:
-    if row.ratio is None:
-        text = row.found.partition(":")[0]
-        back = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
-        axes.text(1, place, text, ha="center", va="center", fontsize=8, color=GREY, bbox=back, zorder=4)
-        return
-    value, low, high = (
-        row.ratio.value if each is None else each for each in (row.ratio.value, row.ratio.low, row.ratio.high)
-    )
-    colour = {FASTER: COLOURS[0], SLOWER: COLOURS[1]}.get(row.found, GREY)
-    axes.errorbar(value, place, xerr=[[value - low], [high - value]], fmt="s", color=colour, markersize=5.5, zorder=3)

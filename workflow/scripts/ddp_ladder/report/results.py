@@ -11,17 +11,15 @@ from functools import cached_property
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow
-from ddp_ladder.analysis.comparison import Folder
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short
-from ddp_ladder.common.messages import Problem, UserError, printable
-from ddp_ladder.gates.gate import gate_file_problem, judge
+from ddp_ladder.common.messages import printable
+from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.describe import Machine, read_machines
-from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult, by_scale
 from ddp_ladder.records.record import Record
@@ -77,14 +75,13 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
     runs = RunRecords(results)
     plan = as_made(plan, runs)
     believed = believed_records(runs, plan.runs)
-    gates, gate_warnings = _judged(runs, plan)
     preflights, preflight_warnings = by_scale(results, (str(job.scale) for job in plan.jobs))
     planned = {str(job.scale) for job in plan.jobs}
     return LadderResults(
         plan,
         believed.records,
-        gates,
-        (*filter(None, [warning]), *believed.warnings, *gate_warnings, *preflight_warnings),
+        _judged(runs, plan),
+        (*filter(None, [warning]), *believed.warnings, *preflight_warnings),
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
@@ -106,21 +103,11 @@ def _dataset_size(runs: RunRecords, records: Iterable[Record]) -> int | None:
     return None
 
 
-def _judged(runs: RunRecords, plan: Plan) -> tuple[dict[str, Verdict], tuple[str, ...]]:
-    """Return the gates that have been judged before, judged again, and warnings where a file disagrees."""
-    gates: dict[str, Verdict] = {}
-    warnings = []
-    for stage in plan.stages:
-        if not any(file.exists() or file.is_symlink() for file in gate_files(runs.results / "gates", stage)):
-            continue  # not judged yet
-        verdict = judge(plan, stage, runs.results, runs)
-        gates[stage] = verdict
-        problem = gate_file_problem(verdict, runs.results / "gates")
-        if problem is not None:
-            found = f" ({problem.found})" if problem.found else ""
-            shown = "what is shown is judged on the records as they are"
-            warnings.append(f"{problem.where}: {problem.what}{found}; {shown}. Next: {problem.next}")
-    return gates, tuple(warnings)
+def _judged(runs: RunRecords, plan: Plan) -> dict[str, Verdict]:
+    """Return the gates that have been judged before, judged again on the records as they are."""
+    gates = runs.results / "gates"
+    before = [stage for stage in plan.stages if any(file.exists() for file in gate_files(gates, stage))]
+    return {stage: judge(plan, stage, runs.results, runs) for stage in before}
 
 
 # --- Records.
@@ -173,32 +160,3 @@ def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> Iterator[str]:
     found = sorted(printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
     if unplanned := [name for name in found if name not in names]:
         yield f"{len(unplanned)} record(s) of runs that the plan does not have are left out: {in_short(unplanned)}"
-
-
-# --- Two folders of results.
-
-
-def read_folders(names: Sequence[str]) -> tuple[Folder, Folder]:
-    """Read the plan and the records of two folders. Raises UserError if they are not two folders of results."""
-    places = {Path(name).resolve(): name for name in names}
-    missing = [name for path, name in places.items() if not (path / "plan.json").is_file()]
-    if len(names) != 2 or len(places) != 2 or missing:
-        raise UserError(
-            Problem(
-                "--config compare",
-                "these are no two folders of results",
-                found=", ".join(f"{name} (no plan.json in it)" if name in missing else name for name in names),
-                allowed="two different folders, each with plan.json and runs/ in it",
-                next="snakemake compare --config 'compare=[old/results, results]'",
-            )
-        )
-    before, after = map(read_folder, names)
-    return before, after
-
-
-def read_folder(name: str) -> Folder:
-    """Read the plan of a folder, and every record that belongs to it. Raises UserError without a plan."""
-    runs = RunRecords(Path(name))
-    plan = as_made(read_plan(runs.results / "plan.json"), runs)
-    found = believed_records(runs, plan.runs)
-    return Folder(name, plan, found.records, found.warnings)

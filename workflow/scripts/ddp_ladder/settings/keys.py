@@ -201,8 +201,8 @@ class Workload(Section):
     """Samples that one process consumes in one optimizer step, for loops without a DataLoader; may be a product or
     quotient with placeholders."""
     throughput_regex: Text | None = Field(default=None, examples=["throughput: ([0-9.]+) samples/s"])
-    """Regular expression for the samples per second of all processes in the log: compared with what was counted, and
-    read in its place for programs that cannot be instrumented."""
+    """Regular expression for the samples per second of all processes in the log, for programs that cannot be
+    instrumented."""
     lr: float | None = Field(default=None, gt=0, examples=[0.05])
     """Learning rate at the first scale; {lr} is scaled from it by lr_rule. Null if the script sets its own."""
     lr_rule: Literal["linear", "sqrt", "none"] = "linear"
@@ -235,8 +235,6 @@ class Measure(Section):
     """End a run cleanly after this number of steps, warm-up included; null lets the script end by itself."""
     max_seconds: float | None = Field(default=None, gt=0, le=2_592_000, examples=[120])
     """End a run cleanly after this many seconds of training; null lets the script end by itself."""
-    profile_steps: int = Field(default=0, ge=0, le=100, examples=[5])
-    """Trace this many steps with torch.profiler after the measured ones, where max_steps or max_seconds ends a run."""
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""

@@ -28,7 +28,6 @@ class Sources:
     overrides: Mapping[str, Any]
     preflight_scale: str | None = None  # of `snakemake preflight`
     centre: str | None = None  # whose rules the report checks
-    compared_folders: tuple[str, ...] = ()  # of `snakemake compare`; empty: the variants are compared
 
     @classmethod
     def of(cls, arguments: Namespace) -> Sources:
@@ -96,12 +95,10 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
 
 def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
     """Take what only this start has out of the values. Raises UserError for a centre that is not known."""
-    scale, centre, folders = (values.pop(key, None) for key in ("preflight_scale", "centre", "compare"))
-    several = folders if isinstance(folders, list | tuple) else [folders] if folders else []
+    scale, centre = (values.pop(key, None) for key in ("preflight_scale", "centre"))
     return {
         "preflight_scale": None if scale is None else str(scale),
         "centre": None if centre is None else centre_file(str(centre)).stem,
-        "compared_folders": tuple(str(Path(str(name)).expanduser()) for name in several),
     }
 
 
