@@ -5,8 +5,8 @@ Example, after a ladder or while one is climbing:
     python workflow/scripts/report.py --results results
 
 It reads plan.json, the records below runs/ and the gates in gates/, all in the results directory,
-and writes report/ there: index.html (open it in a browser), scaling.md, scaling.csv, proposal.md (the scalability
-section of an application), and the plots as SVG and PNG.
+and writes report/ there: index.html (open it in a browser), scaling.md, scaling.csv, proposal.md and
+proposal.tex (the scalability section of an application), and the plots as SVG and PNG.
 """
 
 from __future__ import annotations

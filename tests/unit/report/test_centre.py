@@ -183,7 +183,9 @@ def test_the_command_writes_the_section(tmp_path: Path, capsys: pytest.CaptureFi
     write_ladder(tmp_path, repeats=1)
     assert report_command.main(["--results", str(tmp_path), "--centre", "csc-large"]) == 0
     assert re.search(r"centre   CSC .*: \d of 11 rules pass, 4 fail \(node counts, ", capsys.readouterr().out)
-    page, *proposals = ((tmp_path / "report" / name).read_text() for name in ("index.html", "proposal.md"))
+    page, *proposals = (
+        (tmp_path / "report" / name).read_text() for name in ("index.html", "proposal.md", "proposal.tex")
+    )
     assert "run it on the centre&#39;s machine" in page
     for text in (page, *proposals):
         assert "Rules of the centre" in text

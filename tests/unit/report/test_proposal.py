@@ -15,7 +15,16 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.document import Block, Document, Section, as_markdown, blank, markdown_text
+from ddp_ladder.report.document import (
+    Block,
+    Document,
+    Section,
+    as_markdown,
+    as_tex,
+    blank,
+    markdown_text,
+    tex_text,
+)
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults, read_results
@@ -49,8 +58,11 @@ def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Recor
     return [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in specs]
 
 
-def text_of(results: LadderResults) -> str:
-    return as_markdown(proposal(ReportView(results, TODAY))).replace("\u00a0", " ").replace("\u2013", "-")
+def text_of(results: LadderResults, kind: str = "md") -> str:
+    view = ReportView(results, TODAY)
+    document = proposal(view)
+    text = as_markdown(document) if kind == "md" else as_tex(document)
+    return text.replace("\u00a0", " ").replace("\u2013", "-")
 
 
 def section(text: str, title: str) -> str:
@@ -187,12 +199,14 @@ def test_the_table_has_both_efficiencies_of_each_mode() -> None:
     assert "efficiency by steps | efficiency by total time | wall time of a run (s)" in text
 
 
-def test_blanks_are_marked_and_listed() -> None:
-    text = text_of(results_of(records_of()))
+def test_blanks_are_marked_and_listed_in_both_files() -> None:
+    results = results_of(records_of())
+    text, tex = text_of(results), text_of(results, "tex")
     marked = re.findall(r"\*\*\\\[FILL IN: ([^.].*?)\\\]\*\*", text)
-    assert len(marked) == 4
+    assert len(marked) == tex.count(r"\fillin{") == 4
     listed = re.findall(r"(?m)^\d+\. [^:]+: (.*)$", text)
     assert listed == marked
+    assert tex.count(r"\item ") >= len(marked)
 
 
 def test_nothing_measured_is_said() -> None:
@@ -275,13 +289,30 @@ def test_runs_that_were_cut_are_called_so() -> None:
     assert "The runs were ended early on purpose (measure.max\\_steps: 200); they are no whole trainings." in text
 
 
-# Markdown
+# Markdown and LaTeX
 
 
-def test_a_blank_survives_the_escape() -> None:
+@pytest.mark.parametrize(
+    ("text", "tex"),
+    [
+        ("50 % & $x_1 #2", r"50 \% \& \$x\_\allowbreak{}1 \#2"),
+        (r"\input{x}~^", r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}"),
+        ("--lr=1e-3 | <a>", r"-{-}lr=\allowbreak{}1e-3 \textbar{} \textless{}a\textgreater{}"),
+        ("[80\u201390\u00a0%]", r"{[}80\textendash{}90~\%{]}"),
+        ("計\n2 \u00b5s", r"{[}U+8A08{]} 2 $\mu$s"),
+        ("a\x1b", "a{[}U+001B{]}"),
+    ],
+)
+def test_text_becomes_latex_in_ascii(text: str, tex: str) -> None:
+    assert tex_text(text) == tex
+    assert tex_text(text).isascii()
+
+
+def test_a_blank_survives_both_escapes() -> None:
     text = f"see {blank('the name & size')}, please"
     document = Document("t", (Section("s", (Block(text),)),))
     assert "see **\\[FILL IN: the name &amp; size\\]**, please" in as_markdown(document)
+    assert r"see \fillin{the name \& size}, please" in as_tex(document)
     assert markdown_text("a|b") == "a\\|b"
 
 
@@ -289,7 +320,14 @@ def test_hostile_text_stays_in_its_cell() -> None:
     hostile = "a | b & c \\\\ \\end{document} <script> $ % [x](y)"
     table = Block("t", headings=("h", hostile), rows=((hostile, "1"), ("2", hostile)), figures=1)
     document = Document(hostile, (Section(hostile, (table, Block(hostile), Block(items=(hostile,)))),), hostile)
-    markdown = as_markdown(document)
+    markdown, tex = as_markdown(document), as_tex(document)
     assert "<script" not in markdown
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3, 3]
+    assert tex.count(r"\end{document}") == 2  # its end, and the comment at its top
+    assert tex.isascii()
+    rows = [line for line in tex.splitlines() if line.endswith(r" \\")]
+    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [1, 1, 1]
+    body = re.sub(r"(?m)^%.*\n", "", tex)
+    assert len(re.findall(r"(?<!\\)\{", body)) == len(re.findall(r"(?<!\\)\}", body))
+    assert sorted(re.findall(r"\\begin\{(\w+)\}", body)) == sorted(re.findall(r"\\end\{(\w+)\}", body))

@@ -121,6 +121,7 @@ def rules_section(centre: Centre, view: ReportView, *, with_next: bool) -> Secti
         name="Rules of the centre",
         headings=HEADINGS[:shown],
         rows=tuple(row[:shown] for row in rows),
+        widths=(1, 2.5, 0.8, 2.5, 2.5)[:shown],
         style="gates whole",
     )
     judged_on = f" Judged on {case.largest.mode} scaling at {_names(case.points)}." if case else ""

@@ -1,9 +1,9 @@
-"""A document of sections, rendered as HTML and Markdown from the same content; and CSV. Pure."""
+"""A document of sections, rendered as HTML, Markdown and LaTeX from the same content; and CSV. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,8 +47,9 @@ class Block:
     """A paragraph, a list, a table or a picture.
 
     summary: what stands for it while it is closed; empty if it is open. name: of a table, for screen readers. style:
-    classes of the page. items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned.
-    picture: a file name without its ending; text is then the caption.
+    classes of the page. items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned;
+    widths: of its columns, relative to each other, in LaTeX. picture: a file name without its ending; text is then the
+    caption.
     """
 
     text: str = ""
@@ -60,6 +61,7 @@ class Block:
     headings: tuple[Content, ...] = ()
     rows: tuple[tuple[Content, ...], ...] = ()
     figures: int = 0
+    widths: tuple[float, ...] = ()
     picture: str = ""
 
     @property
@@ -72,6 +74,16 @@ class Block:
         yield self.text
         for content in (*self.items, *(cell for row in self.rows for cell in row)):
             yield in_words(content)
+
+    @property
+    def tex_columns(self) -> tuple[tuple[str, str], ...]:
+        r"""Return the alignment and the width of each column, as a fraction of \linewidth."""
+        widths = self.widths or (1.0,) * len(self.headings)
+        first_figure = len(self.headings) - self.figures
+        return tuple(
+            (r"\raggedleft" if k >= first_figure else r"\raggedright", f"{width / sum(widths):.3f}")
+            for k, width in enumerate(widths)
+        )
 
 
 @dataclass(frozen=True)
@@ -143,8 +155,24 @@ def as_html(template: str, **values: Any) -> str:
 def as_markdown(document: Document) -> str:
     """Return the document as Markdown; long tables are closed (<details>)."""
     environment = _environment()
-    environment.filters.update(escape=markdown_text, text=lambda content: _marked(in_words(content)))
+    environment.filters.update(
+        escape=markdown_text, text=lambda content: _marked(in_words(content), markdown_text, _md_blank)
+    )
     return re.sub(r"\n{3,}", "\n\n", environment.get_template("document.md.j2").render(document=document))
+
+
+def as_tex(document: Document) -> str:
+    """Return the document as LaTeX that compiles by itself, in ASCII."""
+    environment = _environment(
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+    )
+    environment.filters.update(escape=tex_text, text=lambda content: _marked(in_words(content), tex_text, _tex_blank))
+    return environment.get_template("document.tex.j2").render(document=document)
 
 
 def csv_text(rows: Iterable[Mapping[str, object]], columns: list[str] | None = None) -> str:
@@ -189,14 +217,38 @@ def markdown_text(text: str) -> str:
     return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _marked(text: str) -> str:
-    """Return text escaped for Markdown, in which the blanks are marked."""
+_TEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%",
+    "_": r"\_\allowbreak{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\`{}", "/": r"/\allowbreak{}", "=": r"=\allowbreak{}",
+    "[": "{[}", "]": "{]}",  # after \\ and \item they would be options
+    "\u2013": r"\textendash{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
+    "\u2018": "`", "\u2019": "'", "\u201c": "``", "\u201d": "''", "\u00b5": r"$\mu$", "\u03bc": r"$\mu$",
+    "\u00d7": r"$\times$", "\u2265": r"$\geq$", "\u2264": r"$\leq$", "\u00b1": r"$\pm$", "\u00b0": r"$^\circ$",
+}  # fmt: skip
+
+
+def tex_text(text: str) -> str:
+    """Return text on one line as LaTeX in ASCII, for every engine; a character that it lacks becomes [U+4E2D]."""
+    flat = re.sub(r"[ \t\r\n\f\v]+", " ", text).strip()
+    signs = (_TEX.get(sign, sign if " " <= sign <= "~" else f"{{[}}U+{ord(sign):04X}{{]}}") for sign in flat)
+    return re.sub(r"(?<=-)-", "{-}", "".join(signs))
+
+
+def _md_blank(what: str) -> str:
+    return f"**\\[FILL IN: {markdown_text(what)}\\]**"
+
+
+def _tex_blank(what: str) -> str:
+    return rf"\fillin{{{tex_text(what)}}}"
+
+
+def _marked(text: str, escape: Callable[[str], str], mark: Callable[[str], str]) -> str:
+    """Return escaped text in which the blanks are marked."""
     parts = BLANK.split(" ".join(text.split(" ")))  # text, blank, text, blank, ..., text
-    return "".join(
-        f"**\\[FILL IN: {markdown_text(part)}\\]**" if k % 2 else _escaped_inside(part) for k, part in enumerate(parts)
-    ).strip()
+    return "".join(mark(part) if k % 2 else _escaped_inside(part, escape) for k, part in enumerate(parts)).strip()
 
 
-def _escaped_inside(text: str) -> str:
+def _escaped_inside(text: str, escape: Callable[[str], str]) -> str:
     """Return escaped text that keeps a space at its ends."""
-    return f"{' ' * text[:1].isspace()}{markdown_text(text)}{' ' * (len(text) > 1 and text[-1].isspace())}"
+    return f"{' ' * text[:1].isspace()}{escape(text)}{' ' * (len(text) > 1 and text[-1].isspace())}"

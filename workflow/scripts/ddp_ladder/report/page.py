@@ -26,7 +26,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, rules_section
 from ddp_ladder.report.comparison import comparison_files
-from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, csv_text
+from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
 from ddp_ladder.report.proposal import amount, proposal
 from ddp_ladder.report.results import LadderResults
@@ -54,9 +54,11 @@ def write_report(
     usage, pictures = draw_usage(results, view.runs)
     of_page, of_proposal = ((rules_section(centre, view, with_next=each),) if centre else () for each in (True, False))
     parts = sections(view, usage, of_page)
+    application = proposal(view, of_proposal)
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, parts)),
-        "proposal.md": as_markdown(proposal(view, of_proposal)),
+        "proposal.md": as_markdown(application),
+        "proposal.tex": as_tex(application),
         "runs.csv": runs_csv(view.runs),
         "scaling.csv": csv_text(map(vars, view.points), [*csv_columns()]),
         **plots,

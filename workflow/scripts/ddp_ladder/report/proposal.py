@@ -1,4 +1,4 @@
-"""proposal.md: the scalability section that applications for compute time ask for. Pure.
+"""proposal.md and proposal.tex: the scalability section that applications for compute time ask for. Pure.
 
 It says nothing that the records do not hold; what only a person knows is a marked blank.
 """
@@ -30,6 +30,7 @@ HEADINGS = {
     "efficiency": "efficiency by steps",
     "wall_s": "wall time of a run (s)",
 }
+WIDTHS = (0.6, 0.9, 0.7, 0.75, 1.35, 1.1, 1.25, 1.25, 0.9, 0.95)
 TEST_CASE = (
     "script", "script_sha256", "repository", "args_template", "parameters", "parameter_dtype", "autocast_dtype",
     "optimizer", "num_workers", "compiled", "steps", "batch", "gradient bytes", "buckets", "comm hook", "launcher",
@@ -109,7 +110,7 @@ def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, .
 def _machine(view: ReportView) -> tuple[Block, ...]:
     partitions = dict.fromkeys(job.slurm.partition for job in view.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
-    node = Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows)
+    node = Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
     return (
         Block(f"{where}{blank('the name of the machine and of the partition, as the centre calls them')}"),
         Block(view.machine),
@@ -121,7 +122,7 @@ def _machine(view: ReportView) -> tuple[Block, ...]:
 def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
     known = {name: words for name, _, words in view.measured}
     rows = tuple((name, known[name]) for name in names if name in known)
-    return Block(text, headings=("field", "value"), rows=rows)
+    return Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
 def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
@@ -196,6 +197,7 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
             headings=("scale", *headings),
             rows=tuple(rows),
             figures=len(headings),
+            widths=WIDTHS,
         )
     yield Block(f"Throughput against the number of {view.units}, with the ideal.", picture="throughput")
     yield Block("Efficiency at each scale.", picture="efficiency")
