@@ -214,7 +214,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "script": "other.py", "samples_per_step": "8", "throughput_regex": "([0-9]+)", "args": ["--amp"], "lr": 0.2,
         "batch_per_gpu": 32, "seed": 8, "env": {"A": "1"}, "directory": "{run_dir}", "data_dir": "data",
     },
-    "measure": {"warmup_steps": 11, "min_steps": 31, "max_steps": 99, "max_seconds": 99.0},
+    "measure": {"warmup_steps": 11, "min_steps": 31, "max_steps": 99, "max_seconds": 99.0, "profile_steps": 5},
     "site": {"launcher": "srun", "software": {"python": "p"}, "node": {**NODE, "device": "cpu"}, "network": GLOO},
 }  # fmt: skip
 NO_CHANGES: dict[str, dict[str, Any]] = {

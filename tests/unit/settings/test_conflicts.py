@@ -83,6 +83,7 @@ def problems(*changes: tuple[str, str]) -> str:
         ("lr: 0.1", "lr: 0.1\n  samples_per_step: 0", "6: workload.samples_per_step: no samples in a step", "whole"),
         # the ladder
         ("warmup_steps: 10", "max_steps: 39", "9: measure.max_steps: runs would end", "set max_steps: 40 or more"),
+        ("warmup_steps: 10", "profile_steps: 5", "9: measure.profile_steps: the profiled steps", "max_seconds"),
         ("default: {}", "default: {launcher: python}", "16: variants.default.launcher: launcher python", "torchrun or"),
         ("default: {}", "default: {}\n  plain: {}", "17: variants.plain: this name is reserved", "any name but plain"),
         ("[1x1]", "[1x2, 1x1]", "12: stages.stage1.scales: too many", "at most 1"),

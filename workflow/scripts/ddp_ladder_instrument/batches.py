@@ -64,6 +64,7 @@ class StepTable:
         self.ended_at_s = array("d")
         self.ddp: dict[int, DdpTimes] = {}
         self.first_step_ended_at_s: float | None = None
+        self._measured: int | None = None
 
     def add(self, samples: int, padding_samples: int, step_time_s: float, data_wait_s: float) -> None:
         """Add the row of a step that has just ended."""
@@ -80,6 +81,18 @@ class StepTable:
         """Add seconds up to now to the last row."""
         self.step_time_s[-1] += seconds
         self.ended_at_s[-1] = time.time()
+
+    def end_measured(self) -> None:
+        """Note that the rows that follow are not measured."""
+        self._measured = self.count
+
+    def drop_unmeasured(self) -> None:
+        """Remove the rows that are not measured."""
+        if self._measured is not None and self.count > self._measured:
+            self.count = self._measured
+            for column in (self.samples, self.padding_samples, self.step_time_s, self.data_wait_s, self.ended_at_s):
+                del column[self.count :]
+            self.ddp = {row: times for row, times in self.ddp.items() if row < self.count}
 
     def adopt(self, rows: Sequence[Row]) -> None:
         """Replace the rows with steps that the program reported itself."""

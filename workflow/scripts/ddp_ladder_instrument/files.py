@@ -132,6 +132,7 @@ class RunSettings:
     samples_per_step: int | None
     device: str | None
     launched_at_s: float | None
+    profile_steps: int = 0
     secrets: tuple[str, ...] = ()
 
 
@@ -159,6 +160,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             samples_per_step=_limit(measure, "samples_per_step", int),
             device=measure.get("device"),
             launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
+            profile_steps=int(measure.get("profile_steps") or 0),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
         )
     except OSError as error:

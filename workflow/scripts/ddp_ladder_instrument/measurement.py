@@ -19,7 +19,7 @@ from ddp_ladder_instrument.files import NotMeasured, RunSettings, one_line, writ
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
-from ddp_ladder_instrument.stop import RunLimits
+from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,8 @@ class Measurement:
         self.own_processes = 0
         self.program_end = ProgramEnd()
         self.training_s: float | None = None
-        self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store)
+        self.profiled = ProfiledSteps(run.profile_steps, self._end_measured)
+        self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
         self.ended = False
         self.device_answers = True
         self._heartbeat = Heartbeat(
@@ -95,6 +96,13 @@ class Measurement:
         self.observer.install()
         self.clock.timer.started()
 
+    def _end_measured(self) -> None:
+        """End the measured steps; some follow that are only traced."""
+        self.clock.table.end_measured()
+        device = self.observer.device if self.observer is not None else None
+        if device is not None and device.type == "cuda":
+            self.profiled.device = device
+
     def count_own_process(self) -> None:
         """Count a process that the script starts."""
         self.own_processes += 1
@@ -106,7 +114,7 @@ class Measurement:
             self._heartbeat.stop()
         table = self.clock.table
         if table.first_step_ended_at_s is not None:
-            self.training_s = max(0.0, time.time() - table.first_step_ended_at_s)
+            self.training_s = max(0.0, (self.profiled.began_at_s or time.time()) - table.first_step_ended_at_s)
         if self._limits.ended_by is not None and exit_code(error) == 0:
             if error is not None:
                 # The frames of the traceback keep the script's loaders and their workers alive.
@@ -122,6 +130,7 @@ class Measurement:
         if self.observer is not None:
             self.not_measured.attempt("max_seconds", self._limits.release)
             self._close_timeline()
+            table.drop_unmeasured()
         elif "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
             self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
@@ -214,6 +223,8 @@ def _write(measurement: Measurement) -> None:
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
     write_atomically(ranks / f"rank{record['rank']}.json", [text.encode("utf-8", "replace")])
+    facts = {key: record[key] for key in ("schema_version", "spec_hash", "job", "rank")}
+    measurement.profiled.write(ranks, facts, measurement.program_end.exit_code == 0)
 
 
 def end_record(measurement: Measurement) -> dict[str, Any]:
@@ -274,7 +285,7 @@ def _place(measurement: Measurement) -> dict[str, Any]:
 
 def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was observed of torch: a part of the record, and one of its fingerprint."""
-    memory = host.peak_memory_bytes()
+    memory = measurement.profiled.peak_memory_bytes or host.peak_memory_bytes()
     if measurement.observer is not None:
         record, fingerprint = measurement.observer.facts(measurement.device_answers)
         record["peak_memory_bytes"] = {"host": memory, "device": record["peak_memory_bytes"]}

@@ -212,6 +212,14 @@ class RunDirectory:
         self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
         self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
 
+    def profile(self, rank: int) -> Path:
+        """Return the file with what a rank's profiled steps took."""
+        return self.ranks / f"rank{rank}.profile.json"
+
+    def trace(self, rank: int) -> Path:
+        """Return the trace of a rank's profiled steps, for Perfetto."""
+        return self.ranks / f"rank{rank}.trace.json.gz"
+
     def agent_log(self, agent: Agent, agents: int) -> Path:
         """Return the log of an agent's ranks during the run. With several agents, train.log is merged at the end."""
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"

@@ -116,6 +116,7 @@ class RunSpec(Model):
     max_steps: Positive | None
     # An integer stays one: the hash of a spec depends on how its figures are written.
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
+    profile_steps: int = Field(0, ge=0, description="Steps that are traced after the measured ones.")
 
     @property
     def world_size(self) -> int:
@@ -388,5 +389,6 @@ def _resolve(
         min_steps=measure.min_steps,
         max_steps=measure.max_steps,
         max_seconds=measure.max_seconds,
+        profile_steps=measure.profile_steps,
     )
     return _filled(spec, experiment.results, workload)

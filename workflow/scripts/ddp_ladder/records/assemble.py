@@ -157,7 +157,7 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
         warmup,
         [value for value in exposed if value is not None],
         max((value for value in startups if value is not None), default=None),
-        ended.wall_s,
+        max(0.0, ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0)),
         max(trained) if len(trained) == len(ranks) else None,
         weakest(rank.end.source for rank in ranks),
     )

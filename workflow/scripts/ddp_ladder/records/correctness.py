@@ -300,6 +300,10 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
                 "disk of the results has room (df -h)",
             )
             break
+    problem = raw.profiling.problem if raw.profiling else "rank 0 did not say what became of its profiled steps"
+    if raw.spec.profile_steps and raw.ends and problem:
+        next_step = "nothing for the figures, which are complete without a profile"
+        yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
 
 
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:

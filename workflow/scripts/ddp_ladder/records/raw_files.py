@@ -20,6 +20,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import (
     AgentEnd,
     AgentStall,
+    Profiling,
     RankEnd,
     RawFile,
     RunEnd,
@@ -70,6 +71,7 @@ class RawRun:
 
     ranks: in their order. unwritten: why ranks could not write their record, if they could still report it.
     stalls: the agents' reports of a hang, by node; empty if the run did not end with one.
+    profiling: of rank 0; None if there is none, or it is damaged.
     """
 
     directory: RunDirectory
@@ -80,6 +82,7 @@ class RawRun:
     problems: tuple[str, ...]
     unwritten: tuple[str, ...]
     stalls: tuple[AgentStall, ...]
+    profiling: Profiling | None
 
     @property
     def spec(self) -> RunSpec:
@@ -154,7 +157,10 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     unwritten = tuple(why for k in planned if k not in ranks and (why := _unwritten(directory, k)))
     hung = ended is not None and ended.outcome == "hang"
     stalls = tuple(read_stalls(directory, run.all_agents).values()) if hung else ()
-    return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls)
+    profiling: Profiling | None = None
+    with contextlib.suppress(OSError, ValueError):
+        profiling = _of_run(run, Profiling, directory.profile(0))
+    return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls, profiling)
 
 
 def _of_run(run: RunFile, model: type[File], path: Path) -> File:

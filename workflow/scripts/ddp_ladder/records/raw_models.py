@@ -262,6 +262,14 @@ class RankPhases(Model):
     saves_s: Spans = Field((), description="Begin and end of each torch.save.")
 
 
+class Profiling(RawFile):
+    """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
+
+    rank: Count
+    problem: str | None = Field(description="Why there is no trace.")
+    took_s: Duration = Field(description="What the run took longer: the profiled steps, and writing their trace.")
+
+
 class RankFacts(Model):
     """One rank, as its record keeps it from its end record."""
 

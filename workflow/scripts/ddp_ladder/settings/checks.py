@@ -166,6 +166,11 @@ def _steps(settings: Settings) -> Iterator[Problem]:
         allowed, advice = f"at least warmup_steps + min_steps = {needed}, or null", f"set max_steps: {needed} or more"
         what = "runs would end before enough steps are measured"
         yield Problem(where("measure", "max_steps"), what, found, allowed, f"{advice}, or lower min_steps")
+    if measure.profile_steps and measure.max_steps is None and measure.max_seconds is None:
+        what = "the profiled steps follow the measured ones, and no limit says where those end"
+        advice = "set measure.max_steps to fewer steps than the script makes, or profile_steps: 0"
+        allowed = "profile_steps with max_steps or max_seconds"
+        yield Problem(where("measure", "profile_steps"), what, str(measure.profile_steps), allowed, advice)
 
 
 def _variant_names(settings: Settings) -> Iterator[Problem]:

@@ -235,6 +235,8 @@ class Measure(Section):
     """End a run cleanly after this number of steps, warm-up included; null lets the script end by itself."""
     max_seconds: float | None = Field(default=None, gt=0, le=2_592_000, examples=[120])
     """End a run cleanly after this many seconds of training; null lets the script end by itself."""
+    profile_steps: int = Field(default=0, ge=0, le=100, examples=[5])
+    """Trace this many steps with torch.profiler after the measured ones, where max_steps or max_seconds ends a run."""
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
