@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,7 +54,7 @@ class Plugin:
 
 def executor_of(results: Path, rule: str) -> Any:
     stage1: Any = SimpleNamespace(stage="stage1")
-    return ladder_executor(Plugin, results, lambda _scale: stage1, [rule])()
+    return ladder_executor(Plugin, results, lambda _scale: stage1, [rule], is_same_plan=True)()
 
 
 def job_of(rule: str) -> Any:
@@ -134,6 +135,7 @@ def test_tasks_per_gpu_of_the_plugin_reach_its_sbatch_and_not_the_ladders(tmp_pa
     ladder: Any = SimpleNamespace(
         job_of=lambda _scale: planned,
         results=tmp_path,
+        is_same_plan=True,
         slurm_logdir=tmp_path,
         workflow=SimpleNamespace(workdir_init=tmp_path),
         format_job_exec=lambda _job: "snakemake",
@@ -232,6 +234,32 @@ def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
     )
     (end,) = desk.later(60, JobState("FAILED", "JobLaunchFailure", "node1"))
     assert "used more memory than it had asked for (Exceeded job memory limit)" in end.in_words
+
+
+def test_a_bad_end_without_words_is_that_of_a_full_disk_if_its_directories_take_nothing(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """No file can be made in /sys, whoever asks, and below it no directory."""
+    desk.watch.add("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, (tmp_path, Path("/sys/results")))
+    desk.cluster.states["8"] = JobState("FAILED", "NonZeroExitCode", "node1")
+    (end,) = desk.later(60, RUNNING)
+    assert end.in_words.startswith("job 8 ended FAILED on node1: /sys/results: it cannot be written: ")
+    assert "start snakemake again: it repeats what is missing" in end.next
+
+
+def test_the_terminal_goes_on_while_slurm_is_asked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(executor, "ANSWERS_SOON_S", 0.01)
+    monkeypatch.setattr(desk.watch, "_ask", lambda jobs: hangs.wait() and {"7": RUNNING})
+    assert desk.later(0) == []
+    desk.log.write_text("stage2 1x4 [1/1] default/weak/r1: started\n")
+    assert desk.later(0) == []
+    assert "r1: started" in desk.text
+    assert "runs on node1" not in desk.text
+    hangs.set()
+    monkeypatch.setattr(executor, "ANSWERS_SOON_S", 60)
+    assert desk.later(0) == []
+    assert "runs on node1" in desk.text
 
 
 def test_the_jobs_own_lines_are_passed_on_whole_and_once(desk: Desk) -> None:

@@ -174,9 +174,8 @@ def test_jobs_of_others_are_no_hindrance(slurm: Slurm) -> None:
     assert slurm.submit() == "101"
 
 
-@pytest.mark.parametrize("heard", ["submit; echo $id", f"submit; {FAILS.format(TIMED_OUT)}"])
-def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, heard: str) -> None:
-    slurm.does("sbatch", f"touch called; while [ ! -e go ]; do sleep 0.02; done; {heard}")
+def started(slurm: Slurm) -> tuple[threading.Thread, list[type]]:
+    """A thread that submits, once it has called what touches `called`, and the exception that will end it."""
     ended: list[type] = []
 
     def run() -> None:
@@ -190,6 +189,23 @@ def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, he
     while not (slurm.path / "called").exists():
         assert thread.is_alive()
         thread.join(0.02)
+    return thread, ended
+
+
+@pytest.mark.parametrize("command", ["sbatch", "squeue"])
+def test_an_end_does_not_wait_for_a_command_that_hangs(slurm: Slurm, command: str) -> None:
+    slurm.does("sbatch", "submit; echo $id")
+    slurm.does(command, "touch called; exec sleep 100")
+    thread, ended = started(slurm)
+    slurm.submitter.stop()
+    thread.join(20)
+    assert ended, "it still waits"
+
+
+@pytest.mark.parametrize("heard", ["submit; echo $id", f"submit; {FAILS.format(TIMED_OUT)}"])
+def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, heard: str) -> None:
+    slurm.does("sbatch", f"touch called; while [ ! -e go ]; do sleep 0.02; done; {heard}")
+    thread, ended = started(slurm)
     assert slurm.submitter.stop() == set()
     (slurm.path / "go").touch()
     thread.join()

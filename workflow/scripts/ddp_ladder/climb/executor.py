@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,16 +24,18 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.common.files import NotWritten, file_text, shown_path
+from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console
 from ddp_ladder.slurm.jobs import (
+    AGAIN,
     ENDED_WELL,
     GONE,
     NOT_SUBMITTED,
     SUBMITTED,
+    Advice,
     JobEnd,
     JobState,
     NotSubmitted,
@@ -139,7 +143,8 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock = Lock.of_scale(self.results, scale, "")
-            self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, lambda: is_held(lock))
+            places = (log.parent, self.results)
+            self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, lambda: is_held(lock), places)
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -207,6 +212,7 @@ def _record(end: JobEnd, results: Path) -> str:
 
 LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
+ANSWERS_SOON_S = 0.5  # what a look waits for an answer
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
@@ -221,6 +227,7 @@ class WatchedJob:
     scale: str
     log: Path
     is_held: Callable[[], bool]
+    places: Sequence[Path] = ()
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -256,6 +263,30 @@ class WatchedJob:
         return "".join(slurms_words(file_text(self.log) or "")[-1:])
 
 
+def _full(places: Sequence[Path]) -> Advice | None:
+    """Return why nothing can be written in one of these directories; None if they take a file."""
+    for place in places:
+        try:
+            check_room(place)
+        except NotWritten as error:
+            return Advice(f"{error.problem.where}: {error.problem.what}", error.problem.next or AGAIN)
+    return None
+
+
+def in_background(call: Ask, jobs: list[str]) -> Future[Mapping[str, JobState]]:
+    """Return what will be the answer: Slurm may take a minute for it, and meanwhile the jobs print lines."""
+    future: Future[Mapping[str, JobState]] = Future()
+
+    def ask_slurm() -> None:
+        try:
+            future.set_result(call(jobs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=ask_slurm, daemon=True).start()
+    return future
+
+
 class JobWatch:
     """The watch of the jobs of one start of the workflow. ``look`` may be called at any rate."""
 
@@ -265,11 +296,17 @@ class JobWatch:
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
         self._asked_s: float | None = None
+        self._answer: Future[Mapping[str, JobState]] | None = None
         self._is_silent = False
 
-    def add(self, job_id: str, stage: str, scale: str, log: Path, is_held: Callable[[], bool]) -> None:
-        """Begin to follow a job that was just submitted. is_held: whether the scale's lock has a living holder."""
-        job = WatchedJob(job_id, stage, scale, log, is_held, submitted_s=self._clock())
+    def add(
+        self, job_id: str, stage: str, scale: str, log: Path, is_held: Callable[[], bool], places: Sequence[Path] = ()
+    ) -> None:
+        """Begin to follow a job that was just submitted.
+
+        is_held: whether the scale's lock has a living holder. places: the directories that it writes to.
+        """
+        job = WatchedJob(job_id, stage, scale, log, is_held, places, submitted_s=self._clock())
         self._jobs[job_id] = job
         self._asked_s = None  # it may start at once
         self._console.say(f"{job.label} submitted; its log: {log}")
@@ -281,7 +318,9 @@ class JobWatch:
         """Print what is new; return the jobs that have ended since the last look."""
         for job in self._jobs.values():
             self._print_lines(job)
-        ends = self._ask_slurm() if self._is_due() else []
+        if self._answer is None and self._is_due():
+            self._asked_s, self._answer = self._clock(), in_background(self._ask, list(self._jobs))
+        ends = [] if self._answer is None else self._heard(self._answer)
         self._console.status(", ".join(map(self._status, self._jobs.values())))
         return ends
 
@@ -294,19 +333,24 @@ class JobWatch:
         every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
         return self._clock() - self._asked_s >= every_s
 
-    def _ask_slurm(self) -> list[JobEnd]:
-        self._asked_s = self._clock()
+    def _heard(self, answer: Future[Mapping[str, JobState]]) -> list[JobEnd]:
+        """Return the jobs that have ended by Slurm's answer; none while it is awaited."""
         try:
-            states = self._ask(list(self._jobs))
+            states = answer.result(ANSWERS_SOON_S)
+        except TimeoutError:
+            return []
         except SlurmError as silent:
+            self._answer = None
             if not self._is_silent:
                 self._console.say(f"Slurm does not answer ({silent}); the jobs go on, and it will be asked again")
             self._is_silent = True
             return []
+        self._answer = None
         if self._is_silent:
             self._console.say("Slurm answers again")
             self._is_silent = False
-        return [end for job in list(self._jobs.values()) if (end := self._follow(job, states[job.id]))]
+        known = [job for job in self._jobs.values() if job.id in states]
+        return [end for job in known if (end := self._follow(job, states[job.id]))]
 
     def _follow(self, job: WatchedJob, new: JobState) -> JobEnd | None:
         if new.state == GONE and not self._is_gone(job):
@@ -338,6 +382,8 @@ class JobWatch:
         # Slurm has forgotten it, but it had printed that all was done: the records will show it.
         well = state == ENDED_WELL or (state == GONE and job.is_finished)
         cause = advice(job.state, words, job.stage)
+        if not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
+            cause = full
         end = JobEnd(
             job_id=job.id,
             stage=job.stage,
