@@ -25,6 +25,8 @@ WAITS = """Current thread 0x01 (most recent call first):
   File "/site-packages/torch/distributed/distributed_c10d.py", line 5320 in barrier
   File "train.py", line 21 in validate"""
 
+REDUCES = WAITS.replace("barrier", "all_reduce")
+
 
 def rank(number: int, **changes: Any) -> RankStall:
     fields = {
@@ -74,6 +76,8 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
         ([rank(0, steps=11), rank(1, stack=SLEEPS)], [1]),  # in no collective: that is what the other waits for
         ([rank(0), rank(1, sequence=19)], [1]),
         ([rank(0, sequence=None), rank(1, sequence=None, steps=11)], [1]),
+        ([rank(0), rank(1), rank(2, stack=REDUCES), rank(3, steps=11)], [2]),
+        ([rank(0), rank(1, stack=REDUCES, steps=11)], []),  # which of the two is wrong, is not known
         ([rank(0), rank(1)], []),
         ([rank(0, stack=SLEEPS), rank(1, stack=SLEEPS)], []),
         ([rank(0, stack=SLEEPS)], [0]),
@@ -134,6 +138,12 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "_shutdown",
         ),
         ([rank(0), rank(1)], "the training hung", "in barrier(); rank 1 (node 0", "network.interface"),
+        (
+            [rank(0), rank(1, stack=REDUCES)],
+            "the ranks are in different collectives",
+            'after 12 steps: File "train.py", line 21, in validate, in all_reduce()',
+            "same collective calls",
+        ),
         (
             [rank(0), rank(1, stack=None, process="uninterruptible")],
             "the training hung",

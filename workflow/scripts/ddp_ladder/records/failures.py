@@ -32,7 +32,7 @@ from ddp_ladder.records.case import (
 )
 from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import hung
+from ddp_ladder.records.hangs import SAME_CALLS, hung
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Failure, Remark
@@ -271,8 +271,7 @@ def left_early(case: Case) -> Failure | None:
         return Failure(
             verdict="the ranks waited for each other",
             why="; ".join(f"rank {end.rank} after {end.steps.count} steps: {end.exception}" for end in raised[:NAMED]),
-            next="look in the log for the line at which each rank stood: one of them made a collective call (barrier, "
-            "all_reduce, broadcast) that the others do not make, or left it out",
+            next=f"look in the log for the line at which each rank stood, and {SAME_CALLS}",
         )
     return None
 

@@ -6,6 +6,7 @@ The stacks are those that Python's faulthandler prints.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,10 @@ from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
 
 LINES = 3  # of the stack of a rank
+SAME_CALLS = (
+    "let every rank make the same collective calls in the same order: one of them makes a call (barrier, all_reduce, "
+    "broadcast) that the others do not make, or leaves it out, most often under an `if` on its rank"
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     """Return the ranks that the others wait for; empty if none stands out.
 
     They are stopped; else ended, unless all others are past their steps and wait for none; else in no collective while
-    others are; else they began fewer collectives; else they made fewer steps.
+    others are; else they began fewer collectives; else they are in another collective than most; else they made fewer
+    steps.
     """
     stopped = [rank for rank in ranks if rank.stall.process == "stopped"]
     ended = [rank for rank in ranks if rank.ended]
@@ -106,7 +112,14 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     if None not in begun and len(set(begun)) > 1:
         least = min(number for number in begun if number is not None)
         return [rank for rank in ranks if rank.stall.sequence == least]
+    if _in_different_collectives(ranks):
+        (usual, most), (_, second), *_ = Counter(doing(rank.stack) for rank in ranks).most_common()
+        return [rank for rank in ranks if doing(rank.stack) != usual] if most > second else []
     return _fewest_steps(ranks)
+
+
+def _in_different_collectives(ranks: Sequence[Stalled]) -> bool:
+    return all(rank.waits for rank in ranks) and len({doing(rank.stack) for rank in ranks}) > 1
 
 
 def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
@@ -155,6 +168,8 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
     if all_ended:
         verdict = "the processes did not end"
         what = "see what the main threads still wait for (in _shutdown: a thread of the script that is no daemon)"
+    elif _in_different_collectives(ranks):
+        verdict, what = "the ranks are in different collectives", SAME_CALLS
     elif not any(rank.stall.steps for rank in ranks):
         verdict = "no first step"
     elif not causes:
