@@ -207,6 +207,14 @@ def test_an_exception_before_the_process_group_is_the_cause(tmp_path: Path, monk
     assert (failure.verdict, failure.why) == ("the script raised an exception", "rank 1: ValueError: out of coffee")
 
 
+def test_a_script_that_deletes_its_run_directory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import os, shutil\nshutil.rmtree(os.environ['DDP_LADDER_RUN'].rpartition('/')[0])\n"
+    failure = run_script(script, tmp_path, monkeypatch, "1x1", launcher="python").failure
+    assert failure is not None
+    assert failure.verdict == "the run directory was deleted"
+    assert "r1/run.json is gone: the script, or someone else, deleted it during the run" in failure.why
+
+
 def test_a_script_that_ends_itself_is_reported_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failure = run(tmp_path, monkeypatch, "1x2", "EXIT", 1, launcher="srun").failure
     assert failure is not None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.command import command, put_this_python_first
+from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.common.messages import Problem, UserError
 
 
@@ -29,6 +31,13 @@ def test_our_mistakes_keep_their_traceback() -> None:
 
     with pytest.raises(KeyError):
         main([])
+
+
+def test_ctrl_c_in_an_import_prints_nothing() -> None:
+    """As in a program's own imports, before its command line begins."""
+    program = "import signal, ddp_ladder; signal.raise_signal(signal.SIGINT)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=SCRIPTS, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize("path", ["/usr/bin:/bin", None])

@@ -56,7 +56,7 @@ def test_fake_cuda_devices(tmp_path: Path, device: dict[str, Any], verdict: str,
     assert next_step in found.next
 
 
-def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
+def test_without_a_process_group_that_is_said(run: RunDirectory, tmp_path: Path) -> None:
     edit_rank(run, 0, backend=None, ddp=None)
     edit_rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"})
     found = failure_of(run)
@@ -66,6 +66,11 @@ def test_without_a_process_group_that_is_said(run: RunDirectory) -> None:
     assert failure_of(run).why.startswith("no process group on rank 1, so ")
     edit_rank(run, 1, backend="gloo", world_size=1)
     assert failure_of(run).why == "2 ranks were started; for rank 1 the world has 1"
+    edit_rank(run, 0, world_size=1)
+    (run.ranks / "rank1.json").rename(tmp_path / "rank1.json")  # each is rank 0 of its own world
+    assert failure_of(run).why == "2 ranks were started; for all ranks the world has 1"
+    (tmp_path / "rank1.json").rename(run.ranks / "rank1.json")
+    edit_rank(run, 0, world_size=2)
     edit_rank(run, 1, backend="gloo", world_size=2)
     assert failure_of(run).verdict == "the model is not wrapped in DistributedDataParallel"
 

@@ -33,6 +33,7 @@ from ddp_ladder.slurm.jobs import (
     AGAIN,
     ENDED_WELL,
     GONE,
+    NODE_FAIL,
     NOT_SUBMITTED,
     SUBMITTED,
     Advice,
@@ -379,8 +380,8 @@ class JobWatch:
         del self._jobs[job.id]
         ran_s = self._clock() - (job.started_s if job.started_s is not None else job.submitted_s)
         state, words = job.state.state, job.slurms_words()
-        # Slurm has forgotten it, but it had printed that all was done: the records will show it.
-        well = state == ENDED_WELL or (state == GONE and job.is_finished)
+        # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
+        well = state == ENDED_WELL or (state in (GONE, NODE_FAIL) and job.is_finished)
         cause = advice(job.state, words, job.stage)
         if not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
             cause = full

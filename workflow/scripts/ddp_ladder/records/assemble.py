@@ -68,8 +68,8 @@ def assemble(directory: RunDirectory) -> Record:
     )
 
 
-def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
-    """Return the record of a run that was left out on purpose, so that each planned run has a record."""
+def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> Record:
+    """Return the record of a run that was left out on purpose, or lost its files: each planned run has a record."""
     return Record(
         status="failed",
         spec=spec,
@@ -81,7 +81,7 @@ def not_run(spec: RunSpec, why: str, next_step: str) -> Record:
         timing=None,
         fingerprint={},
         checks=(),
-        failure=_without_secrets(Failure(verdict=NOT_RUN, why=why, next=next_step)),
+        failure=_without_secrets(Failure(verdict=verdict, why=why, next=next_step)),
         remarks=(),
         schema_version=SCHEMA_VERSION,
     )

@@ -19,6 +19,7 @@ Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 NAMED = 3  # parameters, ranks or hosts in a message
 ENOUGH_STEPS = "enough steps"  # the name of a check
+WORLD_SIZE = "world size"
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
 
 DIVERGED = (
@@ -88,7 +89,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
         measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
         why = f"{measured}, so each of them trained a model of its own"
     return diagnose(
-        "world size",
+        WORLD_SIZE,
         bool(ends) and not others and not alone,
         measured,
         str(spec.world_size),

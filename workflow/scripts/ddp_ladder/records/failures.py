@@ -30,7 +30,7 @@ from ddp_ladder.records.case import (
     where_raised,
     with_caught,
 )
-from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, Diagnosis
+from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, hung
 from ddp_ladder.records.raw_files import RawRun
@@ -434,7 +434,10 @@ def nothing_seen(case: Case) -> Failure | None:
 
 def failed_check(case: Case) -> Failure:
     """Return the failure behind the first sanity check that did not pass."""
-    first = next(each for each in case.found if not each.check.ok)
+    failed = [each for each in case.found if not each.check.ok]
+    # Ranks of a group of their own write over each other's files, which are then missing.
+    is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
+    first = next((each for each in failed if is_alone and each.check.name == WORLD_SIZE), failed[0])
     if first.check.name == ENOUGH_STEPS:
         return with_caught(first.failure, case)
     return first.failure if first.failure.next else first.failure.replace(next=case.look)

@@ -314,7 +314,12 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
         outcome=outcome,
     )
     write_json(directory.ended, end.model_dump())
-    record = assemble(directory)
+    try:
+        record = assemble(directory)
+    except OSError as error:
+        gone = f"{error.filename} is gone: the script, or someone else, deleted it during the run"
+        advice = f"let nothing delete what is below {directory.path}, and start snakemake again"
+        record = not_run(spec, gone, advice, "the run directory was deleted")
     context.console.ended(record)
     return record
 
