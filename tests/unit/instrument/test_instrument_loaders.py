@@ -59,7 +59,7 @@ def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str) -> 
         assert facts(measured, "set_epoch_called") == ["--no-set-epoch" not in line]
 
 
-OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2", "cycle 2")
+OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2")
 ARRIVES = {  # samples that are dropped, sizes that the batches may have
     "dropping 2": (40, []),
     "one_row 0": (0, [1, 8]),
@@ -72,9 +72,15 @@ def test_a_pass_is_counted_wherever_its_iterator_is_made(warm: Warm, tmp_path: P
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)
     assert facts(measured, "sampler", "batch_size") == ["RandomSampler", 4]
     assert facts(measured, "num_workers", "dataset_size") == [int(line[-1]), 47]
-    assert facts(measured, "passes") == [1 if line.split()[0] in ("infinite", "cycle") else 2]
+    assert facts(measured, "passes") == [1 if line == "infinite 2" else 2]
     assert len(measured.ran.rank()["first_samples"]) >= 4
     assert measured.ran.rank()["phases"]["validations_s"] == []
+
+
+def test_batches_that_a_cycle_gives_again_are_no_samples(warm: Warm, tmp_path: Path) -> None:
+    """The gate then asks for workload.samples_per_step."""
+    measured = run(warm, tmp_path, "loaders.py", "cycle", 0, ranks=1)
+    assert measured.samples(0) == [*measured.tally(0)["samples"][:12], *[0] * 12]
 
 
 def test_a_loader_that_is_gone_before_the_first_step(warm: Warm, tmp_path: Path) -> None:
