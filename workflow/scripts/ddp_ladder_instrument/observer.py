@@ -140,7 +140,7 @@ class TorchObserver:
         elif self._wants_cuda:
             record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
         if named and can_read:
-            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.size))
+            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named))
         return record, {
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,

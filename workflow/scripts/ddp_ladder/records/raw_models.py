@@ -210,9 +210,6 @@ class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
     not_finite: NotFinite = NotFinite(count=0, names=())
-    replicated: Several[Count] = Field(
-        (), description="Indices in tensors, from 0, of DTensors that are replicated on every rank."
-    )
     tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = Field(
         (), description="Name and short digest of each."
     )
