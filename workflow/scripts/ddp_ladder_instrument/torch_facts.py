@@ -299,7 +299,6 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
     bad = [name for name, tensor in named if not _is_finite(tensor)]
     return {
         "count": sum(tensor.numel() for _, tensor in named),
-        "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
         "sharded": any(is_sharded(tensor) for _, tensor in named),
         "checksum": f"sha256:{_overall(digests)}",
         "not_finite": {"count": len(bad), "names": bad[:NAMED]},

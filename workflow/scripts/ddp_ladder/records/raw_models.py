@@ -185,7 +185,6 @@ class GpusSeen(Model):
 class StepsFile(Model):
     """The rank's CSV of its steps."""
 
-    file: str
     count: Count
     sha256: str
 
@@ -194,7 +193,6 @@ class Parameters(Model):
     """The trained parameters of a rank at the end."""
 
     count: Count
-    bytes: Count
     sharded: bool = Field(False, description="This rank held only a part of them.")
     checksum: Name
 
@@ -227,7 +225,6 @@ class Ddp(Model):
 class Loader(Model):
     """The training DataLoader. Null: unknown."""
 
-    batch_size: Positive | None = None
     num_workers: Count | None = None
     sampler: str | None = Field(
         None, description="The innermost sampler and the wrappers that change its samples; of a stream the dataset."
@@ -236,10 +233,8 @@ class Loader(Model):
     shuffle: bool | None = None
     set_epoch_called: bool | None = Field(None, description="Null also if the sampler has none.")
     epochs_set: Positive | None = Field(None, description="Number of distinct epochs that set_epoch was called with.")
-    iterable: bool = False
     dataset_size: Count | None = None
     passes: Positive = 1
-    dropped_samples: Count = Field(0, description="The sampler gave them and no batch had them; they are not counted.")
     unclear_sizes: Several[Count] = Field(
         (), description="Sizes that an unclear batch may have; empty if all are clear."
     )
