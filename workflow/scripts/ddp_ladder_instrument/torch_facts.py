@@ -300,7 +300,7 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
     return {
         "count": sum(tensor.numel() for _, tensor in named),
         "sharded": any(is_sharded(tensor) for _, tensor in named),
-        "checksum": f"sha256:{_overall(digests)}",
+        "checksum": f"sha256:{hashlib.sha256(b''.join(digests)).hexdigest()}",
         "not_finite": {"count": len(bad), "names": bad[:NAMED]},
         "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
     }
@@ -308,15 +308,8 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
 
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Return True if this rank holds only a part of it: a sharded DTensor, or a parameter that FSDP1 flattened."""
-    return tensor in FSDP_SHARDS or any(_is_part(place) for place in getattr(tensor, "placements", ()))
-
-
-def _is_part(place: object) -> bool:
-    return type(place).__name__ != "Replicate"
-
-
-def _overall(digests: Sequence[bytes]) -> str:
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    places = getattr(tensor, "placements", ())
+    return tensor in FSDP_SHARDS or any(type(place).__name__ != "Replicate" for place in places)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -318,7 +318,6 @@ class Heartbeat(Model):
     moved_monotonic_s: float = Field(
         description="When a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC."
     )
-    moved_at_s: float
     sequence: int | None = Field(
         description="Collective calls begun in the default group; null while the rank goes on."
     )
