@@ -312,7 +312,7 @@ def make_rank(
         padding_samples=0,
         step_time_s=step_time_s,
         data_wait_fraction=0.02,
-        parameters={"count": 1_199_882, "bytes": 4_799_528, "checksum": f"sha256:{'0' * 64}"},
+        parameters={"count": 1_199_882, "checksum": f"sha256:{'0' * 64}"},
     )
 
 

@@ -32,7 +32,6 @@ SAMPLER: Mapping[str, Any] = {
     "shards": True,
     "shuffle": True,
     "set_epoch_called": True,
-    "iterable": False,
     "passes": 2,
 }
 
@@ -112,17 +111,17 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
         "ended_at_s": wall_s + STARTED_AT_S - 0.2,
         "exception": None,
         "training_s": wall_s - 0.4 - STARTUP_S,
-        "parameters": {"count": 151_306, "bytes": 605_224, "checksum": f"sha256:{'a' * 64}", **TENSORS},
+        "parameters": {"count": 151_306, "checksum": f"sha256:{'a' * 64}", **TENSORS},
         "first_samples": [f"{rank:08x}{k:08x}" for k in range(8)],
         "ddp": {"bucket_bytes": [605_224], "samples": 7, "exposed_comm_s": 0.001},
-        "loader": {"batch_size": spec.batch_per_gpu, "num_workers": 0, **SAMPLER},
+        "loader": {"num_workers": 0, **SAMPLER},
         "fingerprint": {
             **usual,
             "args": list(spec.args),
             "batch_per_gpu": spec.batch_per_gpu,
             **fingerprint,
         },
-        "steps": {"file": f"rank{rank}.csv", "count": 0, "sha256": ""},
+        "steps": {"count": 0, "sha256": ""},
         "not_measured": [],
     }
 

@@ -156,17 +156,14 @@ def test_end_records(both: Both) -> None:
         assert record["device"]["id"] == f"cpu:{record['pid']}"
         assert record["not_measured"] == []
         assert record["loader"] == {
-            "batch_size": 32,
             "num_workers": 0,
             "sampler": "DistributedSampler",
             "shards": True,
             "shuffle": True,
             "set_epoch_called": True,
             "epochs_set": 5,
-            "iterable": False,
             "dataset_size": 497,
             "passes": 5,
-            "dropped_samples": 0,
             "unclear_sizes": [],
         }
         fingerprint = record["fingerprint"]
@@ -191,13 +188,12 @@ def test_equal_parameters_have_equal_checksums(both: Both) -> None:
     first, second = (both.measured.rank(rank)["parameters"] for rank in (0, 1))
     assert first == second
     assert first["count"] == 256 * 1400 + 1400 + 1400 * 10 + 10
-    assert first["bytes"] == 4 * first["count"]
 
 
 def test_ddp_timings_are_plausible(both: Both) -> None:
     for rank in (0, 1):
         ddp = both.measured.rank(rank)["ddp"]
-        assert sum(ddp["bucket_bytes"]) == both.measured.rank(rank)["parameters"]["bytes"]
+        assert sum(ddp["bucket_bytes"]) == 4 * both.measured.rank(rank)["parameters"]["count"]
         assert ddp["samples"] >= 1  # short steps are timed at random, one of up to 32
         timed = [row for row in both.measured.rows(rank) if row["comm_s"] > 0]
         assert timed

@@ -100,11 +100,6 @@ WRONG = {
         "ranks 0 and 1 share 100 % of their first samples",
         "in an IterableDataset by torch.distributed.get_rank()",
     ),
-    "tensor parallel": (
-        "the ranks ended with different parameters",
-        "of what is replicated, not sharded; rank 1 differs from rank 0 in 1 of 1: 3",
-        "see that they compute it from the same samples",
-    ),
     "nan": (
         "the training diverged",
         "rank 0: not finite: 4 of 4 parameters at the end (0.weight, 0.bias, 2.weight and 1 more)",

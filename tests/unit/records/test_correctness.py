@@ -58,7 +58,7 @@ def test_fake_cuda_devices(tmp_path: Path, device: dict[str, Any], verdict: str,
 
 def test_without_a_process_group_that_is_said(run: RunDirectory, tmp_path: Path) -> None:
     edit_rank(run, 0, backend=None, ddp=None)
-    edit_rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "bytes": 4, "checksum": "sha256:b"})
+    edit_rank(run, 1, backend=None, ddp=None, parameters={"count": 1, "checksum": "sha256:b"})
     found = failure_of(run)
     assert found.verdict == "no process group was formed"
     assert found.why == "no process group on any rank, so each of them trained a model of its own"
@@ -81,7 +81,6 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     for number, letter in enumerate("ab"):
         seen = {
             "count": 1,
-            "bytes": 4,
             "checksum": f"sha256:{letter}",
             "not_finite": broken,
             "tensors": [["a", letter]],

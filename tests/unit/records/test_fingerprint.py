@@ -71,7 +71,7 @@ def planned(scale: str, **changes: Any) -> Record:
 
 def with_parameters(scale: str, count: int, sharded: bool = False) -> Record:
     record = at(scale)
-    seen = {"count": count, "bytes": 4 * count, "checksum": "sha256:a", "sharded": sharded}
+    seen = {"count": count, "checksum": "sha256:a", "sharded": sharded}
     return record.replace(ranks=tuple(rank.replace(parameters=seen) for rank in record.ranks))
 
 

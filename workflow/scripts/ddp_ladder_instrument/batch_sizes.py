@@ -29,34 +29,18 @@ LEAVES = (str, bytes, int, float)
 MOST_ELEMENTS = 8192  # of a tensor that are in a digest
 
 
-class Findings:
-    """What the record says of the batches of all passes of the training.
-
-    dropped: indices whose samples did not arrive.
-    unclear: the sizes that an unclear batch may have; empty if all were clear.
-    """
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self.unclear: tuple[int, ...] = ()
-
-    def add(self, other: Findings) -> None:
-        """Add what another pass found."""
-        self.dropped += other.dropped
-        self.unclear = self.unclear or other.unclear
-
-
 class BatchSizes:
     """The sizes of the batches of one pass.
 
     usual: samples of a whole batch, if the loader puts them together. seen: number of batches.
-    findings: of this pass, or of all that train.
+    unclear: sizes that an unclear batch may have, of this pass, or of all that train; empty if all were clear.
     """
 
     def __init__(self, usual: int | None = None) -> None:
         self.usual = usual
         self.seen = 0
-        self.findings = Findings()
+        self.unclear: list[int] = []
+        self._left_out = False  # indices whose samples did not arrive
         self._settled = False  # the number can be had without a look at the whole batch
         self._whole = False  # a batch of the usual size was seen
 
@@ -81,10 +65,11 @@ class BatchSizes:
                 size, unclear = smaller[0], ()
         else:
             size, unclear = (0, ()) if batch is None else _compared(content, announced)
-        self.findings.unclear = self.findings.unclear or unclear
+        if not self.unclear:
+            self.unclear += unclear
         dropped = 0 if announced is None else announced - size
-        self.findings.dropped += dropped
-        self._settled = size == expected and self.seen > FIRST_BATCHES and not self.findings.dropped
+        self._left_out = self._left_out or dropped > 0
+        self._settled = size == expected and self.seen > FIRST_BATCHES and not self._left_out
         return size, dropped
 
 

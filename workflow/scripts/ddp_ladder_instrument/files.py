@@ -149,7 +149,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
         raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {name}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        measure = data.get("spec") or {}
+        measure, launched_at_s = data.get("spec") or {}, environment.get(LAUNCHED_VARIABLE)
         return RunSettings(
             directory=path.parent,
             spec_hash=str(data["spec_hash"]),
@@ -159,7 +159,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             max_seconds=_limit(measure, "max_seconds", float),
             samples_per_step=_limit(measure, "samples_per_step", int),
             device=measure.get("device"),
-            launched_at_s=_unix_seconds(environment.get(LAUNCHED_VARIABLE)),
+            launched_at_s=float(launched_at_s) if launched_at_s else None,
             profile_steps=int(measure.get("profile_steps") or 0),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
         )
@@ -177,7 +177,3 @@ def _limit(measure: Mapping[str, Any], key: str, kind: type[int] | type[float]) 
     if limit <= 0:
         raise ValueError(f"measure.{key} must be positive, not {value}")
     return limit
-
-
-def _unix_seconds(text: str | None) -> float | None:
-    return float(text) if text else None

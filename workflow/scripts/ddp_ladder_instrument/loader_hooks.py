@@ -3,7 +3,8 @@
 The size of a batch is the number of indices that its sampler gave, if the batch agrees. If there are none
 (an IterableDataset, batches made by the dataset), the size is read from the batch itself.
 
-What another thread than the main one draws is not counted: when the training gets it is not seen.
+What another thread than the main one draws is not counted: when the training gets it is not seen. Nor is what
+itertools.cycle gives again, after the first pass.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import EARLY_STEPS, StepClock
 from ddp_ladder_instrument.hooks import eager, not_compiled, patch
-from ddp_ladder_instrument.python_hooks import Cycle
 
 MAIN_THREAD = threading.main_thread().ident
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
@@ -52,37 +52,6 @@ def _patch_kinds(single: type, several: type, clock: StepClock) -> None:
         patch(kind, name, lambda original: _make(original, clock))
     for kind in (single, several):
         patch(kind, "_next_data", lambda original: _next(original, clock))
-
-
-def patch_cycles(clock: StepClock) -> None:
-    """Count the batches that itertools.cycle gives again."""
-    enter, end, count = eager(clock.timer.enter), _end(clock), eager(_count)
-
-    @not_compiled
-    def counted(first: Loop, iterator: Iterator[Any]) -> Iterator[Any]:
-        kept: list[tuple[Any, int | None]] = []
-        for batch in iterator:
-            kept.append((batch, first.sizes[-1][0] if first.sizes else None))
-            yield batch
-        while kept:
-            loop = Loop(first.loader, first.real_samples)
-            loop.batch_sizes = first.batch_sizes  # but no source: this is no pass over the loader, with an order
-            try:
-                for batch, size in kept:
-                    if not _is_inside():
-                        entered_s = time.perf_counter()
-                        if clock.timer.loop is not loop:
-                            enter(loop, entered_s)
-                        count(clock, loop, batch, size, entered_s)
-                    yield batch
-            finally:
-                end(loop)
-
-    def of_pass(iterator: Any) -> Any:
-        first = getattr(iterator, "__dict__", {}).get(LOOP_ATTRIBUTE)
-        return None if first is None else counted(first, iterator)
-
-    Cycle.counted = of_pass
 
 
 def patch_indices() -> None:

@@ -219,7 +219,7 @@ def _write(measurement: Measurement) -> None:
     """Write ranks/rank<k>.csv, then ranks/rank<k>.json. Raises OSError."""
     record = end_record(measurement)
     ranks = measurement.run.directory / "ranks"
-    record["steps"]["sha256"] = write_atomically(ranks / record["steps"]["file"], measurement.clock.table.csv())
+    record["steps"]["sha256"] = write_atomically(ranks / f"rank{record['rank']}.csv", measurement.clock.table.csv())
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
     write_atomically(ranks / f"rank{record['rank']}.json", [text.encode("utf-8", "replace")])
@@ -266,7 +266,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "cpu_set": host.cpu_set(),
             "libraries": host.libraries(),
         },
-        "steps": {"file": f"rank{place['rank']}.csv", "count": table.count, "sha256": None},
+        "steps": {"count": table.count, "sha256": None},
         "not_measured": measurement.not_measured,
     }
 

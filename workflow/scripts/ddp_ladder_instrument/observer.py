@@ -54,7 +54,6 @@ class TorchObserver:
         clock.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
-        patch("batches that itertools.cycle gives again", lambda: loader_hooks.patch_cycles(clock))
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
@@ -141,7 +140,7 @@ class TorchObserver:
         elif self._wants_cuda:
             record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
         if named and can_read:
-            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.size))
+            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named))
         return record, {
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,

@@ -120,7 +120,7 @@ class Heartbeat:
         self._stacks = -1
         self._signal: int | None = None
         self._moved: tuple[object, ...] | None = None
-        self._moved_at_s = (0.0, 0.0)
+        self._moved_at_s = 0.0  # time.monotonic()
         self._stop = threading.Lock()
         self._writing = threading.Lock()
 
@@ -177,7 +177,7 @@ class Heartbeat:
         still = signs.moved == self._moved
         if not still:
             self._moved = signs.moved
-            self._moved_at_s = (time.monotonic(), time.time())
+            self._moved_at_s = time.monotonic()
             self._is_recorded = False
         content = {
             "pid": os.getpid(),
@@ -185,13 +185,12 @@ class Heartbeat:
             "phase": signs.phase,
             "steps": signs.steps,
             "step_s": signs.step_s,
-            "moved_monotonic_s": self._moved_at_s[0],
-            "moved_at_s": self._moved_at_s[1],
+            "moved_monotonic_s": self._moved_at_s,
             "sequence": _collective_calls() if still else None,
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
-        if not self._is_recorded and time.monotonic() - self._moved_at_s[0] >= least_s:
+        if not self._is_recorded and time.monotonic() - self._moved_at_s >= least_s:
             self._is_recorded = True
             write_flight_record(self._path.parent)
 

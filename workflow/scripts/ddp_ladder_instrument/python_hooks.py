@@ -1,4 +1,4 @@
-"""What is patched in Python itself, before the script runs: imports, os._exit, os.exec, itertools.cycle, own processes.
+"""What is patched in Python itself, before the script runs: imports, os._exit, os.exec, own processes.
 
 A process that the script starts may be no rank, and the script may not replace its process: both are refused with an
 exception, by which the verdict knows it. Otherwise the ranks would wait for each other until a timeout, or end without
@@ -8,12 +8,11 @@ a record.
 from __future__ import annotations
 
 import functools
-import itertools
 import multiprocessing.process
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -75,25 +74,6 @@ class _Watcher(MetaPathFinder):
 
 
 _WATCHER = _Watcher()
-
-
-class Cycle(itertools.cycle):  # type: ignore[type-arg]
-    """Replaces itertools.cycle, which gives the batches of a pass again, unseen by their loader.
-
-    counted: returns, of the iterator of a pass over a DataLoader, a cycle in which each batch is counted; else None.
-    """
-
-    counted: Callable[[Any], Any] = staticmethod(lambda iterator: None)
-
-    def __new__(cls, iterable: Iterable[Any]) -> Any:
-        """Make the iterator here: a cycle does not tell what it draws from."""
-        iterator = iter(iterable)
-        return Cycle.counted(iterator) or super().__new__(cls, iterator)
-
-
-def watch_cycles() -> None:
-    """Replace itertools.cycle, before the script imports it by name."""
-    itertools.cycle = Cycle  # type: ignore[misc]
 
 
 def on_hard_exit(record: Callable[[int], object]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ddp_ladder_instrument.batch_sizes import BatchSizes, Findings
+from ddp_ladder_instrument.batch_sizes import BatchSizes
 from ddp_ladder_instrument.batches import NEVER, Loop
 
 DEEPEST = 8
@@ -240,19 +240,18 @@ def length_of(sized: Any) -> int | None:
 class Source:
     """What a pass draws from, read when its iterator is made: at its first step the loader itself may be gone.
 
-    facts: those of the record that cannot change. Nothing of the script's is kept alive.
+    batch_size: of a whole batch. facts: those of the record that cannot change. Nothing of the script's is kept alive.
     """
 
     def __init__(self, loader: Any) -> None:
         self.sampling = sampling(loader)
         self.dataset = _weakly(loader.dataset)
         self._with_epoch = _weakly(with_epoch(loader))
+        self.batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
         self.facts: dict[str, Any] = {
-            "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             "num_workers": loader.num_workers,
             "sampler": self.sampling.name,
             "shuffle": self.sampling.shuffle,
-            "iterable": isinstance(loader.dataset, IterableDataset),
             "dataset_size": length_of(loader.dataset),
         }
 
@@ -271,7 +270,7 @@ def new_loop(loader: Any, outer: Any = None) -> Loop:
     with contextlib.suppress(Exception):  # a property defined by another library may raise anything
         loop.source = Source(loader)
         loop.real_samples = loop.source.sampling.real_samples
-        loop.batch_sizes.usual = loop.source.facts["batch_size"] if outer is None else None
+        loop.batch_sizes.usual = loop.source.batch_size if outer is None else None
     return loop
 
 
@@ -281,8 +280,8 @@ class TrainingLoader:
     def __init__(self) -> None:
         self.first_samples: list[str] = []
         self._facts: dict[str, Any] | None = None
-        self._findings = Findings()
-        self._repeats = 1
+        self._unclear: list[int] = []
+        self._repeated: set[int] = set()  # sizes of a batch that is drawn again, and of the part of a step
         self._epochs: set[int] = set()
         self._passes: list[tuple[Callable[[], Any], int]] = []  # over each dataset
 
@@ -293,9 +292,11 @@ class TrainingLoader:
             return
         if self._facts is None:
             self.first_samples = loop.first_samples
-        self._findings.add(loop.batch_sizes.findings)
-        loop.batch_sizes.findings = self._findings
-        self._repeats = max(self._repeats, source.sampling.repeats)
+        if not self._unclear:
+            self._unclear += loop.batch_sizes.unclear
+        loop.batch_sizes.unclear = self._unclear  # of all passes from now on
+        if source.sampling.repeats > 1 and source.batch_size:
+            self._repeated |= {source.batch_size, source.batch_size // source.sampling.repeats}
         passes = self._count_pass(source.dataset)
         epoch = source.epoch()  # now, as accelerate sets it when the pass has begun
         self._epochs |= {epoch} if epoch is not None else set()
@@ -312,10 +313,7 @@ class TrainingLoader:
         """The record's ``loader``; None inside means unknown, or not needed."""
         if self._facts is None:
             return None
-        unclear, drawn = list(self._findings.unclear), self._facts["batch_size"]
-        if self._repeats > 1 and drawn:
-            unclear = sorted({*unclear, drawn, drawn // self._repeats})
-        return {**self._facts, "dropped_samples": self._findings.dropped, "unclear_sizes": unclear}
+        return {**self._facts, "unclear_sizes": sorted({*self._unclear, *self._repeated})}
 
     def _count_pass(self, dataset: Callable[[], Any]) -> int:
         """Return the number of this pass over a dataset, by whatever loader, from 1."""

@@ -293,40 +293,23 @@ def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
     return elements.most_common(1)[0][0]
 
 
-def summary(named: Sequence[tuple[str, torch.Tensor]], world_size: int) -> dict[str, Any]:
+def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
     """Return the record's ``parameters``; ``count`` is in elements."""
     digests = [_digest(name, tensor) for name, tensor in named]
     bad = [name for name, tensor in named if not _is_finite(tensor)]
     return {
         "count": sum(tensor.numel() for _, tensor in named),
-        "bytes": sum(tensor.numel() * tensor.element_size() for _, tensor in named),
         "sharded": any(is_sharded(tensor) for _, tensor in named),
-        "checksum": f"sha256:{_overall(digests)}",
+        "checksum": f"sha256:{hashlib.sha256(b''.join(digests)).hexdigest()}",
         "not_finite": {"count": len(bad), "names": bad[:NAMED]},
-        "replicated": [k for k in range(min(len(named), MOST_TENSORS)) if is_replicated(named[k][1], world_size)],
         "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
     }
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Return True if this rank holds only a part of it: a sharded DTensor, or a parameter that FSDP1 flattened."""
-    return tensor in FSDP_SHARDS or any(_is_part(place) for place in getattr(tensor, "placements", ()))
-
-
-def is_replicated(tensor: torch.Tensor, world_size: int) -> bool:
-    """Return True if it is a DTensor that is replicated on every rank of the world."""
     places = getattr(tensor, "placements", ())
-    if not places or any(_is_part(place) for place in places):
-        return False
-    return bool(tensor.device_mesh.size() == world_size)  # type: ignore[attr-defined]
-
-
-def _is_part(place: object) -> bool:
-    return type(place).__name__ != "Replicate"
-
-
-def _overall(digests: Sequence[bytes]) -> str:
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    return tensor in FSDP_SHARDS or any(type(place).__name__ != "Replicate" for place in places)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -185,7 +185,6 @@ class GpusSeen(Model):
 class StepsFile(Model):
     """The rank's CSV of its steps."""
 
-    file: str
     count: Count
     sha256: str
 
@@ -194,7 +193,6 @@ class Parameters(Model):
     """The trained parameters of a rank at the end."""
 
     count: Count
-    bytes: Count
     sharded: bool = Field(False, description="This rank held only a part of them.")
     checksum: Name
 
@@ -210,9 +208,6 @@ class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
     not_finite: NotFinite = NotFinite(count=0, names=())
-    replicated: Several[Count] = Field(
-        (), description="Indices in tensors, from 0, of DTensors that are replicated on every rank."
-    )
     tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = Field(
         (), description="Name and short digest of each."
     )
@@ -230,7 +225,6 @@ class Ddp(Model):
 class Loader(Model):
     """The training DataLoader. Null: unknown."""
 
-    batch_size: Positive | None = None
     num_workers: Count | None = None
     sampler: str | None = Field(
         None, description="The innermost sampler and the wrappers that change its samples; of a stream the dataset."
@@ -239,10 +233,8 @@ class Loader(Model):
     shuffle: bool | None = None
     set_epoch_called: bool | None = Field(None, description="Null also if the sampler has none.")
     epochs_set: Positive | None = Field(None, description="Number of distinct epochs that set_epoch was called with.")
-    iterable: bool = False
     dataset_size: Count | None = None
     passes: Positive = 1
-    dropped_samples: Count = Field(0, description="The sampler gave them and no batch had them; they are not counted.")
     unclear_sizes: Several[Count] = Field(
         (), description="Sizes that an unclear batch may have; empty if all are clear."
     )
@@ -334,7 +326,6 @@ class Heartbeat(Model):
     moved_monotonic_s: float = Field(
         description="When a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC."
     )
-    moved_at_s: float
     sequence: int | None = Field(
         description="Collective calls begun in the default group; null while the rank goes on."
     )
