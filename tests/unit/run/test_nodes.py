@@ -77,11 +77,13 @@ def test_the_first_node_of_the_scale_is_asked_once_where_the_run_meets(slurm: Ca
     assert allocation.names(make_spec("2x2")) == ["node1", "node2"]  # of three: as many as the scale has
 
 
-def test_a_job_with_too_few_nodes_is_reported_with_one_that_has_enough(slurm: Callable[[str], Path]) -> None:
+def test_a_job_with_too_few_nodes_is_reported_with_the_start_that_names_one_for_all_scales(
+    slurm: Callable[[str], Path],
+) -> None:
     slurm(answer("10.0.0.1", [20_001]))
     with pytest.raises(NoRendezvous, match=r"^job 42 has 3 nodes, 4x2 needs 4$") as caught:
         Allocation("42", replace(JOB, scale=Scale(4, 2))).endpoint(make_spec("4x2"), "run")
-    assert "salloc --nodes=4 " in caught.value.next_step
+    assert "snakemake --profile profiles/allocation" in caught.value.next_step
 
 
 @pytest.mark.parametrize(

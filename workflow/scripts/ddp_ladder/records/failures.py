@@ -501,8 +501,9 @@ OF_PROCESSES: tuple[Row, ...] = (
 def is_complete(raw: RawRun) -> bool:
     """Return True if nothing that failed in this run came before the end of its training.
 
-    Every rank left its end record, and its script ran through or reached the limit (max_steps, max_seconds). Who was told to end may have ended early, and well, and a launcher
-    that fails without one of its ranks is not explained by it: these runs are not complete.
+    Every rank left its end record, and its script ran through or reached the limit (max_steps, max_seconds). Who was
+    told to end may have ended early, and well, and a launcher that fails without one of its ranks is not explained by
+    it: these runs are not complete.
     """
     cut_short = any(end.failed and not end.after_training for end in raw.ends)
     if not raw.has_all_ranks or raw.ended is None or cut_short:
