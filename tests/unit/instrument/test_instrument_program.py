@@ -174,6 +174,28 @@ def test_a_record_that_cannot_be_written_is_said_and_costs_the_training_nothing(
     assert run(tmp_path, script(tmp_path, "import os; os._exit(0)")).code == 0
 
 
+def test_a_handler_of_the_script_that_raises_at_the_end_costs_no_record(tmp_path: Path) -> None:
+    """As torch's handler of SIGCHLD does when a loader's worker was killed; here whenever the end reads the time."""
+    text = """
+        import signal, time
+
+        def worker_died(*_):
+            raise RuntimeError("DataLoader worker is killed")
+
+        def late():
+            signal.raise_signal(signal.SIGCHLD)
+            signal.raise_signal(signal.SIGUSR1)
+            return real()
+
+        signal.signal(signal.SIGCHLD, worker_died)
+        signal.signal(signal.SIGUSR1, lambda *_: print("told"))
+        real, time.time = time.time, late
+    """
+    done = run(tmp_path, script(tmp_path, text))
+    assert (done.code, done.err, set(done.out.splitlines())) == (0, "", {"told"})
+    assert done.rank()["exit_code"] == 0
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
 def test_dies_with_its_launcher(tmp_path: Path) -> None:
     train = script(tmp_path, "import signal; print('up', flush=True); signal.pause()")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ddp_ladder_instrument import files
 from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
 from ddp_ladder_instrument.measurement import Measurement, write_or_note
-from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, hide_own_frames
+from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, handlers_set_aside, hide_own_frames
 from ddp_ladder_instrument.python_hooks import count_processes, on_hard_exit, refuse_exec
 
 USAGE_EXIT_CODE = 2
@@ -95,6 +95,7 @@ def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseE
     """
     if measurement.ended:
         return ended_with
-    ended_with = measurement.end(ended_with)
-    write_or_note(measurement)
+    with handlers_set_aside():
+        ended_with = measurement.end(ended_with)
+        write_or_note(measurement)
     return ended_with

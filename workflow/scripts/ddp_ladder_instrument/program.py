@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import hashlib
 import io
@@ -11,6 +12,8 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
@@ -129,6 +132,30 @@ class Program:
             return None
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
+
+
+@contextlib.contextmanager
+def handlers_set_aside() -> Iterator[None]:
+    """Keep the script's own handlers of signals from raising in the block; what came meanwhile is sent again after it.
+
+    But for SIGCHLD: torch's handler raises if a loader's worker was killed, which at the end harms nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {signum: signal.getsignal(signum) for signum in signal.valid_signals()}
+    own = {signum: handler for signum, handler in handlers.items() if callable(handler)}
+    for signum in own:
+        signal.signal(signum, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in own.items():
+            signal.signal(signum, handler)
+        for number in came:
+            if number != signal.SIGCHLD:
+                os.kill(os.getpid(), number)
 
 
 def _safe_path() -> bool:
