@@ -9,7 +9,7 @@ from pathlib import Path
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
-from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop
+from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
@@ -52,17 +52,6 @@ def terminal_table(
     if report is not None:
         lines += ["", f"report   {report / 'index.html'}", f"figures  {report / 'scaling.csv'}"]
     return plain("\n".join(lines))
-
-
-def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
-    """Return the lines of a table. right: the headings of columns that are right-aligned."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-
-    def line(texts: Sequence[str]) -> str:
-        aligned = zip(texts, headings, widths, strict=True)
-        return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
-
-    return [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
 
 
 def cut(name: str) -> str:
