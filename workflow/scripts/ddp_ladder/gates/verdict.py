@@ -242,13 +242,13 @@ def _at_least(
     baseline: ScalePoint | None,
     lost: Attribution | None,
 ) -> Finding:
-    """Judge the estimate; with ``certain``, the lower end of the interval that holds what jobs differ by.
+    """Judge the estimate.
 
     What the cause of a loss asks for is the first advice, and what would make the verdict certain the second.
     """
-    certain, key = plan.gates[point.stage].certain, f"stages.{point.stage}.gate.{figure.key}"
+    key = f"stages.{point.stage}.gate.{figure.key}"
     value, measured = getattr(point, figure.column.key), figure.measured(point)
-    wanted = f"{'lower end of the interval ' if certain else ''}at least {figure.text(least)} ({key})"
+    wanted = f"at least {figure.text(least)} ({key})"
     if value is None:
         return Finding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
     doubts = [*_doubts(least, figure, point, baseline)]
@@ -258,11 +258,10 @@ def _at_least(
         steps = [lost.next if lost else first, *steps, f"lower {key} if this is good enough for you"]
         measured += f"; {lost.in_words}" if lost else ""
     if doubts:
-        measured += f", {'not certain' if certain else 'uncertain'}: {'; '.join(why for why, _ in doubts)}"
-    ok = reached and not (certain and doubts)
-    found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=ok)
+        measured += f", uncertain: {'; '.join(why for why, _ in doubts)}"
+    found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
     evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
-    return found.replace(uncertain=bool(doubts) and not certain, evidence=evidence)
+    return found.replace(uncertain=bool(doubts), evidence=evidence)
 
 
 def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePoint | None) -> Iterator[Doubt]:

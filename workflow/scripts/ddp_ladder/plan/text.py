@@ -75,8 +75,6 @@ def _gate(gate: GateThresholds) -> str:
         wanted.append(f"efficiency at least {gate.min_efficiency:.2f}")
     if gate.min_samples_per_s is not None:
         wanted.append(f"at least {significant(gate.min_samples_per_s)} samples/s")
-    if gate.certain:
-        wanted.append("all of it by the lower end of the interval")
     return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
 
 

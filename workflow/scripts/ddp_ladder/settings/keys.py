@@ -269,8 +269,6 @@ class GateThresholds(Section):
     jobs_differ_percent: float = Field(default=2, ge=0, le=100)
     """Usual standard deviation of this stage's throughput between jobs, in per cent. A verdict that it can turn is
     uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
-    certain: bool = False
-    """Judge by the lower end of the 95 % interval instead of the estimate."""
 
 
 class Repeats(Section):
