@@ -33,7 +33,8 @@ def summary_text(found: LadderResults, log: str = "") -> str:
     lines += [f"log      {log}"] if log else []
     lines += [found.counts] if found.unread or found.begun else []
     lines += [f"warning: {warning}" for warning in found.warnings]
-    return "\n".join((*lines, *(f"\n{closed_box(gate)}" for gate in found.gates.values() if not gate.is_open)))
+    boxes = [f"\n{closed_box(gate)}" for gate in found.gates.values() if not gate.is_open]
+    return plain("\n".join((*lines, *boxes)))
 
 
 def terminal_table(
