@@ -13,4 +13,3 @@ def test_compares_variants_as_typed(checkout: Checkout) -> None:
     assert "At 1x1 weak, not beyond chance: other 1.0" in done.stdout
     assert "written  results/report/comparison.csv" in done.stdout
     assert "Nothing has been measured" not in done.stdout  # the summary of a climb
-    assert (checkout.results / "report/comparison.md").exists()

@@ -118,9 +118,10 @@ def is_for(*targets):
 
 def print_summary(log=""):
     """Print the table of scales, the paths and the boxes of closed gates. log: Snakemake's, after a failure."""
-    plan, summary_script, changes = Path(ladder.results, "plan.json"), script("summary.py"), ladder.changes_since_plan
+    plan, report_script, changes = Path(ladder.results, "plan.json"), script("report.py"), ladder.changes_since_plan
     if plan.exists():
-        shell("python {summary_script:q} --plan {plan:q} --warning={changes:q} --log={log:q}")
+        print(flush=True)
+        shell("python {report_script:q} --summary --plan {plan:q} --warning={changes:q} --log={log:q}")
 
 
 def print_why_it_stopped(log):

@@ -1,7 +1,7 @@
 """Compare: the variants of the ladder with its default.
 
 needs: the plan and the records that exist
-makes: results/report/comparison.*
+makes: results/report/comparison.csv
 """
 
 

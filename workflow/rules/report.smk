@@ -93,7 +93,7 @@ rule report:
 
 
 onsuccess:
-    if not is_for("compare", "doctor", "eject", "preflight"):
+    if not is_for("compare", "doctor", "eject", "preflight", "report"):
         print_summary()
 
 

@@ -1,7 +1,7 @@
 """Compare the variants of a ladder with its default.
 
 It reads plan.json and the records below runs/ in the results directory, prints what differs by more than chance, and
-writes it as comparison.csv and comparison.md into report/ there.
+writes it as report/comparison.csv there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records.run_records import RunRecords, as_made
-from ddp_ladder.report.comparison import terminal_text, write_comparison
+from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
 
 RESULTS = Path("results")
@@ -35,8 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         what, advice = "there is one variant: nothing to compare", "add `variants` to config/config.yaml and start"
         raise UserError(Problem(str(runs.results / "plan.json"), what, next=f"{advice} snakemake again"))
     found = believed_records(runs, plan.runs)
-    comparison = compare_variants(plan, found.records)
-    print(terminal_text(comparison, write_comparison(runs.results / "report", comparison)), flush=True)
+    comparison, file = compare_variants(plan, found.records), runs.results / "report/comparison.csv"
+    write_atomically(file, comparison_csv(comparison))
+    print(terminal_text(comparison, file), flush=True)
     for warning in filter(None, [arguments.warning, *found.warnings]):
         print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""Write the report of a ladder from the records so far, and print its table.
+"""Write the report of a ladder from the records so far, and print a summary; with --summary, only print it.
 
 Example, after a ladder or while one is climbing:
 
@@ -21,12 +21,11 @@ from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.accounting.advice import terminal_lines
-from ddp_ladder.accounting.jobs import REPORT_WAITS_S, update_or_warn
+from ddp_ladder.accounting.jobs import REPORT_WAITS_S, read_rows, update_or_warn
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.report.results import read_results
-from ddp_ladder.report.terminal import terminal_table
+from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.terminal import summary_text
 from ddp_ladder.report.view import ReportView
 
 RESULTS = Path("results")
@@ -34,31 +33,29 @@ RESULTS = Path("results")
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the report and print the table."""
+    """Write the report and print the summary."""
+    arguments = parse(argv)
+    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
+    plan = read_plan(arguments.plan or results / "plan.json")
+    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results, REPORT_WAITS_S)
+    found = read_results(results, plan, arguments.warning)
+    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
+    found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
+    of_centre = [] if arguments.summary else write(results, found, arguments.centre)
+    print("\n".join([summary_text(found, arguments.log), *of_centre]))
+    return 0
+
+
+def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
+    """Write the report; return the line on the rules of a centre, if one is named."""
     # Processes that only read records import this file too, and shall not import what draws.
     from ddp_ladder.report.centre import judged, read_centre, summary
     from ddp_ladder.report.page import write_report
 
-    arguments = parse(argv)
-    centre = read_centre(arguments.centre) if arguments.centre else None
-    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
-    plan = read_plan(arguments.plan or results / "plan.json")
-    rows, warnings = update_or_warn(results, REPORT_WAITS_S)
-    found = read_results(results, plan, arguments.warning)
-    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
-    found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
-    files = write_report(results, found, centre=centre)
-    print(terminal_table(found.points, found.gates, files[0].parent))
-    for line in terminal_lines(plan, rows, results):
-        print(line)
-    if centre:
-        rules = judged(centre, ReportView(found, date.today()))
-        print(f"centre   {summary(centre, rules)}: see the page")
-    if found.unread or found.begun:
-        print(found.counts)
-    for warning in found.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return 0
+    centre = read_centre(name) if name else None
+    write_report(results, found, centre=centre)
+    rules = judged(centre, ReportView(found, date.today())) if centre else ()
+    return [f"centre   {summary(centre, rules)}: see the page"] if centre else []
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -70,7 +67,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the ladder's directory (default: that of the plan, or results)",
     )
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
+    parser.add_argument("--summary", action="store_true", help="write nothing")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
+    parser.add_argument("--log", default="", help="Snakemake's log, to be named")
     parser.add_argument("--epochs", type=positive, help="show what a training of so many epochs costs")
     parser.add_argument("--samples", type=positive, help="the same of so many samples, in place of epochs")
     parser.add_argument("--centre", metavar="NAME", help="check the rules of a computing centre (workflow/centres)")

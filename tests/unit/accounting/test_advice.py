@@ -1,4 +1,4 @@
-"""Requests that are too large or nearly used up, and the lines for people."""
+"""Time limits that are too long or nearly used up, and the lines for people."""
 
 from __future__ import annotations
 
@@ -15,23 +15,14 @@ from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.plan.plan import Plan
 from make_records import make_plan_of, make_specs
 
-GPUS = 4
-USED_MB = (7000, 30_000, 31_000)
+
+def plan(runtime_min: int = 20) -> Plan:
+    found = make_plan_of(make_specs(("1x1", "1x4", "2x4"), repeats=1, device="cuda"))
+    return replace(found, jobs=tuple(replace(job, runtime_min=runtime_min) for job in found.jobs))
 
 
-def plan(memory_mb: int = 64_000, runtime_min: int = 20, cpus: int = 64) -> Plan:
-    """A node has four GPUs; each scale asks for its share."""
-    found = make_plan_of(make_specs(("1x1", "1x4", "2x4"), repeats=1, cpus_per_node=cpus, device="cuda"))
-    jobs = []
-    for job in found.jobs:
-        gpus = job.scale.gpus_per_node
-        shares = {"memory_mb": memory_mb * gpus // GPUS, "cpus": cpus * gpus // GPUS}
-        jobs.append(replace(job, runtime_min=runtime_min, node_gpus=GPUS, **shares))
-    return replace(found, jobs=tuple(jobs))
-
-
-def rows(of: Plan, used_mb: Sequence[int] = USED_MB, **changes: Any) -> list[JobRow]:
-    return [_row(of, number, memory_used_mb_per_node=used, **changes) for number, used in enumerate(used_mb)]
+def rows(of: Plan, **changes: Any) -> list[JobRow]:
+    return [_row(of, number, **changes) for number in range(len(of.jobs))]
 
 
 def _row(of: Plan, number: int, **changes: Any) -> JobRow:
@@ -65,23 +56,12 @@ def told(of: Plan, found: Sequence[JobRow]) -> dict[str, int]:
     return {key: int(value) for line in advice(of, found) for key, value in re.findall(r"(\S+): (\d+) in ", line)}
 
 
-def test_memory_that_is_far_too_large_is_named_with_the_value_to_set() -> None:
-    large = plan(memory_mb=440_000)
-    where = "node.memory_mb: 48000 in cluster.yaml"
-    assert advice(large, rows(large)) == [f"memory: 2x4 asked 440000 MB per node, used 31000: {where}"]
-    # One GPU that needs 20000 MB decides for a node with four of them.
-    (found,) = advice(large, rows(large, (20_000, 30_000, 31_000)))
-    assert found.endswith("1x1 asked 110000 MB per node, used 20000: node.memory_mb: 120000 in cluster.yaml")
-
-
-@pytest.mark.parametrize("memory_mb", [440_000, 32_000])
-def test_advice_that_was_followed_is_not_given_again(memory_mb: int) -> None:
-    before = plan(memory_mb)
+def test_advice_that_was_followed_is_not_given_again() -> None:
+    before = plan()
     found = rows(before, elapsed_s=1100.0)
     values = told(before, found)
-    assert values == {"node.memory_mb": 48_000, **{f"stages.stage{k}.runtime": 30 for k in (1, 2, 3)}}
-    after = plan(values["node.memory_mb"], values["stages.stage1.runtime"])
-    assert told(after, found) == {}
+    assert values == {f"stages.stage{k}.runtime": 30 for k in (1, 2, 3)}
+    assert told(plan(values["stages.stage1.runtime"]), found) == {}
 
 
 def test_a_time_limit_that_is_far_too_long() -> None:
@@ -97,14 +77,16 @@ def test_a_time_limit_that_is_far_too_long() -> None:
     [{"state": "TIMEOUT"}, {"state": "OUT_OF_MEMORY"}, {"runs_ok": 0}, {"specs": "0"}, {"kind": "preflight"}],
 )
 def test_only_good_jobs_of_the_same_runs_count(change: dict[str, Any]) -> None:
-    large = plan(memory_mb=440_000)
-    assert told(large, rows(large, **change)) == {}
+    long = plan(runtime_min=240)
+    assert told(long, rows(long, **change)) == {}
 
 
 def test_a_scale_that_was_not_measured_may_need_more() -> None:
-    large, nearly = plan(memory_mb=440_000, runtime_min=240), plan(memory_mb=33_000)
-    assert told(large, rows(large)[:2]) == {"stages.stage1.runtime": 20, "stages.stage2.runtime": 20}
-    assert told(nearly, rows(nearly)[:2]) == {"node.memory_mb": 48_000}
+    specs = make_specs(("1x1", "1x2", "1x4"), repeats=1)
+    found = make_plan_of(specs)
+    long = replace(found, jobs=tuple(replace(job, runtime_min=240) for job in found.jobs))
+    assert told(long, rows(long)[:2]) == {"stages.stage1.runtime": 20}
+    assert told(long, rows(long)) == {"stages.stage1.runtime": 20, "stages.stage2.runtime": 20}
 
 
 def test_a_job_that_kept_runs_does_not_show_how_long_all_take() -> None:
@@ -113,15 +95,15 @@ def test_a_job_that_kept_runs_does_not_show_how_long_all_take() -> None:
 
 
 def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
-    large = plan(memory_mb=440_000)
-    lines = terminal_lines(large, rows(large), Path("results"))
+    long = plan(runtime_min=240)
+    lines = terminal_lines(long, rows(long), Path("results"))
     assert all(len(line) <= 100 for line in lines)
     text = " ".join(line.strip() for line in lines)
     assert text.startswith("used     3 jobs held 2.60 GPU h, 1.30 of them in training; results/accounting.csv request")
-    assert text.endswith("node.memory_mb: 48000 in cluster.yaml")
-    assert terminal_lines(large, [], Path("results")) == []
+    assert text.endswith("stages.stage3.runtime: 20 in config.yaml")
+    assert terminal_lines(long, [], Path("results")) == []
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
-    found = rows(on_cpus, (7000,), gpu_hours_training=0.001)
+    found = rows(on_cpus, gpu_hours_training=0.001)
     assert "held 0.800 process h, 0.00100 of them" in terminal_lines(on_cpus, found, Path("results"))[0]
-    shown = cells(_row(large, 0, cpu_efficiency=0.5))
+    shown = cells(_row(long, 0, cpu_efficiency=0.5))
     assert (shown["CPU"].replace(NARROW_SPACE, " "), shown["State"]) == ("50 %", "COMPLETED")

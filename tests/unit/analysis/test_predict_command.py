@@ -126,20 +126,3 @@ def test_a_mistake_in_an_option_is_named(
 ) -> None:
     assert predict.main(["--table", str(table), *options]) == 1
     assert message in capsys.readouterr().err
-
-
-EXTREMES = [
-    "1,1,1e15\n1,2,1e-6\n2,2,1e15\n",
-    "100000,64,5\n1,1,5\n",
-    "1,1,1000\n1,2,900\n2,2,500\n4,2,90\n",
-]
-
-
-@pytest.mark.parametrize("rows", EXTREMES)
-@pytest.mark.filterwarnings("error")
-def test_extreme_figures_give_valid_json(rows: str, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table.write_text(f"{HEADER}\n{rows}")
-    assert predict.main(["--table", str(table), "--at", "3x2", "--at", "100000x64"]) == 0
-    out, err = capsys.readouterr()
-    json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
-    assert err == ""

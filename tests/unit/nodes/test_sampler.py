@@ -17,7 +17,7 @@ from ddp_ladder.common.files import read_json
 from ddp_ladder.nodes import sampler as sampling
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.nodes.gpus import Gpus, Value
-from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, busy_fractions, cpu_times, ports, shown
+from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler, ports, shown
 from ddp_ladder.plan.plan import Job
 from make_files import write_files
 
@@ -114,26 +114,12 @@ def test_how_values_are_written() -> None:
     assert shown("gpu0_power_w", None) == ""
 
 
-STAT = """\
-cpu  1674673 98707 388193 490636 14357 0 8215 2554 0 0
-cpu0 804691 50401 191439 283805 4776 0 1658 1266 0 0
-cpu1 869981 48306 196753 206830 9580 0 6556 1287 0 0
-intr 52419284 0 9 0
-"""
-LATER = """\
-cpu  1674913 98707 388213 490796 14377 0 8215 2554 0 0
-cpu0 804871 50401 191459 283805 4776 0 1658 1266 0 0
-cpu1 870041 48306 196753 206950 9600 0 6556 1287 0 0
-"""
-
-
-def test_the_busy_fractions_of_cpus() -> None:
-    before, now = cpu_times(STAT), cpu_times(LATER)
-    assert before[0] == (804691 + 50401 + 191439 + 1658 + 1266, 804691 + 50401 + 191439 + 283805 + 4776 + 1658 + 1266)
-    assert sorted(busy_fractions(before, now, {0, 1})) == pytest.approx([0.3, 1.0])
-    assert busy_fractions(before, now, {1, 7}) == pytest.approx([0.3])
-    assert busy_fractions(before, before, {0, 1}) == []
-    assert busy_fractions({0: before[0]}, now, {0, 1}) == [1.0]  # a CPU that came online is left out
+def test_the_busy_fractions_are_those_of_the_usable_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling.psutil, "cpu_percent", lambda percpu: [100.0, 30.0, 0.0])
+    sampler = lo()()
+    sampler.cpus = {0, 1, 5000}
+    assert sampler._of_cpus(2.0) == {"cpu_fraction": 0.65, "cpu_busiest_fraction": 1.0}
+    assert sampler._of_cpus(0.0) == {}, "the first sample, and one at the end just after another"
 
 
 def test_rates_of_counters(monkeypatch: pytest.MonkeyPatch) -> None:

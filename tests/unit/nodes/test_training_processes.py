@@ -9,35 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from ddp_ladder.nodes.processes import Stat, TrainingProcesses, cpu_between, parse_stat
-
-# a process with a hostile name on Linux 6.18
-STAT = (
-    "4242 (a) R 1 (b) S 4100 4242 4100 34816 4242 4194304 9133 21077 0 3 250 50 700 100 20 0 17 0 1719293 "
-    "172216320 2560 18446744073709551615 1 1 0 0 0 0 0 16781312 16387 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
-)
+from ddp_ladder.nodes.processes import TrainingProcesses, Use, cpu_between
 
 
-def test_a_stat_with_spaces_and_parentheses_in_the_name() -> None:
-    assert parse_stat(STAT) == Stat(parent=4100, own_s=3.0, waited_s=8.0, rss_bytes=2560 * 4096)
+def use(own_s: float, waited_s: float = 0.0) -> Use:
+    return Use(own_s, waited_s, rss_bytes=0)
 
 
-def stat(own_s: float, waited_s: float = 0.0, parent: int = 1) -> Stat:
-    return Stat(parent, own_s, waited_s, rss_bytes=0)
-
-
-BEFORE = {1: stat(100.0), 2: stat(5.0), 3: stat(4.0, waited_s=1.0, parent=2)}
+BEFORE = {1: use(100.0), 2: use(5.0), 3: use(4.0, waited_s=1.0)}
 
 
 @pytest.mark.parametrize(
     ("now", "cpu_s"),
     [
-        ({1: stat(110.0), 2: stat(7.0), 3: stat(4.0, 1.0), 4: stat(1.5)}, 3.5),  # those that go on, and a new one
-        ({1: stat(100.0), 2: stat(5.0, waited_s=5.5)}, 0.5),  # 3 ended with half a second more, as 2 knows
-        ({1: stat(100.0), 2: stat(6.0)}, 1.0),  # 3 ended, and nobody waits for it: that takes nothing from 2
+        ({1: use(110.0), 2: use(7.0), 3: use(4.0, 1.0), 4: use(1.5)}, 3.5),  # those that go on, and a new one
+        ({1: use(100.0), 2: use(5.0, waited_s=5.5)}, 0.5),  # 3 ended with half a second more, as 2 knows
+        ({1: use(100.0), 2: use(6.0)}, 1.0),  # 3 ended, and nobody waits for it: that takes nothing from 2
     ],
 )
-def test_the_cpu_time_between_two_samples(now: dict[int, Stat], cpu_s: float) -> None:
+def test_the_cpu_time_between_two_samples(now: dict[int, Use], cpu_s: float) -> None:
     assert cpu_between(BEFORE, now, agents={1}) == pytest.approx(cpu_s)
 
 

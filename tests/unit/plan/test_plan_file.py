@@ -29,7 +29,7 @@ def test_the_inverse_of_writing(tmp_path: Path) -> None:
         hang=Hang(first_step_s=None),
         monitor=Monitor(every_s=5),
     )
-    full = replace(PLAN, jobs=(job,), may_differ=("num_workers",), gates={"stage1": GateThresholds(certain=True)})
+    full = replace(PLAN, jobs=(job,), may_differ=("num_workers",), gates={"stage1": GateThresholds(min_efficiency=0.8)})
     for plan in (PLAN, full, Plan("local", "results", ())):
         write_json(tmp_path / "plan.json", plan.to_json())
         read = read_plan(tmp_path / "plan.json")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import report as report_command
-import summary as summary_command
 from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
@@ -163,7 +162,7 @@ def test_everything_damaged_at_once(results: Path, capsys: pytest.CaptureFixture
     assert "runs that the plan does not have are left out" in page
     assert "\x1b" not in printed + page
     assert "<b>/weak" not in page
-    assert summary_command.main(["--plan", str(results / "plan.json")]) == 0
+    assert report_command.main(["--summary", "--plan", str(results / "plan.json")]) == 0
     assert "record.json" in "".join(capsys.readouterr())
 
 

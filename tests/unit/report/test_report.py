@@ -163,7 +163,7 @@ def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> Non
     files = write_report(tmp_path, results, TODAY)
     several = "two variants" in case
     assert [path.name for path in files if path.stem != "comparison"] == FILES
-    assert [path.suffix for path in files if path.stem == "comparison"] == [".md", ".csv"] * several
+    assert [path.suffix for path in files if path.stem == "comparison"] == [".csv"] * several
     for path in files:
         assert path.parent == tmp_path / "report"
         if path.suffix == ".svg":

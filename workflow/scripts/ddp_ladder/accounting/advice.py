@@ -1,4 +1,4 @@
-"""Requests that are far too large, or nearly used up, with the value to set; and the accounting for people. Pure.
+"""Time limits that are far too long, or nearly used up, with the value to set; and the accounting for people. Pure.
 
 Only jobs count that ran every planned run of their scale well, as the plan has them now: the rest shows no need. What
 is asked is what the plan asks, so advice that was followed is not given again.
@@ -17,69 +17,38 @@ from ddp_ladder.common.formats import UNKNOWN, duration, percent, significant
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.jobs import ENDED_WELL
 
-MARGIN = 1.5  # asked / used: another node may need more memory, a slow one or a busy file system more time
+MARGIN = 1.5  # asked / used: a slow node or a busy file system needs more time
 TOO_LARGE = 2.0  # asked / what would be asked with its margin; below, the saving is not worth a change
 NEARLY_USED = 0.9
 LEAST_SAVED_MIN = 15  # a shorter time limit lets a job start in gaps of the queue, if they are shorter by this
-LEAST_MEMORY_MB, MEMORY_STEP_MB = 4000, 4000  # the first per GPU: Python, torch and its libraries
 LEAST_RUNTIME_MIN, RUNTIME_STEP_MIN = 10, 5
 OR_LESS_TIME = "if the partition allows it; otherwise fewer steps: measure.max_steps"
 WIDTH = 100
 
 
-Jobs = Sequence[tuple[ScaleJob, Sequence[JobRow]]]
-
-
 def advice(plan: Plan, rows: Sequence[JobRow]) -> list[str]:
-    """Return what to change in the requests: ``memory: asked ..., used ...: node.memory_mb: 48000 in cluster.yaml``."""
-    jobs = [(job, _good_rows(job, rows)) for job in plan.jobs]
-    return [*_memory(jobs), *(each for stage in plan.stages for each in _runtime(stage, jobs))]
+    """Return what to change: ``time: 1x1 asked 240 min, took 12 min: stages.stage1.runtime: 20 in config.yaml``."""
+    return [each for stage in plan.stages for each in _runtime(plan.stage_jobs(stage), rows)]
 
 
-def _good_rows(job: ScaleJob, rows: Sequence[JobRow]) -> list[JobRow]:
-    """Return the rows of a scale's own Slurm jobs that ended well and in which every run did."""
+def whole_rows(job: ScaleJob, rows: Sequence[JobRow]) -> list[JobRow]:
+    """Return the rows of a scale's own Slurm jobs that measured all its runs well, as the plan has them now.
+
+    A job that kept some runs of an earlier one took less time.
+    """
     return [
         row
         for row in rows
         if (row.scale, row.specs, row.kind) == (str(job.scale), specs_digest(job), "measure")
         and row.state == ENDED_WELL
-        and row.runs_ok == row.runs_measured > 0
+        and row.runs_measured == row.runs_ok > 0
+        and row.runs_measured >= row.runs_planned == runs_of(job)
     ]
 
 
-def whole_rows(job: ScaleJob, rows: Sequence[JobRow]) -> list[JobRow]:
-    """Return the rows of jobs that measured all runs of a scale well, as the plan has them now.
-
-    A job that kept some runs of an earlier one took less time.
-    """
-    good = _good_rows(job, rows)
-    return [row for row in good if row.runs_measured >= row.runs_planned == runs_of(job)]
-
-
-def _memory(jobs: Jobs) -> Iterator[str]:
-    """Yield the change of node.memory_mb. A scale that uses a part of a node asks for the same part of its memory."""
-    needs = []  # the memory that a node needs for the scale, and what the scale used and asked for
-    for job, rows in jobs:
-        used_mb = max((row.memory_used_mb_per_node or 0 for row in rows), default=0)
-        if used_mb and job.memory_mb is not None and job.node_gpus is not None:
-            shares = job.node_gpus / job.scale.gpus_per_node
-            least_mb = LEAST_MEMORY_MB * job.node_gpus
-            needs.append(
-                (max(MARGIN * used_mb * shares, least_mb), used_mb, job.memory_mb, job.memory_mb * shares, job)
-            )
-    if not needs:
-        return
-    needed_mb, used_mb, asked_mb, whole_node_mb, job = max(needs, key=lambda need: need[0])
-    value = _rounded_up(needed_mb, MEMORY_STEP_MB)
-    is_too_large = len(needs) == len(jobs) and whole_node_mb >= TOO_LARGE * value  # another scale may need more
-    if used_mb > NEARLY_USED * asked_mb or is_too_large:
-        where = f"node.memory_mb: {value} in cluster.yaml"
-        yield f"memory: {job.scale} asked {asked_mb} MB per node, used {used_mb}: {where}"
-
-
-def _runtime(stage: str, jobs: Jobs) -> Iterator[str]:
+def _runtime(jobs: Sequence[ScaleJob], rows: Sequence[JobRow]) -> Iterator[str]:
     """Yield the change of a stage's runtime, which all its jobs ask for."""
-    of_stage = [(job, whole_rows(job, rows)) for job, rows in jobs if job.stage == stage]
+    of_stage = [(job, whole_rows(job, rows)) for job in jobs]
     longest = [(max(row.elapsed_s for row in rows) / 60, job) for job, rows in of_stage if rows]
     if not longest:
         return
@@ -90,16 +59,12 @@ def _runtime(stage: str, jobs: Jobs) -> Iterator[str]:
     is_too_large = not may_need_more and asked_min >= max(TOO_LARGE * value, value + LEAST_SAVED_MIN)
     if took_min > NEARLY_USED * asked_min or is_too_large:
         took = f"time: {job.scale} asked {asked_min} min, took {duration(60 * took_min)}"
-        yield f"{took}: stages.{stage}.runtime: {value} in config.yaml"
+        yield f"{took}: stages.{job.stage}.runtime: {value} in config.yaml"
 
 
 def runtime_for(longest_min: float) -> int:
     """Return the runtime to ask for, in minutes, if the longest job takes or will take ``longest_min``."""
-    return _rounded_up(max(MARGIN * longest_min, LEAST_RUNTIME_MIN), RUNTIME_STEP_MIN)
-
-
-def _rounded_up(value: float, step: int) -> int:
-    return math.ceil(value / step) * step
+    return math.ceil(max(MARGIN * longest_min, LEAST_RUNTIME_MIN) / RUNTIME_STEP_MIN) * RUNTIME_STEP_MIN
 
 
 # --- For people.

@@ -117,3 +117,14 @@ def signal_of(code: int) -> str | None:
         return signal.Signals(-code if code < 0 else code - 128).name
     except ValueError:
         return None
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a table. right: the headings of columns that are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+
+    def line(texts: Sequence[str]) -> str:
+        aligned = zip(texts, headings, widths, strict=True)
+        return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
+
+    return [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]

@@ -320,9 +320,7 @@ def _for_imbalance(facts: StepFacts) -> str:
 def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: PreflightResult | None) -> str:
     """Return what the runs' figures and the preflight say about a cause; empty if they say nothing."""
     if cause == "data":
-        slow = "; no rank is the cause: most loaders are slower than the rest of the step"
-        waits = f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
-        return waits + (slow if point.step and point.step.loaders_slow else "")
+        return f"data wait {_ms(point.data_wait_s)} in each step, {_ms(baseline.data_wait_s)} at {baseline.scale}"
     if cause == "communication":
         return _of_communication(point.step or StepFacts(), preflight)
     if cause == "imbalance":

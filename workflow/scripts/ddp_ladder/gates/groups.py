@@ -222,7 +222,6 @@ def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] 
         own_max_s=part("own_max_s"),
         imbalance_data_s=part("imbalance_data_s"),
         imbalance_compute_s=part("imbalance_compute_s"),
-        loaders_slow=all(run.loaders_slow for run in runs),
         comm_s=part("comm_s"),
         overlap_s=part("overlap_s"),
         timed_steps=min(map(_timed_steps, records)) or None,

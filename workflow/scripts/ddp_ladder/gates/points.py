@@ -89,7 +89,6 @@ class ScalePoint:
     energy_kwh_to_solution: float | None = None
     jobs: int = 0  # that made the repeats
     note: str = ""
-    data_wait_fraction_max: float | None = None  # of the repeats
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
     allowed: str = ""  # the allowed differences, in words
@@ -132,8 +131,8 @@ class StepFacts:
 
     own_max_s: own work of the critical rank of each step. comm_s, overlap_s: of the critical rank, which waits for no
     other. imbalance_kind: see ``critical_rank``; persistent only if it is the same place in every repeat. slowest: that
-    place, such as ``rank 3 on node2``. imbalance_data_s, imbalance_compute_s: parts of the imbalance. loaders_slow: of
-    most ranks. timed_steps: the fewest that DDP timed on all ranks of a run. memory_fraction: of the fullest GPU.
+    place, such as ``rank 3 on node2``. imbalance_data_s, imbalance_compute_s: parts of the imbalance. timed_steps: the
+    fewest that DDP timed on all ranks of a run. memory_fraction: of the fullest GPU.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -144,7 +143,6 @@ class StepFacts:
     slowest: str | None = None
     imbalance_data_s: float | None = None
     imbalance_compute_s: float | None = None
-    loaders_slow: bool = False
     timed_steps: int | None = None
     gradient_bytes: int | None = None
     buckets: int | None = None

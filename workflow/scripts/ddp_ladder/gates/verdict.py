@@ -232,8 +232,6 @@ def performance(
             yield each.replace(measured=f"{each.measured}; {disturbed.in_words}", next=disturbed.next)
         else:
             yield each
-    if gate.max_data_wait_fraction is not None:
-        yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
 
 
 def _at_least(
@@ -244,13 +242,13 @@ def _at_least(
     baseline: ScalePoint | None,
     lost: Attribution | None,
 ) -> Finding:
-    """Judge the estimate; with ``certain``, the lower end of the interval that holds what jobs differ by.
+    """Judge the estimate.
 
     What the cause of a loss asks for is the first advice, and what would make the verdict certain the second.
     """
-    certain, key = plan.gates[point.stage].certain, f"stages.{point.stage}.gate.{figure.key}"
+    key = f"stages.{point.stage}.gate.{figure.key}"
     value, measured = getattr(point, figure.column.key), figure.measured(point)
-    wanted = f"{'lower end of the interval ' if certain else ''}at least {figure.text(least)} ({key})"
+    wanted = f"at least {figure.text(least)} ({key})"
     if value is None:
         return Finding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
     doubts = [*_doubts(least, figure, point, baseline)]
@@ -260,11 +258,10 @@ def _at_least(
         steps = [lost.next if lost else first, *steps, f"lower {key} if this is good enough for you"]
         measured += f"; {lost.in_words}" if lost else ""
     if doubts:
-        measured += f", {'not certain' if certain else 'uncertain'}: {'; '.join(why for why, _ in doubts)}"
-    ok = reached and not (certain and doubts)
-    found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=ok)
+        measured += f", uncertain: {'; '.join(why for why, _ in doubts)}"
+    found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
     evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
-    return found.replace(uncertain=bool(doubts) and not certain, evidence=evidence)
+    return found.replace(uncertain=bool(doubts), evidence=evidence)
 
 
 def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePoint | None) -> Iterator[Doubt]:
@@ -284,18 +281,6 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
         yield "the step times were not steady", point.unsteady
     if doubted := next((each for each in (point, baseline) if each and each.unexplained), None):
         yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
-
-
-def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
-    """Judge the data wait. It has no interval: with ``certain``, the repeat that waited longest is judged."""
-    key = f"stages.{point.stage}.gate.max_data_wait_fraction"
-    value = point.data_wait_fraction_max if certain else point.data_wait_fraction
-    measured = f"{100 * (value or 0):.1f} % of the step time{' in the longest of the repeats' if certain else ''}"
-    advice = f"give the script more loader workers, or raise {key}"
-    if value is None:
-        measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
-    ok = value is not None and value <= most
-    return Finding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice, ok=ok)
 
 
 def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path) -> Iterator[Finding]:

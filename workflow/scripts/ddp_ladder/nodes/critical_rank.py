@@ -56,7 +56,6 @@ class StepParts(Model):
         "one, in fewer steps; varying: no rank does it much oftener than others. Null for one rank."
     )
     slow_ranks: Several[Count] = Field(description="The rank, or the ranks of the node; none if it varies.")
-    loaders_slow: bool = Field(description="The loaders of most ranks are slower than the rest of a step.")
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,6 @@ def step_parts(
         own_max_s=scale * own_max,
         imbalance_kind=kind,
         slow_ranks=slow_ranks,
-        loaders_slow=loaders.prefetch and (loaders.usual_batch_s or 0.0) > own - data,
     )
 
 
@@ -189,7 +187,6 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
         own_max_s=longest_s if alone else None,
         imbalance_kind=kind,
         slow_ranks=slow_ranks,
-        loaders_slow=False,
     )
 
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,7 @@ JOIN_S = 5.0  # for a sample that is being taken when the agent ends
 SHORTEST_S = 0.1  # between two samples of a rate: counters of CPU time have steps of 10 ms
 SYS = Path("/sys")
 _DIGITS = 4  # of a figure that is no rate of bytes
-_TIMES = 8  # of /proc/stat: user nice system idle iowait irq softirq steal; those of guests are in user and nice
-_IDLE = (3, 4)
 _INFINIBAND_WORD = 4  # bytes: the unit of port_rcv_data and port_xmit_data
-
-CpuTimes = Mapping[int, tuple[int, int]]
-"""Of each CPU: busy time and all time since the boot, in ticks."""
 
 
 class NodeMonitor:
@@ -131,7 +126,6 @@ class NodeSampler:
         self.header = columns(bool(self.ports), len(gpus.each))
         self.cpus = {*os.sched_getaffinity(0)}
         self._training = TrainingProcesses(os.getpid(), siblings)
-        self._times: CpuTimes = {}
         self._counters: dict[str, tuple[float, int, int]] = {}
         self._last_s: float | None = None
         self._errors: dict[str, str] = {}
@@ -171,8 +165,8 @@ class NodeSampler:
         return {"training_cpu_cores": cores, "training_rss_bytes": rss_bytes}
 
     def _of_cpus(self, elapsed_s: float) -> Mapping[str, Value]:
-        before, self._times = self._times, cpu_times(Path("/proc/stat").read_text())
-        busy = busy_fractions(before, self._times, self.cpus) if elapsed_s >= SHORTEST_S else []
+        every = psutil.cpu_percent(percpu=True)  # since the call before; psutil numbers the CPUs without gaps
+        busy = [every[cpu] / 100 for cpu in self.cpus if cpu < len(every)] if elapsed_s >= SHORTEST_S else []
         return {"cpu_fraction": sum(busy) / len(busy), "cpu_busiest_fraction": max(busy)} if busy else {}
 
     def _of_memory(self) -> Mapping[str, Value]:
@@ -199,27 +193,6 @@ class NodeSampler:
             return {}
         each = zip(("received", "sent"), before, (received, sent), strict=True)
         return {f"{name}_{way}_bytes_per_s": (now - then) / (now_s - last_s) for way, then, now in each if now >= then}
-
-
-def cpu_times(text: str) -> CpuTimes:
-    """Return the times in the text of /proc/stat. Raises ValueError."""
-    times = {}
-    for number, line in re.findall(r"^cpu(\d+) (.+)$", text, re.MULTILINE):
-        ticks = [int(field) for field in line.split()[:_TIMES]]
-        total = sum(ticks)
-        times[int(number)] = total - sum(ticks[index] for index in _IDLE), total
-    return times
-
-
-def busy_fractions(before: CpuTimes, now: CpuTimes, usable: Collection[int]) -> list[float]:
-    """Return the busy fraction of each usable CPU between two samples. One that came online meanwhile is left out."""
-    found = []
-    for cpu in now.keys() & before.keys() & {*usable}:
-        busy, total = (later - sooner for later, sooner in zip(now[cpu], before[cpu], strict=True))
-        if total > 0:
-            # The kernel may set iowait back by a tick, which makes busy time appear.
-            found.append(min(1.0, max(0.0, busy / total)))
-    return found
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,6 @@ class ScaleJob:
     preflight: Preflight = NO_PREFLIGHT
     transport: Transport = "any"
     max_log_mb_per_node: int = DEFAULT_LOG_MB
-    node_gpus: int | None = None  # of a whole node, of which the job asks for a share
     hang: Hang | None = None  # like the Slurm options, not part of a run
     monitor: Monitor | None = None
     more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them
@@ -265,7 +264,6 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
         cpus=max(1, node.cpus * gpus // node.gpus),
         memory_mb=None if node.memory_mb is None else max(1, node.memory_mb * gpus // node.gpus),
         gres=None if node.gres is None else f"{node.gres}:{gpus}",
-        node_gpus=node.gpus,
         slurm=settings.site.slurm.overridden(stage.slurm),
         preflight=experiment.preflight,
         transport=settings.site.network.transport,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddp_ladder.common.formats import count, in_short, significant
+from ddp_ladder.common.formats import count, in_short, significant, text_table
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
+
+HEADINGS = ("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU hours")
 
 
 def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
@@ -17,7 +19,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     plan: with the further repeats that have been begun among its runs. to_do: by scale, the runs still to be measured.
     """
     jobs = [job for job in plan.jobs if job.stage in stages]
-    rows = [("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU hours")]
+    rows: list[tuple[str, ...]] = []
     to_do_hours = 0.0
     for job in jobs:
         missing = to_do.get(str(job.scale), ())
@@ -36,7 +38,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
                 f"{hours:.2f}",
             )
         )
-    lines = [f"The plan for site {plan.site}:", "", *_table(rows), "", *_start(plan.first_scale)]
+    lines = [f"The plan for site {plan.site}:", "", *text_table(HEADINGS, rows), "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
     lines += _commands(jobs)
@@ -73,10 +75,6 @@ def _gate(gate: GateThresholds) -> str:
         wanted.append(f"efficiency at least {gate.min_efficiency:.2f}")
     if gate.min_samples_per_s is not None:
         wanted.append(f"at least {significant(gate.min_samples_per_s)} samples/s")
-    if gate.max_data_wait_fraction is not None:
-        wanted.append(f"data wait at most {100 * gate.max_data_wait_fraction:.0f} %")
-    if gate.certain:
-        wanted.append("all of it by the lower end of the interval")
     return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
 
 
@@ -92,15 +90,6 @@ def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
         where = f"  (in {run.directory})" if run.directory is not None else ""
         lines.append(f"    {redacted(' '.join((run.script, *run.args)))}{where}")
     return lines
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    rule = tuple("-" * width for width in widths)
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (rows[0], rule, *rows[1:])
-    ]
 
 
 def changes_in_words(then: Plan, now: Plan) -> str:

@@ -1,9 +1,9 @@
-"""The comparison of variants: blocks of a document, files, and the terminal's text."""
+"""The comparison of variants: blocks of a document, a table as CSV, and the terminal's text."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_ladder.analysis.comparison import (
@@ -18,19 +18,8 @@ from ddp_ladder.analysis.comparison import (
     sentences,
 )
 from ddp_ladder.common import formats
-from ddp_ladder.common.files import write_atomically
-from ddp_ladder.report.document import (
-    Block,
-    Cell,
-    Content,
-    Document,
-    Section,
-    as_markdown,
-    csv_text,
-    in_words,
-    table_block,
-)
-from ddp_ladder.report.terminal import cut, plain, text_table
+from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
+from ddp_ladder.report.terminal import cut, plain
 
 HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
@@ -67,14 +56,12 @@ def notes_of(row: Compared) -> tuple[str, ...]:
     return tuple(filter(None, (*notes, failed)))
 
 
-# --- Files.
+# --- The table as a file.
 
 
-def comparison_files(comparison: Comparison) -> dict[str, str]:
-    """Return the files of a comparison by name."""
-    document = Document("Comparison of the variants", (Section("", tuple(comparison_blocks(comparison))),))
-    rows = [_csv_row(row) for panel in comparison.panels for row in panel.rows]
-    return {"comparison.md": as_markdown(document), "comparison.csv": csv_text(rows)}
+def comparison_csv(comparison: Comparison) -> str:
+    """Return comparison.csv: a row for each variant at each mode and scale."""
+    return csv_text(_csv_row(row) for panel in comparison.panels for row in panel.rows)
 
 
 def _csv_row(row: Compared) -> dict[str, object]:
@@ -96,30 +83,22 @@ def _csv_row(row: Compared) -> dict[str, object]:
     }
 
 
-def write_comparison(directory: Path, comparison: Comparison) -> tuple[Path, ...]:
-    """Write all files into a directory, which is made, and return them. Raises OSError (disk full)."""
-    files = comparison_files(comparison)
-    for name, content in files.items():
-        write_atomically(directory / name, content)
-    return tuple(directory / name for name in files)
-
-
 # --- The terminal.
 
 
-def terminal_text(comparison: Comparison, files: Iterable[Path]) -> str:
-    """Return what the command prints, without a final newline."""
+def terminal_text(comparison: Comparison, file: Path) -> str:
+    """Return what the command prints, without a final newline. file: the one that it has written."""
     lines = [line for sentence in sentences(comparison) for line in _wrapped(sentence)]
     every = sum(len(panel.rows) for panel in comparison.panels)
     shown = comparison.panels if every <= MOST_LINES else comparison.panels[-1:]
     rows = [(panel.place, *_texts(row)) for panel in shown for row in panel.rows]
-    lines += ["", *text_table(TERMINAL, rows, RIGHT)]
+    lines += ["", *formats.text_table(TERMINAL, rows, RIGHT)]
     if len(shown) < len(comparison.panels):
-        lines += ["", f"{formats.count(len(comparison.panels) - len(shown), 'smaller scale')}: see the files"]
+        lines += ["", f"{formats.count(len(comparison.panels) - len(shown), 'smaller scale')}: see the file"]
     notes = dict.fromkeys(f"{row.name}: {note}" for panel in shown for row in panel.rows for note in notes_of(row))
     for note in notes:
         lines += _wrapped(note, "  ", "    ")
-    lines += ["", *_wrapped(HOW_TO_READ), "", *(f"written  {file}" for file in files)]
+    lines += ["", *_wrapped(HOW_TO_READ), "", f"written  {file}"]
     return plain("\n".join(lines))
 
 

@@ -25,7 +25,7 @@ from ddp_ladder.gates.figures import (
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, rules_section
-from ddp_ladder.report.comparison import comparison_files
+from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
 from ddp_ladder.report.proposal import amount, proposal
@@ -62,7 +62,7 @@ def write_report(
         "runs.csv": runs_csv(view.runs),
         "scaling.csv": csv_text(map(vars, view.points), [*csv_columns()]),
         **plots,
-        **(comparison_files(view.comparison) if view.comparison else {}),
+        **({"comparison.csv": comparison_csv(view.comparison)} if view.comparison else {}),
         **pictures,
     }
     page = html(view, parts, files)

@@ -1,4 +1,4 @@
-"""The table at the end of a ladder in the terminal: plain text, at most 100 columns, no colour."""
+"""The summary at the end of a ladder in the terminal: plain text, no colour; its table has at most 100 columns."""
 
 from __future__ import annotations
 
@@ -6,14 +6,35 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.common.formats import DASH, NARROW_SPACE
+from ddp_ladder.accounting.advice import terminal_lines
+from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
+from ddp_ladder.analysis.prediction import outlooks
+from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
-from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.report.view import gate_words, scale_names, scale_notes
+from ddp_ladder.gates.verdict import Verdict, closed_box
+from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
 
 WIDTH = 100
 LONGEST = 22  # characters of a name
+
+
+def summary_text(found: LadderResults, log: str = "") -> str:
+    """Return the headline, the table of scales, jobs, warnings and closed gates. log: Snakemake's, to be named."""
+    plan, results = found.plan, found.directory
+    points, report = [point for point in found.points if not point.is_plain], results / "report"
+    lines = [headline(found).text]
+    lines += [f"Predicted, not measured: {full_stop(one.in_words)}" for one in outlooks(plan, points)]
+    lines += ["", terminal_table(points, found.gates, report if report.exists() else None)]
+    forecasts = error_rows(planned_forecasts(results, plan), points)
+    lines += [f"forecast {place}: {forecast}; {measured}" for place, forecast, measured in forecasts]
+    lines += terminal_lines(plan, found.jobs, results)
+    lines += [f"log      {log}"] if log else []
+    lines += [found.counts] if found.unread or found.begun else []
+    lines += [f"warning: {warning}" for warning in found.warnings]
+    boxes = [f"\n{closed_box(gate)}" for gate in found.gates.values() if not gate.is_open]
+    return plain("\n".join((*lines, *boxes)))
 
 
 def terminal_table(
@@ -32,17 +53,6 @@ def terminal_table(
     if report is not None:
         lines += ["", f"report   {report / 'index.html'}", f"figures  {report / 'scaling.csv'}"]
     return plain("\n".join(lines))
-
-
-def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
-    """Return the lines of a table. right: the headings of columns that are right-aligned."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-
-    def line(texts: Sequence[str]) -> str:
-        aligned = zip(texts, headings, widths, strict=True)
-        return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
-
-    return [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
 
 
 def cut(name: str) -> str:
