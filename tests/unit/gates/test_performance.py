@@ -47,7 +47,7 @@ def point(
         "default", mode, stage, nodes, gpus, ranks, 64, 64 * ranks, repeats,
         samples_per_s=rate, samples_per_s_low=rate_low, samples_per_s_high=rate_high,
         efficiency=value, efficiency_low=low, efficiency_high=high,
-        data_wait_fraction=wait, status="ok", jobs=1,
+        data_wait_fraction=wait, data_wait_fraction_max=2 * wait, status="ok", jobs=1,
         log_rate=replace(log, mean=log.mean + math.log(1000 * ranks)), log_efficiency=log if ranks > 1 else None,
     )  # fmt: skip
 
@@ -139,13 +139,26 @@ def test_a_verdict_on_step_times_that_were_not_steady_is_not_certain() -> None:
     assert finding.next == "set measure.max_steps: 200"
 
 
+@pytest.mark.parametrize(("certain", "ok"), [(False, True), (True, False)])
+def test_certain_asks_the_data_wait_of_every_repeat(certain: bool, ok: bool) -> None:
+    finding = only((0.9, 0.03), GateThresholds(max_data_wait_fraction=0.03, certain=certain))
+    assert finding.ok == ok
+    assert finding.measured.startswith("4.0 % of the step time in the longest" if certain else "2.0 % of the step time")
+
+
 @pytest.mark.parametrize(
-    ("key", "boundary", "check"),
-    [("min_efficiency", 0.9, "efficiency"), ("min_samples_per_s", 1800.0, "throughput")],
+    ("key", "boundary", "direction", "check"),
+    [
+        ("min_efficiency", 0.9, +1, "efficiency"),
+        ("min_samples_per_s", 1800.0, +1, "throughput"),
+        ("max_data_wait_fraction", 0.02, -1, "data wait"),
+    ],
 )
-def test_thresholds_open_at_their_boundary_and_close_beyond(key: str, boundary: float, check: str) -> None:
+def test_thresholds_open_at_their_boundary_and_close_beyond(
+    key: str, boundary: float, direction: int, check: str
+) -> None:
     assert only((0.9, 0.03), GateThresholds(**{key: boundary})).ok  # type: ignore[arg-type]
-    beyond = only((0.9, 0.03), GateThresholds(**{key: math.nextafter(boundary, math.inf)}))  # type: ignore[arg-type]
+    beyond = only((0.9, 0.03), GateThresholds(**{key: math.nextafter(boundary, direction * math.inf)}))  # type: ignore[arg-type]
     assert (beyond.ok, beyond.check) == (False, check)
     assert f"stages.stage2.gate.{key}" in beyond.wanted
     assert f"stages.stage2.gate.{key}" in beyond.next
@@ -157,10 +170,14 @@ def test_a_figure_that_slow_steps_recur_in_is_called_samples_over_time() -> None
 
 
 def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:
-    gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000)
-    found = judged((0.9, 0.03), gate, samples_per_s=None)
-    assert [(each.check, each.ok) for each in found] == [("efficiency", True), ("throughput", False)]
-    assert found[1].measured == "no throughput: ok"
+    gate = GateThresholds(min_efficiency=0.8, min_samples_per_s=2000, max_data_wait_fraction=1)
+    found = judged((0.9, 0.03), gate, data_wait_fraction=None)
+    assert [(each.check, each.ok) for each in found] == [
+        ("efficiency", True),
+        ("throughput", False),
+        ("data wait", False),
+    ]
+    assert found[2].measured == "it was not measured"
 
 
 # How it is told

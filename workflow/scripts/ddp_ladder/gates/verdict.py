@@ -232,6 +232,8 @@ def performance(
             yield each.replace(measured=f"{each.measured}; {disturbed.in_words}", next=disturbed.next)
         else:
             yield each
+    if gate.max_data_wait_fraction is not None:
+        yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
 
 
 def _at_least(
@@ -281,6 +283,18 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
         yield "the step times were not steady", point.unsteady
     if doubted := next((each for each in (point, baseline) if each and each.unexplained), None):
         yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
+
+
+def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
+    """Judge the data wait. It has no interval: with ``certain``, the repeat that waited longest is judged."""
+    key = f"stages.{point.stage}.gate.max_data_wait_fraction"
+    value = point.data_wait_fraction_max if certain else point.data_wait_fraction
+    measured = f"{100 * (value or 0):.1f} % of the step time{' in the longest of the repeats' if certain else ''}"
+    advice = f"give the script more loader workers, or raise {key}"
+    if value is None:
+        measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
+    ok = value is not None and value <= most
+    return Finding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice, ok=ok)
 
 
 def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path) -> Iterator[Finding]:

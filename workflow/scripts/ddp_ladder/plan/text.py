@@ -75,6 +75,8 @@ def _gate(gate: GateThresholds) -> str:
         wanted.append(f"efficiency at least {gate.min_efficiency:.2f}")
     if gate.min_samples_per_s is not None:
         wanted.append(f"at least {significant(gate.min_samples_per_s)} samples/s")
+    if gate.max_data_wait_fraction is not None:
+        wanted.append(f"data wait at most {100 * gate.max_data_wait_fraction:.0f} %")
     return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
 
 

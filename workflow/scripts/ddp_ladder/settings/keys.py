@@ -264,6 +264,8 @@ class GateThresholds(Section):
     """Minimum throughput as a fraction of the ideal (that of a GPU in stage1 times the number of GPUs)."""
     min_samples_per_s: float | None = Field(default=None, gt=0, examples=[1000])
     """Minimum throughput of all GPUs together, in samples per second."""
+    max_data_wait_fraction: float | None = Field(default=None, ge=0, le=1, examples=[0.1])
+    """Maximum fraction of the step time spent waiting for data."""
     max_efficiency: float = Field(default=1.05, ge=1, examples=[1.05])
     """An efficiency whose whole interval is above this closes the gate, because the baseline was disturbed."""
     jobs_differ_percent: float = Field(default=2, ge=0, le=100)
