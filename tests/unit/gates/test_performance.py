@@ -47,7 +47,7 @@ def point(
         "default", mode, stage, nodes, gpus, ranks, 64, 64 * ranks, repeats,
         samples_per_s=rate, samples_per_s_low=rate_low, samples_per_s_high=rate_high,
         efficiency=value, efficiency_low=low, efficiency_high=high,
-        data_wait_fraction=wait, data_wait_fraction_max=2 * wait, status="ok", jobs=1,
+        data_wait_fraction=wait, status="ok", jobs=1,
         log_rate=replace(log, mean=log.mean + math.log(1000 * ranks)), log_efficiency=log if ranks > 1 else None,
     )  # fmt: skip
 
@@ -137,13 +137,6 @@ def test_a_verdict_on_step_times_that_were_not_steady_is_not_certain() -> None:
     assert (finding.ok, finding.uncertain) == (True, True)
     assert finding.measured.endswith("uncertain: the step times were not steady")
     assert finding.next == "set measure.max_steps: 200"
-
-
-@pytest.mark.parametrize(("certain", "ok"), [(False, True), (True, False)])
-def test_certain_asks_the_data_wait_of_every_repeat(certain: bool, ok: bool) -> None:
-    finding = only((0.9, 0.03), GateThresholds(max_data_wait_fraction=0.03, certain=certain))
-    assert finding.ok == ok
-    assert finding.measured.startswith("4.0 % of the step time in the longest" if certain else "2.0 % of the step time")
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,6 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column(
             "data_wait_fraction", text=share, tables=(*REPORT, "runs"), of_run=_timing(lambda t: t.data_wait_fraction)
         ),
-        Column("data_wait_fraction_max", tables=()),  # of the repeats, for gates
     ),
     figure(
         "exposed comm.", "1 (shown in %)",

@@ -89,7 +89,6 @@ class ScalePoint:
     energy_kwh_to_solution: float | None = None
     jobs: int = 0  # that made the repeats
     note: str = ""
-    data_wait_fraction_max: float | None = None  # of the repeats
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
     allowed: str = ""  # the allowed differences, in words

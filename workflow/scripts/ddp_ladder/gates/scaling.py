@@ -145,7 +145,6 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
     medians.update(_startup(group))
     rate, step = group.samples_per_s, group.step_time_s
     rates, steps = (rate, *group.log_rate.interval(rate)), (step, *group.log_step_time.interval(step))
-    waits = [wait for run in group.good if (wait := run.timing.data_wait_fraction) is not None]
     batch = batch_per_gpu_seen(group.good[0].record)
     simulated = (run.record.world.simulated for run in group.good)
     parts, facts = split_of_repeats(group) or ({}, None)
@@ -157,7 +156,6 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         statistic=group.statistic,
         log_rate=group.log_rate,
         unsteady=unsteady(group),
-        data_wait_fraction_max=max(waits, default=None),
         simulated=next((words for words in simulated if words), None),
         findings=findings_of_repeats([run.record for run in group.good]),
         unexplained=next(

@@ -233,7 +233,7 @@ def performance(
         else:
             yield each
     if gate.max_data_wait_fraction is not None:
-        yield _data_wait(point, gate.max_data_wait_fraction, gate.certain)
+        yield _data_wait(point, gate.max_data_wait_fraction)
 
 
 def _at_least(
@@ -285,11 +285,11 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
         yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
 
 
-def _data_wait(point: ScalePoint, most: float, certain: bool) -> Finding:
-    """Judge the data wait. It has no interval: with ``certain``, the repeat that waited longest is judged."""
+def _data_wait(point: ScalePoint, most: float) -> Finding:
+    """Judge the data wait, which has no interval."""
     key = f"stages.{point.stage}.gate.max_data_wait_fraction"
-    value = point.data_wait_fraction_max if certain else point.data_wait_fraction
-    measured = f"{100 * (value or 0):.1f} % of the step time{' in the longest of the repeats' if certain else ''}"
+    value = point.data_wait_fraction
+    measured = f"{100 * (value or 0):.1f} % of the step time"
     advice = f"give the script more loader workers, or raise {key}"
     if value is None:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
