@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
-from project_copy import NO_TORCH, Checkout, copy_project
+from make_files import write_files
+from project_copy import EXPERIMENT, NO_TORCH, Checkout, copy_project
 
 # A hang is named after this time; the default of a minute would make a table of minutes.
 HANG = {"at_least_s": 10}
@@ -124,24 +124,20 @@ def tell(fault: Fault) -> Told:
 def start(fault: Fault, cluster: Cluster, directory: Path) -> Climb:
     """Start the climb of a fault; its event may come at any time from now on."""
     checkout = copy_project(directory, cluster)
-    stages: dict[str, Any] = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
+    stages = {**EXPERIMENT["stages"]}
     if fault.scale != "1x2":
         del stages["stage2"]
         stages["stage3"] = {"scales": [fault.scale], "runtime": 5}
-    else:
-        stages["stage3"] = {"scales": ["2x1"], "runtime": 5}
     measure = {"warmup_steps": 1, "min_steps": 5, "max_steps": fault.steps, "plain_baseline": False}
-    checkout.configure(**{"stages": stages, "measure": measure, "hang": HANG, **fault.config})
     breaks = fault.before_init and f"if rank == 1:\n    event()\n    {fault.before_init}\n"
     at_a_step = f"event(); {fault.at_a_step}" if fault.at_a_step else ""
     text = (
         TRAINING.replace("EVERYWHERE", fault.everywhere).replace("BEFORE_INIT", breaks).replace("AT_A_STEP", at_a_step)
     )
-    (checkout.path / "loop.py").write_text(text)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump({**SITE, **fault.site}))
-    for name, text in fault.files.items():
-        (checkout.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (checkout.path / name).write_text(text)
+    checkout.set_up(
+        text, {**SITE, **fault.site}, **{"stages": stages, "measure": measure, "hang": HANG, **fault.config}
+    )
+    write_files(checkout.path, fault.files)
     if fault.before:
         fault.before(cluster)
     return climb(checkout)
@@ -187,20 +183,6 @@ def closed_reason(checkout: Checkout) -> str:
 
 def of_second_rank(number: signal.Signals) -> str:
     return f"os.kill(os.getpid(), {int(number)})"
-
-
-def cut_link(cluster: Cluster, running: Climb) -> None:
-    """Cut the link of the run's second node, for good."""
-    cluster.set_link("node2", up=False)
-
-
-def connect_again(cluster: Cluster) -> None:
-    cluster.set_link("node2", up=True)
-
-
-def kill_node(cluster: Cluster, running: Climb) -> None:
-    """Switch the run's second node off."""
-    cluster.kill_node("node2")
 
 
 def end_walltime(cluster: Cluster, running: Climb) -> None:
@@ -283,7 +265,12 @@ FAULTS = (
         site={"launcher": "srun"},
     ),
     Fault("the walltime ends", "its time was up", outside=end_walltime),
-    Fault("a node dies during training", "node2 does not answer", scale="2x1", outside=kill_node),
+    Fault(
+        "a node dies during training",
+        "node2 does not answer",
+        scale="2x1",
+        outside=lambda cluster, _: cluster.kill_node("node2"),
+    ),
     Fault(
         "the interface is missing on one node",
         "node2.*ib9",
@@ -332,7 +319,13 @@ FAULTS = (
         config={"preflight": {"enabled": True, "timeout_s": 20}},
         files={"path/node3/sitecustomize.py": HANGING},
     ),
-    Fault("a link that is cut during training", "node2", scale="2x1", outside=cut_link, after=connect_again),
+    Fault(
+        "a link that is cut during training",
+        "node2",
+        scale="2x1",
+        outside=lambda cluster, _: cluster.set_link("node2", up=False),
+        after=lambda cluster: cluster.set_link("node2", up=True),
+    ),
 )
 
 

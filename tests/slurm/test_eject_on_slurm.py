@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster import Cluster
 from project_copy import Checkout, copy_project
 
@@ -88,9 +87,7 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("project") / "it's #1 of 50%"
     path.mkdir()
     checkout = copy_project(path)
-    checkout.configure(**CONFIG)
-    (checkout.path / "loop.py").write_text(WITNESS + MEET)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
+    checkout.set_up(WITNESS + MEET, SITE, **CONFIG)
     done = checkout.snakemake("eject")
     assert done.returncode == 0, done.stdout
     return checkout

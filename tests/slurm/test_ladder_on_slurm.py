@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster import Cluster
 from cluster_config import ACCOUNT
 from ddp_ladder.accounting.jobs import read_rows
@@ -61,9 +60,7 @@ class Climbed:
 def climbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
     """Three stages, one of which has a partition of its own."""
     checkout = copy_project(tmp_path_factory.mktemp("project"), cluster)
-    checkout.configure(stages=STAGES)
-    (checkout.path / "loop.py").write_text(NO_TORCH)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
+    checkout.set_up(NO_TORCH, SITE, stages=STAGES)
     return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.nodes.describe import read_machines
-from project_copy import NO_TORCH, Checkout, copy_project
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 from scales import GPU_SITE, prepare, salloc, scale_job
 
 pytestmark = pytest.mark.slurm
@@ -59,9 +58,8 @@ def test_a_slow_link_is_named_by_its_node(four_nodes: Cluster, tmp_path: Path) -
 
 def test_the_target_tests_the_scale_that_was_asked_for_and_trains_nothing(four_nodes: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path, four_nodes)
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["2x1", "4x1"], "runtime": 5}}
-    checkout.configure(stages=stages)  # preflight.enabled is false: it is asked for
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
+    stages = {**ONE_STAGE, "stage3": {"scales": ["2x1", "4x1"], "runtime": 5}}
+    checkout.set_up(NO_TORCH, SITE, stages=stages)  # preflight.enabled is false: it is asked for
     asked = checkout.snakemake("preflight", "--profile", "profiles/slurm", "--config", "preflight_scale=2x1")
     assert asked.returncode == 0, asked.stdout
     assert "stage3 2x1: preflight passed" in asked.stdout

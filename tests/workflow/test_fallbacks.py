@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from make_files import write_programs
 from project_copy import Checkout
 
-PROGRAM = """\
-#!/bin/sh
+PROGRAM = """
 for step in 1 2 3 4 5 6; do
   echo "{\\"samples\\": 16, \\"seconds\\": 0.0$step}" >>"$DDP_LADDER_METRICS"
   echo "throughput: ${step}00 samples/s"
@@ -17,9 +17,7 @@ done
 @pytest.mark.parametrize(("source", "launcher"), [("metrics", "srun"), ("log", "torchrun")])
 def test_weaker_evidence_from_configuration_to_report(checkout: Checkout, source: str, launcher: str) -> None:
     checkout.site(launcher=launcher)
-    program = checkout.path / "train"
-    program.write_text(PROGRAM)
-    program.chmod(0o755)
+    write_programs(checkout.path, train=PROGRAM)
     regex = "'throughput: ([0-9.]+) samples/s'" if source == "log" else "null"
     config = checkout.path / "config/config.yaml"
     config.write_text(

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from project_copy import NO_TORCH, Checkout, copy_project
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 
-STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 FULL = "cat /dev/zero >{}/ballast || true"
 READ_ONLY = "mount --bind {0} {0}; mount -o remount,ro,bind {0}"
 # Its last run fills the disk, as another user of the file system would, and trains on.
@@ -66,7 +65,7 @@ def new_checkout(mounts: OwnMounts, tmp_path: Path) -> Callable[..., Checkout]:
 
     def make(script: str, size_kb: int, repeats: int = 1) -> Checkout:
         checkout = copy_project(tmp_path, mounts)
-        checkout.configure(stages=STAGE, repeats=repeats)
+        checkout.configure(stages=ONE_STAGE, repeats=repeats)
         checkout.without_torch(script)
         checkout.results.mkdir()
         mounts.sh(f"mount -t tmpfs -o size={size_kb}k none {checkout.results}")

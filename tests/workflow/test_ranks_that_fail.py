@@ -28,16 +28,13 @@ rank = int(os.environ["RANK"])
 print("ModuleNotFoundError: No module named 'apex' - falling back", flush=True)  # and goes on: never the cause
 if how == "EARLY" and rank == dying:
     raise ValueError("out of coffee")
-if how != "NO_GROUP":
-    dist.init_process_group("gloo")
+dist.init_process_group("gloo")
 
 def train():
-    model = torch.nn.Linear(4, 1)
-    if how != "NO_GROUP":
-        model = torch.nn.parallel.DistributedDataParallel(model)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.randn(400, 4)
-    for x in DataLoader(data, 4, sampler=DistributedSampler(data) if how != "NO_GROUP" else None):
+    for x in DataLoader(data, 4, sampler=DistributedSampler(data)):
         optimizer.zero_grad()
         model(x).mean().backward()
         optimizer.step()
@@ -65,7 +62,7 @@ def main_that_catches():
         traceback.print_exc()
         sys.exit(int(os.environ["CODE"]))
 
-if how in ("AT_SHUTDOWN", "NO_GROUP"):
+if how == "AT_SHUTDOWN":
     train()
 elif how == "NONE":
     with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
@@ -122,8 +119,16 @@ def test_the_rank_that_died_is_the_cause(
     env = {"PYTHONFAULTHANDLER": "1"} if how == "SEGFAULT" else {}
     python = str(python_named(torch))
     record = run(tmp_path, monkeypatch, scale, how, dying, launcher=launcher, env=env, python=python)
-    is_named(record, scale, dying, said)
+    verdict, name, advice = said
+    node = dying if scale == "2x1" else 0
     assert record.failure is not None
+    assert record.failure.verdict == verdict
+    assert record.failure.why == f"rank {dying} (node {node}, {socket.gethostname()}): ended by {name}"
+    assert advice in record.failure.next
+    assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
+    for rank in (rank for rank in record.ranks if rank.ended_by == "exception"):
+        end = read_json(record_path(record) / "ranks" / f"rank{rank.rank}.json")
+        assert is_consequence(end["exception"]), end["exception"]
     shown = [each.line for each in record.failure.evidence]
     if how == "SEGFAULT":
         assert shown[0] == "Fatal Python error: Segmentation fault"
@@ -141,20 +146,6 @@ def test_what_fails_after_the_training_is_a_remark(tmp_path: Path, monkeypatch: 
     (what,) = (remark.what for remark in record.remarks if remark.name == "end")
     cause = r"a rank crashed: rank 1 \(node 0, .*\): ended by SIGSEGV"
     assert re.match(f"after its training, which is complete and counts, {cause}", what)
-
-
-def is_named(record: Record, scale: str, dying: int, said: tuple[str, str, str]) -> None:
-    verdict, name, advice = said
-    node = dying if scale == "2x1" else 0
-    assert record.failure is not None
-    assert record.failure.verdict == verdict
-    assert record.failure.why == f"rank {dying} (node {node}, {socket.gethostname()}): ended by {name}"
-    assert advice in record.failure.next
-    survivors = [rank for rank in record.ranks if rank.ended_by == "exception"]
-    assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
-    for rank in survivors:
-        end = read_json(record_path(record) / "ranks" / f"rank{rank.rank}.json")
-        assert is_consequence(end["exception"]), end["exception"]
 
 
 @pytest.mark.parametrize(
@@ -200,18 +191,20 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
     assert "Root Cause (first observed failure)" in (record_path(record) / "train.log").read_text()
 
 
-def test_an_exception_before_the_process_group_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank waits for it in init_process_group()."""
-    failure = run(tmp_path, monkeypatch, "1x2", "EARLY", 1, launcher="srun").failure
+@pytest.mark.parametrize(
+    ("how", "verdict", "why"),
+    [
+        # The other rank waits for it in init_process_group(), until its agent ends it.
+        ("EARLY", "the script raised an exception", "ValueError: out of coffee"),
+        ("EXIT", "the script failed", "exit code 1; the last line that was printed: dataset is missing"),
+    ],
+)
+def test_a_script_that_ends_itself_is_reported_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, verdict: str, why: str
+) -> None:
+    failure = run(tmp_path, monkeypatch, "1x2", how, 1, launcher="srun").failure
     assert failure is not None
-    assert (failure.verdict, failure.why) == ("the script raised an exception", "rank 1: ValueError: out of coffee")
-
-
-def test_a_script_that_ends_itself_is_reported_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failure = run(tmp_path, monkeypatch, "1x2", "EXIT", 1, launcher="srun").failure
-    assert failure is not None
-    said = "the last line that was printed: dataset is missing"
-    assert (failure.verdict, failure.why) == ("the script failed", f"rank 1: exit code 1; {said}")
+    assert (failure.verdict, failure.why) == (verdict, f"rank 1: {why}")
 
 
 @dataclass(frozen=True)
@@ -242,11 +235,3 @@ def test_a_port_that_is_taken_is_left_for_another(
     assert record.job.attempt == 2
     said = f"another process listens on port {port} of {LOOPBACK}; starting again on another port"
     assert said in capfd.readouterr().err
-
-
-def test_ranks_without_a_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run(tmp_path, monkeypatch, "1x2", "NO_GROUP", -1, launcher="srun")
-    assert record.failure is not None
-    assert record.failure.verdict == "no process group was formed"
-    assert record.failure.why == "no process group on any rank, so each of them trained a model of its own"
-    assert "torch.distributed.init_process_group()" in record.failure.next

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from project_copy import Checkout
+from project_copy import ONE_STAGE, Checkout
 
 # 10 epochs of 32 steps in the manner of the fault-tolerance tutorial: a snapshot near the end, to go on from.
 SNAPSHOTS = """
@@ -26,7 +26,7 @@ def test_an_attempt_never_finds_what_the_one_before_it_left(checkout: Checkout) 
     (checkout.path / "mine/train.py").write_text(SNAPSHOTS)
     checkout.site(launcher="srun")
     workload = {"script": "-m mine.train", "args": ["{start_dir}/broken"], "batch_per_gpu": 4, "directory": "{run_dir}"}
-    checkout.configure(workload=workload, stages={"stage1": {"scales": ["1x1"], "runtime": 5}})
+    checkout.configure(workload=workload, stages=ONE_STAGE)
     broken = checkout.path / "broken"
     broken.touch()
     assert checkout.climb("stage1").returncode != 0

@@ -270,19 +270,6 @@ def test_outside_a_job_it_says_how_it_is_started() -> None:
     assert "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" in done.stderr
 
 
-@pytest.mark.parametrize("loads", [True, False])
-def test_a_module_that_does_not_load_ends_the_job_in_its_own_words(
-    loads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``module`` is a stand-in that uses unset variables and failing commands, as real ones do."""
-    body = '() { false; [ -n "$UNSET" ]; [ "$1" = load ] || return 1; echo "Unable to locate $2" >&2; return %d\n}'
-    monkeypatch.setenv("BASH_FUNC_module%%", body % (0 if loads else 1))
-    python = stand_in(tmp_path, "touch trained")
-    done = run_here(make_spec(python=python, modules=("Sight/2.0",)), tmp_path, monkeypatch)
-    assert "Unable to locate Sight/2.0" in done.stderr
-    assert (done.returncode == 0) == loads == (tmp_path / "trained").exists()
-
-
 def test_a_setup_holds_for_the_training_and_one_that_fails_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,13 @@
-"""Scripts that do not fit under a launcher end at once, with a verdict; processes that are no ranks are left alone."""
+"""Scripts that are no DDP training under torchrun: those that fit all the same, and those that end with a verdict."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from ddp_ladder.gates.scaling import scale_points
 from one_run import run_script
+from project_copy import LOOP
 
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -74,3 +76,54 @@ def test_processes_that_are_no_ranks_are_left_alone(tmp_path: Path, monkeypatch:
     record = run_script(SCRIPT, tmp_path, monkeypatch, "1x1", args=("HELPER",), launcher="srun")
     assert record.status == "ok", record.failure
     assert [rank.samples for rank in record.ranks] == [400]
+
+
+DATA_PARALLEL = """
+import os, torch
+from torch.utils.data import DataLoader
+
+assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & set(os.environ)
+model = torch.nn.DataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in DataLoader(torch.randn(8000, 4), 128):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_one_process_counts_as_all_gpus_of_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_script(DATA_PARALLEL, tmp_path, monkeypatch, "1x2", variant="dataparallel", launcher="python")
+    assert record.status == "ok", record.failure
+    assert (record.world.size, record.world.backend, len(record.ranks)) == (1, None, 1)
+    assert record.ranks[0].samples == 8000
+    (point,) = scale_points([record.spec], {record.spec.name: record}, ())
+    assert (point.world_size, point.batch_per_gpu, point.global_batch) == (2, 64, 128)
+
+
+# In the manner of guides for Slurm: rank, world and place from what srun sets alone, address and port from the job.
+FOR_SRUN = """
+import os
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+local_rank, per_node = int(os.environ.get("SLURM_LOCALID", 0)), int(os.environ["SLURM_GPUS_ON_NODE"])
+assert rank == int(os.environ["SLURM_NODEID"]) * per_node + local_rank
+assert size == int(os.environ["SLURM_NNODES"]) * per_node
+os.environ["MASTER_ADDR"] = os.environ["SLURM_JOB_NODELIST"].split(",")[0]
+os.environ["MASTER_PORT"] = str(10_000 + int(os.environ["SLURM_JOB_ID"][-4:]))
+for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    del os.environ[name]
+""" + LOOP.replace('"gloo"', '"gloo", rank=rank, world_size=size')
+
+
+def test_a_script_for_srun_can_be_tried_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_script(FOR_SRUN, tmp_path, monkeypatch, "2x1", launcher="srun", args=("4",))
+    assert record.status == "ok", record.failure
+    assert sum(rank.samples for rank in record.ranks) == 960
+
+
+def test_under_torchrun_the_message_says_that_it_needs_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = run_script(FOR_SRUN, tmp_path, monkeypatch, "1x1", launcher="torchrun").failure
+    assert failure is not None
+    assert failure.verdict == "the script needs srun"
+    assert failure.why.startswith("SLURM_PROCID is a variable that srun sets")
+    assert "set launcher: srun in cluster.yaml" in failure.next
