@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from ddp_ladder.gates.scaling import scale_points
-from one_run import run_script
+from one_run import Here, failure_of
 from project_copy import LOOP
 
 SCRIPT = """
@@ -62,18 +60,15 @@ if __name__ == "__main__":
         ("EXEC", "the script replaces its own process (os.exec)", "os.execve would replace", "workload.env"),
     ],
 )
-def test_a_script_that_does_not_fit_says_so_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, verdict: str, why: str, advice: str
-) -> None:
-    record = run_script(SCRIPT, tmp_path, monkeypatch, "1x1", args=(how,), launcher="srun")
-    assert record.failure is not None
-    assert record.failure.verdict == verdict
-    assert why in record.failure.why
-    assert advice in record.failure.next
+def test_a_script_that_does_not_fit_says_so_at_once(here: Here, how: str, verdict: str, why: str, advice: str) -> None:
+    failure = failure_of(here.run(SCRIPT, "1x1", args=(how,), launcher="srun"))
+    assert failure.verdict == verdict
+    assert why in failure.why
+    assert advice in failure.next
 
 
-def test_processes_that_are_no_ranks_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_script(SCRIPT, tmp_path, monkeypatch, "1x1", args=("HELPER",), launcher="srun")
+def test_processes_that_are_no_ranks_are_left_alone(here: Here) -> None:
+    record = here.run(SCRIPT, "1x1", args=("HELPER",), launcher="srun")
     assert record.status == "ok", record.failure
     assert [rank.samples for rank in record.ranks] == [400]
 
@@ -92,8 +87,8 @@ for x in DataLoader(torch.randn(8000, 4), 128):
 """
 
 
-def test_one_process_counts_as_all_gpus_of_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_script(DATA_PARALLEL, tmp_path, monkeypatch, "1x2", variant="dataparallel", launcher="python")
+def test_one_process_counts_as_all_gpus_of_the_scale(here: Here) -> None:
+    record = here.run(DATA_PARALLEL, "1x2", variant="dataparallel", launcher="python")
     assert record.status == "ok", record.failure
     assert (record.world.size, record.world.backend, len(record.ranks)) == (1, None, 1)
     assert record.ranks[0].samples == 8000
@@ -115,15 +110,14 @@ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
 """ + LOOP.replace('"gloo"', '"gloo", rank=rank, world_size=size')
 
 
-def test_a_script_for_srun_can_be_tried_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_script(FOR_SRUN, tmp_path, monkeypatch, "2x1", launcher="srun", args=("4",))
+def test_a_script_for_srun_can_be_tried_without_slurm(here: Here) -> None:
+    record = here.run(FOR_SRUN, "2x1", launcher="srun", args=("4",))
     assert record.status == "ok", record.failure
     assert sum(rank.samples for rank in record.ranks) == 960
 
 
-def test_under_torchrun_the_message_says_that_it_needs_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failure = run_script(FOR_SRUN, tmp_path, monkeypatch, "1x1", launcher="torchrun").failure
-    assert failure is not None
+def test_under_torchrun_the_message_says_that_it_needs_srun(here: Here) -> None:
+    failure = failure_of(here.run(FOR_SRUN, "1x1", launcher="torchrun"))
     assert failure.verdict == "the script needs srun"
     assert failure.why.startswith("SLURM_PROCID is a variable that srun sets")
     assert "set launcher: srun in cluster.yaml" in failure.next
