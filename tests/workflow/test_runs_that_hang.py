@@ -16,7 +16,7 @@ BOUNDS = Hang(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
 PAUSE_S = 4.5
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
-import os, signal, sys, time, torch, torch.distributed as dist
+import os, signal, sys, time, traceback, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -30,6 +30,10 @@ def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
+try:
+    import apex
+except ImportError:  # and goes on: never the cause
+    traceback.print_exc()
 dist.init_process_group("gloo")
 model, data = DistributedDataParallel(torch.nn.Linear(4, 1)), torch.randn(400, 4)
 loader = DataLoader(data, 4, sampler=DistributedSampler(data))

@@ -121,13 +121,6 @@ def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, wanted: str
     assert outcome(shared_directory(Path("/project"), kind, on_a_cluster)) == wanted
 
 
-def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path / "file/results")))
-    (finding,) = checks.results(Ladder.of(settings), False)
-    assert (outcome(finding), "Not a directory" in finding.measured) == ("FAIL", True)
-
-
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path)))
     monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_BYTES", 1e18)
@@ -244,9 +237,9 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
     takes = "echo 'sbatch: Job 1 to start at 2026-11-23T22:35:30 using 2 processors' >&2"
     refuses = "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
     for answer, outcomes in ((takes, ["pass", "pass", "pass"]), (refuses, ["pass", "FAIL"])):
         write_programs(tmp_path, scontrol=shown, sbatch=answer)
-        ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
         found = [each for each in checks.slurm(ladder, on_a_cluster=True) if each.place != "architecture"]
         assert [outcome(finding) for finding in found][: len(outcomes)] == outcomes
 
