@@ -20,7 +20,8 @@ from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from make_files import write_files
-from project_copy import EXPERIMENT, NO_TORCH, Checkout, copy_project
+from make_preflight import WRONG
+from project_copy import EXPERIMENT, NO_TORCH, copy_project
 
 # A hang is named after this time; the default of a minute would make a table of minutes.
 HANG = {"at_least_s": 10}
@@ -82,7 +83,7 @@ class Fault:
     everywhere: str = ""
     before_init: str = ""
     at_a_step: str = ""
-    before: Callable[[Cluster], None] | None = None
+    before: Callable[[Cluster], object] | None = None
     outside: Callable[[Cluster, Climb], None] | None = None
     after: Callable[[Cluster], None] | None = None
     steps: int = 5000
@@ -95,7 +96,7 @@ class Fault:
 class Told:
     """What a climb with a fault said. after_s: from the event to the first line that named a cause.
 
-    why: the closed gate's reason. left: processes of the climb, jobs in the queue, gates above the fault. text: its
+    why: the closed gate's reason, empty if none closed. left: processes of the climb, jobs in the queue, gates above the fault. text: its
     output.
     """
 
@@ -173,12 +174,9 @@ def follow(fault: Fault, running: Climb, cluster: Cluster) -> Told:
         until_s = time.monotonic() + REPAIRED_S
         while (left := left_behind(running, cluster)) and time.monotonic() < until_s:
             time.sleep(0.5)
-    return Told(after_s, closed_reason(running.checkout), left, code, running.text)
-
-
-def closed_reason(checkout: Checkout) -> str:
-    """Return why the gate closed; empty if none did."""
-    return next((json.loads(file.read_text())["why"] for file in checkout.results.glob("gates/*.closed.json")), "")
+    closed = running.checkout.results.glob("gates/*.closed.json")
+    why = next((json.loads(file.read_text())["why"] for file in closed), "")
+    return Told(after_s, why, left, code, running.text)
 
 
 def of_second_rank(number: signal.Signals) -> str:
@@ -207,41 +205,19 @@ def hosts(old: str, new: str) -> Callable[[Cluster], None]:
     return change
 
 
-def slow_link(cluster: Cluster) -> None:
-    """Slow the link of node3, far below the others."""
-    tbf = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"
-    cluster.run(tbf.split(), node="node3")
-
-
 SITE: Mapping[str, Any] = {
     "site": "faults",
     "slurm": {"partition": "gpu"},
     "node": {"gpus": 2, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000},
 }
 PREFLIGHT = {"preflight": {"enabled": True}}
-# Of the site's Python: a rank's all-reduce returns a wrong value in its last element.
-WRONG = """
-import builtins, os, sys
-import_module = builtins.__import__
-def wrapping(*arguments, **named):
-    module = import_module(*arguments, **named)
-    dist = sys.modules.get("torch.distributed")
-    if os.environ.get("RANK") == "1" and hasattr(dist, "all_reduce") and not hasattr(dist, "right"):
-        dist.right = dist.all_reduce
-        def all_reduce(tensor, *arguments, **named):
-            work = dist.right(tensor, *arguments, **named)
-            tensor.view(-1)[-1] += 1
-            return work
-        dist.all_reduce = all_reduce
-    return module
-builtins.__import__ = wrapping
-"""
 HANGING = WRONG.replace('os.environ.get("RANK") == "1"', '"RANK" in os.environ').replace(
     "work = dist.right", "import time; time.sleep(10_000); work = dist.right"
 )
 OWN_PATH = {"software": {"setup": 'export PYTHONPATH="$PWD/path/$SLURMD_NODENAME"'}}
 OTHER_TORCH = "import sys; sys.path.pop(0); del sys.modules['torch']; import torch; torch.__version__ = '2.0.1'"
 SCRIPTS_PORT = 29_999
+SLOW = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"  # far below the others
 COFFEE = "raise ValueError('out of coffee')"
 HOG = "hog = bytearray(b'x') * 6_000_000_000; time.sleep(60)"
 DRIFT = "[parameter.data.add_(1) for parameter in model.parameters()]"
@@ -307,7 +283,7 @@ FAULTS = (
         "node3",
         scale="4x1",
         nodes=4,
-        before=slow_link,
+        before=lambda cluster: cluster.run(SLOW.split(), node="node3"),
         config={"preflight": {"enabled": True, "min_busbw_gb_per_s": 1000}},
     ),
     Fault(

@@ -71,14 +71,9 @@ SITE = {
 class Submitted:
     """A job.sh that was submitted, at its end."""
 
-    id: int
-    run: Path
     shown: dict[str, str]
     witnesses: list[dict[str, Any]]
-
-    @property
-    def log(self) -> str:
-        return (self.run / f"job-{self.id}.log").read_text()
+    log: str
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +96,8 @@ def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     shown = cluster.run(["scontrol", "--oneliner", "--details", "show", "job", str(job)]).stdout
     files = sorted(checkout.path.glob(f"{job}.*.json"))
     witnesses = [json.loads(file.read_text()) for file in files]
-    return Submitted(job, directory, dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses)
+    log = (directory / f"job-{job}.log").read_text()
+    return Submitted(dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses, log)
 
 
 @pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2)])

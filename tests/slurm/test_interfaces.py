@@ -52,7 +52,9 @@ def met(ethernet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout
 
 
 @pytest.mark.parametrize("variant", ["default", "auto"])
-def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, variant: str) -> None:
+def test_each_node_uses_its_own_interface_and_the_sites_variables(
+    met: Checkout, ethernet: Cluster, variant: str
+) -> None:
     run = f"{variant}/weak/6x1/r1"
     record = met.record(run)
     assert record["status"] == "ok", record["failure"]
@@ -64,11 +66,8 @@ def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, vari
     run_file = json.loads((met.results / "runs" / run / "run.json").read_text())
     assert run_file["rendezvous"]["host"] == ethernet.addresses["node1"]
     assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
-
-
-def test_the_network_environment_of_the_site_arrives_on_every_node(met: Checkout) -> None:
-    for rank in witnesses(met, "default/weak/6x1/r1"):
-        assert {key: rank[key] for key in SITE_ENV} == SITE_ENV
+    for rank in seen:
+        assert SITE_ENV.items() <= rank.items()
 
 
 MISTAKES = {

@@ -71,15 +71,6 @@ def test_scales_never_run_side_by_side_and_simulated_nodes_are_called_so(checkou
     assert "simulated" not in str(checkout.record("default/weak/1x1/r1"))
 
 
-def test_a_stage_that_the_experiment_lacks_is_refused(checkout: Checkout) -> None:
-    checkout.site(node={"gpus": 1, "device": "cpu", "cpus": 1})
-    checkout.configure(stages={"stage1": {"scales": ["1x1"]}, "stage3": {"scales": ["2x1"]}})
-    asked = checkout.snakemake("stage2", *ALL)
-    assert asked.returncode != 0
-    assert "config/config.yaml: stages.stage2: this experiment has no stage2" in asked.stdout
-    assert "Traceback" not in asked.stdout
-
-
 def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout: Checkout) -> None:
     lost = {"network": {"interface": "no-such0"}}
     checkout.configure(

@@ -74,14 +74,6 @@ def new_checkout(mounts: OwnMounts, tmp_path: Path) -> Callable[..., Checkout]:
     return make
 
 
-def one_message(said: str, where: str, why: str) -> None:
-    """Nothing but one message on what could not be written."""
-    assert said.count("cannot be written") == 1, said
-    assert f"{where}: it cannot be written: {why}\n" in said
-    assert "  lost     nothing that was measured: finished runs are kept\n" in said
-    assert "Traceback" not in said
-
-
 @pytest.mark.parametrize(
     ("where", "fault", "why"),
     [("results", FULL, "No space left on device"), (".snakemake", READ_ONLY, "Read-only file system")],
@@ -95,7 +87,10 @@ def test_a_start_says_so_before_anything_runs(
     mounts.sh(fault.format(directory))
     done = checkout.snakemake("--profile", "profiles/local")
     assert done.returncode == 1
-    one_message(done.stdout, where, why)
+    assert done.stdout.count("cannot be written") == 1, done.stdout
+    assert f"{where}: it cannot be written: {why}\n" in done.stdout
+    assert "  lost     nothing that was measured: finished runs are kept\n" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_a_disk_that_fills_up_in_a_run_costs_that_run(new_checkout: Callable[..., Checkout], mounts: OwnMounts) -> None:

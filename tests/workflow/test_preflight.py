@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults import WRONG
+from make_preflight import WRONG
 from project_copy import Checkout, last_box
 
 

@@ -96,14 +96,6 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(here: He
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
 
 
-def test_a_script_without_a_first_step(here: Here) -> None:
-    bounds = BOUNDS.replace(first_step_s=4.0)
-    failure = failure_of(*run(here, LOADS, "1x1", {"launcher": "python"}, hang=bounds))
-    assert failure.verdict == "no first step"
-    assert f'after 0 steps: File "{here.path}/train.py", line 3, in load' in failure.why
-    assert "hang.first_step_s" in failure.next
-
-
 def test_the_end_of_the_jobs_time_ends_a_run(here: Here) -> None:
     """The job's own limit, without Slurm: a hanging script is ended, and every run has a record."""
     failure = failure_of(*run(here, LOADS, "1x1", {"launcher": "python"}, time_s=4))

@@ -148,7 +148,7 @@ def test_nothing_is_submitted_while_nobody_knows_what_is_in_the_queue(slurm: Slu
     assert slurm.count("calls") == 0
 
 
-def test_a_job_of_another_start_is_not_joined(slurm: Slurm) -> None:
+def test_a_job_of_another_start_of_the_same_results_is_not_joined(slurm: Slurm) -> None:
     line = f"ddp-ladder|7|RUNNING|N/A|node1|None|{new_job_name(slurm.results, '1x4')}"
     slurm.does("squeue", f"echo '{line}'")
     slurm.does("sbatch", "submit; echo $id")
@@ -156,15 +156,12 @@ def test_a_job_of_another_start_is_not_joined(slurm: Slurm) -> None:
         slurm.submit()
     assert "`scancel 7`" in caught.value.next
     assert slurm.count("calls") == 0
-
-
-def test_jobs_of_others_are_no_hindrance(slurm: Slurm) -> None:
+    # Jobs of others are no hindrance.
     other = slurm.results / "other"
     names = (new_job_name(slurm.results, "1x2"), new_job_name(other, "1x4"), "interactive", f"{slurm.name}|x")
     rows = [f"ddp-ladder|{k}|RUNNING|N/A|n|None|{name}" for k, name in enumerate(names)]
     rows.append(f"ddp-ladder|9|TIMEOUT|N/A|n|None|{new_job_name(slurm.results, '1x4')}")
     slurm.does("squeue", f"printf '%s\\n' {' '.join(map(repr, rows))}; cat queue 2>/dev/null || true")
-    slurm.does("sbatch", "submit; echo $id")
     assert slurm.submit() == "101"
 
 
