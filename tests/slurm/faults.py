@@ -94,10 +94,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Told:
-    """What a climb with a fault said. after_s: from the event to the first line that named a cause.
+    """What a climb with a fault said. after_s: from the event to the first line that named a cause. text: its output.
 
-    why: the closed gate's reason, empty if none closed. left: processes of the climb, jobs in the queue, gates above the fault. text: its
-    output.
+    why: the closed gate's reason, or empty. left: processes of the climb, jobs in the queue, gates above the fault.
     """
 
     after_s: float

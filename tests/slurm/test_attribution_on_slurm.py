@@ -72,11 +72,11 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(
         slow = f"tc qdisc add dev ib0 root tbf rate {LINK_BITS_PER_S}bit burst 64kb latency 300ms"
         cluster.run(slow.split(), node=node)
     checkout = copy_project(tmp_path / "project", cluster)
-    node = {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000}
+    shape = {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000}
     of_two_nodes = {"scales": ["2x1"], "runtime": 5, "gate": {"min_efficiency": 0.6}}  # it is about 0.25
     checkout.set_up(
         SCRIPT,
-        {"site": "test", "slurm": {"partition": "gpu"}, "node": node, "launcher": "srun"},
+        {"site": "test", "slurm": {"partition": "gpu"}, "node": shape, "launcher": "srun"},
         stages={**ONE_STAGE, "stage3": of_two_nodes},
         measure={"warmup_steps": 3, "min_steps": 8, "max_steps": STEPS, "plain_baseline": False},
         preflight={"enabled": True},

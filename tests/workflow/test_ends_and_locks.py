@@ -59,18 +59,20 @@ def assert_ended_in_order(checkout: Checkout) -> None:
     assert not (checkout.results / "report").exists(), "nothing is judged"
 
 
-@pytest.mark.parametrize("name", ["a signal (SIGTERM)", "Ctrl-C (SIGINT)"])
-def test_a_signal_ends_the_climb_and_the_next_start_goes_on(checkout: Checkout, name: str) -> None:
+@pytest.mark.parametrize(("signum", "told"), [(signal.SIGTERM, "a signal"), (signal.SIGINT, "Ctrl-C")])
+def test_a_signal_ends_the_climb_and_the_next_start_goes_on(
+    checkout: Checkout, signum: signal.Signals, told: str
+) -> None:
     """SIGTERM to Snakemake alone, and SIGINT, as from a terminal, to the whole process group."""
     configure(checkout)
     with climbing(checkout) as process:
         for _ in range(2):  # the second one must not disturb the end
-            process.terminate() if "SIGTERM" in name else os.killpg(process.pid, signal.SIGINT)
+            process.terminate() if signum == signal.SIGTERM else os.killpg(process.pid, signum)
         said, _ = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert f"{name[-8:-1].lstrip('(')}: ending what runs; finished runs are kept" in said
+    assert f"{signum.name}: ending what runs; finished runs are kept" in said
     assert "Traceback" not in said
-    assert last_box(said)["verdict"] == f"ended by {name}"
+    assert last_box(said)["verdict"] == f"ended by {told} ({signum.name})"
     assert_ended_in_order(checkout)
     (checkout.path / "gate").unlink()
     climbed = checkout.snakemake(*CLIMB)
