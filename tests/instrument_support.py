@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
+from needed import need
 
 INSTRUMENT = Path(__file__).parents[1] / "workflow" / "scripts" / "instrument.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -26,23 +26,15 @@ OLDEST = Path(sys.prefix).parent / ".venv-oldest/bin/python"
 
 def oldest_python() -> Path:
     """Return the Python with the oldest torch that the instrument supports, from `make oldest`."""
-    if not OLDEST.exists():
-        missing = f"no {OLDEST}: make oldest"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    need(OLDEST.exists(), f"no {OLDEST}: make oldest")
     return OLDEST
 
 
 def need_compiler() -> None:
     """Skip the test, or fail in CI, without the C++ compiler that torch.compile needs on a CPU."""
     has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
-    if shutil.which("g++") is not None and has_headers:
-        return
     missing = "no g++ or no Python.h (Debian and Ubuntu: apt-get install g++ python3-dev)"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
+    need(shutil.which("g++") and has_headers, missing)
 
 
 def python_named(torch: str) -> Path:

@@ -34,6 +34,23 @@ GPU = NodeGpu(
     power_limit_w=400.0,
     memory_used_mib=4.0,
 )
+# Of the site's Python: a rank's all-reduce returns a wrong value in its last element.
+WRONG = """
+import builtins, os, sys
+import_module = builtins.__import__
+def wrapping(*arguments, **named):
+    module = import_module(*arguments, **named)
+    dist = sys.modules.get("torch.distributed")
+    if os.environ.get("RANK") == "1" and hasattr(dist, "all_reduce") and not hasattr(dist, "right"):
+        dist.right = dist.all_reduce
+        def all_reduce(tensor, *arguments, **named):
+            work = dist.right(tensor, *arguments, **named)
+            tensor.view(-1)[-1] += 1
+            return work
+        dist.all_reduce = all_reduce
+    return module
+builtins.__import__ = wrapping
+"""
 INTERFACE = InterfaceFacts(name="ib0", address="10.0.0.1")
 
 

@@ -209,15 +209,6 @@ def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = S
     )
 
 
-def take_longer(directory: RunDirectory, seconds: float) -> None:
-    """Move all end times by ``seconds``: step times that a test changes must fit into the run."""
-    ends = [directory.ended, *directory.ranks.glob("*.json"), *directory.nodes.glob("*.json")]
-    for path in ends:
-        edit(path, lambda end: end.update(ended_at_s=end["ended_at_s"] + seconds))
-    for path in directory.ranks.glob("*.json"):
-        edit(path, lambda end: end.update(training_s=end["training_s"] + seconds))
-
-
 def write_ladder(
     results: Path,
     *,

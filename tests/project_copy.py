@@ -47,6 +47,14 @@ for epoch in range(1):
 dist.destroy_process_group()
 """
 
+
+def loop_with(statement: str) -> str:
+    """Return LOOP with this statement at the begin of each step."""
+    step = "    for inputs, targets in loader:\n"
+    assert step in LOOP
+    return LOOP.replace("import os,", "import os, time,").replace(step, f"{step}        {statement}\n")
+
+
 # A program that reports its own steps, for tests of the ladder itself: torch takes seconds to start.
 NO_TORCH = """
 import json, os, sys
@@ -75,12 +83,13 @@ sys.exit(next(filter(None, climb()), 0))
 """
 
 ANY_EFFICIENCY = 1000
+ONE_STAGE: Mapping[str, Any] = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 EXPERIMENT: Mapping[str, Any] = {
     "workload": {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "lr": None},
     "measure": {"warmup_steps": 5, "min_steps": 10, "plain_baseline": False},
     "repeats": 1,
     "stages": {
-        "stage1": {"scales": ["1x1"], "runtime": 5},
+        **ONE_STAGE,
         "stage2": {"scales": ["1x2"], "runtime": 5},
         "stage3": {"scales": ["2x1"], "runtime": 5},
     },
@@ -125,6 +134,12 @@ class Checkout:
         """Change top-level keys of config/cluster.yaml."""
         file = self.path / "config/cluster.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
+
+    def set_up(self, script: str, site: Mapping[str, Any], **config: Any) -> None:
+        """Write the training, the whole of config/cluster.yaml, and config/config.yaml as `configure` does."""
+        self.configure(**config)
+        (self.path / "loop.py").write_text(script)
+        (self.path / "config/cluster.yaml").write_text(yaml.safe_dump(dict(site)))
 
     def snakemake(self, *arguments: str, timeout_s: float = 500, **env: str) -> subprocess.CompletedProcess[str]:
         """Run snakemake to its end; output and errors are both in ``stdout``."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from one_run import run_script
+from one_run import Here, failure_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,12 +44,9 @@ OLDER = {"TORCH_DIST_USE_NCCL2": "0"}
         ("import torch\ntorch.empty(2**50, device='cuda')", {}, "CUDA out of memory"),
     ],
 )
-def test_the_cause_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, env: dict[str, str], verdict: str
-) -> None:
-    record = run_script(script, tmp_path, monkeypatch, "1x1", device="cuda", backend="nccl", env=env)
-    assert record.failure is not None
-    assert verdict in record.failure.verdict
+def test_the_cause_is_named(here: Here, script: str, env: dict[str, str], verdict: str) -> None:
+    found = failure_of(here.run(script, "1x1", device="cuda", backend="nccl", env=env))
+    assert verdict in found.verdict
 
 
 @pytest.mark.parametrize(
@@ -63,32 +58,22 @@ def test_the_cause_is_named(
         ("raise ValueError('the data are damaged')", "the data are damaged"),
     ],
 )
-def test_the_rank_that_fails_is_named_and_not_its_victim(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, words: str
-) -> None:
+def test_the_rank_that_fails_is_named_and_not_its_victim(here: Here, does: str, words: str) -> None:
     """For STAYS_AWAY and LEAVES_OUT, NCCL's watchdog ends the victim first. The code for CUDA was never run."""
-    check_rank_1(tmp_path, monkeypatch, does, words, {})
+    check_rank_1(here, does, words, {})
 
 
 @pytest.mark.skipif(torch.__version__ < "2.15", reason="torch before 2.15 has that backend alone")
 @pytest.mark.parametrize("does", [STAYS_AWAY, "raise ValueError('the data are damaged')"])
-def test_the_older_backend_of_nccl_names_the_same_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
-) -> None:
-    check_rank_1(tmp_path, monkeypatch, does, "rank 1", OLDER)
+def test_the_older_backend_of_nccl_names_the_same_rank(here: Here, does: str) -> None:
+    check_rank_1(here, does, "rank 1", OLDER)
 
 
-def check_rank_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, words: str, env: dict[str, str]) -> None:
-    script = TWO_RANKS.replace("HERE", does)
-    record = run_script(script, tmp_path, monkeypatch, "1x2", device="cuda", backend="nccl", env=env)
-    assert record.failure is not None
-    assert words in f"{record.failure.verdict} {record.failure.why}"
+def check_rank_1(here: Here, does: str, words: str, env: dict[str, str]) -> None:
+    found = failure_of(here.run(TWO_RANKS.replace("HERE", does), "1x2", device="cuda", backend="nccl", env=env))
+    assert words in f"{found.verdict} {found.why}"
 
 
-def test_two_ranks_without_set_device_are_told_that_they_share_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ranks_without_set_device_are_told_that_they_share_a_gpu(here: Here) -> None:
     script = ALL_REDUCE.replace("torch.cuda.set_device(0)\n", "")
-    record = run_script(script, tmp_path, monkeypatch, "1x2", device="cuda", backend="nccl")
-    assert record.failure is not None
-    assert "two ranks use one GPU" in record.failure.verdict
+    assert "two ranks use one GPU" in failure_of(here.run(script, "1x2", device="cuda", backend="nccl")).verdict

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import cluster_config
 import machines
-from cluster_config import ACCOUNT, CLUSTER, HEAD, SMALL_QOS, Spec
+from cluster_config import ACCOUNT, CLUSTER, HEAD, Spec
 from machines import MARKER, ClusterError, Machine
 
 SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "nsenter", "unshare")
@@ -105,8 +105,6 @@ class Cluster:
         self.start_controller()
         for name in self.nodes:
             self.start_node(name)
-        if self.spec.accounting and self.spec.gpus:
-            self.limit_gpus()
         self.await_idle()
 
     def start_login_node(self) -> None:
@@ -151,25 +149,12 @@ class Cluster:
     def add_accounts(self) -> None:
         for line in (
             f"add cluster {CLUSTER}",
-            f"add qos {SMALL_QOS} MaxWall=00:10:00 MaxTRESPerJob=node=1",
             f"add account {ACCOUNT} Description=tests Organization=tests",
-            f"modify account {ACCOUNT} set QOS=normal,{SMALL_QOS} DefaultQOS=normal",
+            f"modify account {ACCOUNT} set QOS=normal DefaultQOS=normal",
             f"add user root Account={ACCOUNT}",
             f"modify user root set DefaultAccount={ACCOUNT}",
         ):
             self.run(["sacctmgr", "-i", *line.split()])
-
-    def limit_gpus(self) -> None:
-        """Set a GPU limit for the small QOS; slurmdbd accepts it once slurmctld has registered the GPUs."""
-        self.await_true(
-            lambda: (
-                "gres/gpu" in self.run(["sacctmgr", "-nP", "list", "tres", "format=type,name"]).stdout.replace("|", "/")
-            ),
-            "slurmctld",
-            "slurmdbd to know of GPUs",
-        )
-        limit = f"MaxTRESPerJob=node=1,gres/gpu={max(1, self.spec.gpus // 2)}"
-        self.run(["sacctmgr", "-i", "modify", "qos", SMALL_QOS, "set", limit])
 
     def start_controller(self) -> None:
         """Start slurmctld, for the first time or after `kill_daemon`."""
@@ -437,7 +422,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, default=shape.gpus, help="of each node")
     parser.add_argument("--cpus", type=int, default=shape.cpus, help="of each node")
     parser.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of each node")
-    parser.add_argument("--accounting", action="store_true", help="with slurmdbd, an account and two QOS")
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and an account")
     parser.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
     options = vars(parser.parse_args(argv))
     options.pop("command")

@@ -9,7 +9,6 @@ from pathlib import Path
 HEAD = "login"
 CLUSTER = "ladder"
 ACCOUNT = "project"
-SMALL_QOS = "small"
 
 
 @dataclass(frozen=True)

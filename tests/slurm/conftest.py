@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from cluster import Cluster, clean_orphans, why_not
 from cluster_config import Spec
+from needed import need
 
 
 def require(accounting: bool) -> None:
-    if reason := why_not(accounting):
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; CI has to run a real Slurm")
-        pytest.skip(reason)
+    reason = why_not(accounting)
+    need(reason is None, f"no real Slurm: {reason}")
 
 
 @contextlib.contextmanager

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
-from project_copy import NO_TORCH, Checkout, copy_project
+from make_files import write_files
+from make_preflight import WRONG
+from project_copy import EXPERIMENT, NO_TORCH, copy_project
 
 # A hang is named after this time; the default of a minute would make a table of minutes.
 HANG = {"at_least_s": 10}
@@ -82,7 +83,7 @@ class Fault:
     everywhere: str = ""
     before_init: str = ""
     at_a_step: str = ""
-    before: Callable[[Cluster], None] | None = None
+    before: Callable[[Cluster], object] | None = None
     outside: Callable[[Cluster, Climb], None] | None = None
     after: Callable[[Cluster], None] | None = None
     steps: int = 5000
@@ -93,10 +94,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Told:
-    """What a climb with a fault said. after_s: from the event to the first line that named a cause.
+    """What a climb with a fault said. after_s: from the event to the first line that named a cause. text: its output.
 
-    why: the closed gate's reason. left: processes of the climb, jobs in the queue, gates above the fault. text: its
-    output.
+    why: the closed gate's reason, or empty. left: processes of the climb, jobs in the queue, gates above the fault.
     """
 
     after_s: float
@@ -124,24 +124,20 @@ def tell(fault: Fault) -> Told:
 def start(fault: Fault, cluster: Cluster, directory: Path) -> Climb:
     """Start the climb of a fault; its event may come at any time from now on."""
     checkout = copy_project(directory, cluster)
-    stages: dict[str, Any] = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2"], "runtime": 5}}
+    stages = {**EXPERIMENT["stages"]}
     if fault.scale != "1x2":
         del stages["stage2"]
         stages["stage3"] = {"scales": [fault.scale], "runtime": 5}
-    else:
-        stages["stage3"] = {"scales": ["2x1"], "runtime": 5}
     measure = {"warmup_steps": 1, "min_steps": 5, "max_steps": fault.steps, "plain_baseline": False}
-    checkout.configure(**{"stages": stages, "measure": measure, "hang": HANG, **fault.config})
     breaks = fault.before_init and f"if rank == 1:\n    event()\n    {fault.before_init}\n"
     at_a_step = f"event(); {fault.at_a_step}" if fault.at_a_step else ""
     text = (
         TRAINING.replace("EVERYWHERE", fault.everywhere).replace("BEFORE_INIT", breaks).replace("AT_A_STEP", at_a_step)
     )
-    (checkout.path / "loop.py").write_text(text)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump({**SITE, **fault.site}))
-    for name, text in fault.files.items():
-        (checkout.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (checkout.path / name).write_text(text)
+    checkout.set_up(
+        text, {**SITE, **fault.site}, **{"stages": stages, "measure": measure, "hang": HANG, **fault.config}
+    )
+    write_files(checkout.path, fault.files)
     if fault.before:
         fault.before(cluster)
     return climb(checkout)
@@ -177,30 +173,13 @@ def follow(fault: Fault, running: Climb, cluster: Cluster) -> Told:
         until_s = time.monotonic() + REPAIRED_S
         while (left := left_behind(running, cluster)) and time.monotonic() < until_s:
             time.sleep(0.5)
-    return Told(after_s, closed_reason(running.checkout), left, code, running.text)
-
-
-def closed_reason(checkout: Checkout) -> str:
-    """Return why the gate closed; empty if none did."""
-    return next((json.loads(file.read_text())["why"] for file in checkout.results.glob("gates/*.closed.json")), "")
+    closed = running.checkout.results.glob("gates/*.closed.json")
+    why = next((json.loads(file.read_text())["why"] for file in closed), "")
+    return Told(after_s, why, left, code, running.text)
 
 
 def of_second_rank(number: signal.Signals) -> str:
     return f"os.kill(os.getpid(), {int(number)})"
-
-
-def cut_link(cluster: Cluster, running: Climb) -> None:
-    """Cut the link of the run's second node, for good."""
-    cluster.set_link("node2", up=False)
-
-
-def connect_again(cluster: Cluster) -> None:
-    cluster.set_link("node2", up=True)
-
-
-def kill_node(cluster: Cluster, running: Climb) -> None:
-    """Switch the run's second node off."""
-    cluster.kill_node("node2")
 
 
 def end_walltime(cluster: Cluster, running: Climb) -> None:
@@ -225,41 +204,19 @@ def hosts(old: str, new: str) -> Callable[[Cluster], None]:
     return change
 
 
-def slow_link(cluster: Cluster) -> None:
-    """Slow the link of node3, far below the others."""
-    tbf = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"
-    cluster.run(tbf.split(), node="node3")
-
-
 SITE: Mapping[str, Any] = {
     "site": "faults",
     "slurm": {"partition": "gpu"},
     "node": {"gpus": 2, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000},
 }
 PREFLIGHT = {"preflight": {"enabled": True}}
-# Of the site's Python: a rank's all-reduce returns a wrong value in its last element.
-WRONG = """
-import builtins, os, sys
-import_module = builtins.__import__
-def wrapping(*arguments, **named):
-    module = import_module(*arguments, **named)
-    dist = sys.modules.get("torch.distributed")
-    if os.environ.get("RANK") == "1" and hasattr(dist, "all_reduce") and not hasattr(dist, "right"):
-        dist.right = dist.all_reduce
-        def all_reduce(tensor, *arguments, **named):
-            work = dist.right(tensor, *arguments, **named)
-            tensor.view(-1)[-1] += 1
-            return work
-        dist.all_reduce = all_reduce
-    return module
-builtins.__import__ = wrapping
-"""
 HANGING = WRONG.replace('os.environ.get("RANK") == "1"', '"RANK" in os.environ').replace(
     "work = dist.right", "import time; time.sleep(10_000); work = dist.right"
 )
 OWN_PATH = {"software": {"setup": 'export PYTHONPATH="$PWD/path/$SLURMD_NODENAME"'}}
 OTHER_TORCH = "import sys; sys.path.pop(0); del sys.modules['torch']; import torch; torch.__version__ = '2.0.1'"
 SCRIPTS_PORT = 29_999
+SLOW = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"  # far below the others
 COFFEE = "raise ValueError('out of coffee')"
 HOG = "hog = bytearray(b'x') * 6_000_000_000; time.sleep(60)"
 DRIFT = "[parameter.data.add_(1) for parameter in model.parameters()]"
@@ -283,7 +240,12 @@ FAULTS = (
         site={"launcher": "srun"},
     ),
     Fault("the walltime ends", "its time was up", outside=end_walltime),
-    Fault("a node dies during training", "node2 does not answer", scale="2x1", outside=kill_node),
+    Fault(
+        "a node dies during training",
+        "node2 does not answer",
+        scale="2x1",
+        outside=lambda cluster, _: cluster.kill_node("node2"),
+    ),
     Fault(
         "the interface is missing on one node",
         "node2.*ib9",
@@ -320,7 +282,7 @@ FAULTS = (
         "node3",
         scale="4x1",
         nodes=4,
-        before=slow_link,
+        before=lambda cluster: cluster.run(SLOW.split(), node="node3"),
         config={"preflight": {"enabled": True, "min_busbw_gb_per_s": 1000}},
     ),
     Fault(
@@ -332,7 +294,13 @@ FAULTS = (
         config={"preflight": {"enabled": True, "timeout_s": 20}},
         files={"path/node3/sitecustomize.py": HANGING},
     ),
-    Fault("a link that is cut during training", "node2", scale="2x1", outside=cut_link, after=connect_again),
+    Fault(
+        "a link that is cut during training",
+        "node2",
+        scale="2x1",
+        outside=lambda cluster, _: cluster.set_link("node2", up=False),
+        after=lambda cluster: cluster.set_link("node2", up=True),
+    ),
 )
 
 

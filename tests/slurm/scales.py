@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from cluster import Cluster
-from project_copy import NO_TORCH, Checkout
+from project_copy import NO_TORCH, ONE_STAGE, Checkout
 
 # Writes a rank's environment and CPUs to a file beside its record.
 WITNESS = """
@@ -53,10 +52,8 @@ def prepare(
     """Write config, site and plan of a ladder with only this scale."""
     nodes, gpus = map(int, scale.split("x"))
     stage = "stage3" if nodes > 1 else "stage2" if gpus > 1 else "stage1"
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, stage: {"scales": [scale], "runtime": 5}}
-    checkout.configure(stages=stages, measure=dict(measure), **config)
-    (checkout.path / "loop.py").write_text(script)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(dict(site)))
+    stages = {**ONE_STAGE, stage: {"scales": [scale], "runtime": 5}}
+    checkout.set_up(script, site, stages=stages, measure=dict(measure), **config)
     checkout.plan(scale)
 
 

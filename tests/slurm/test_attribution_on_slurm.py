@@ -14,9 +14,9 @@ import pytest
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.common.files import read_json
-from ddp_ladder.gates.attribution import NAMES, attribution, baseline_of, measured_preflight
+from ddp_ladder.gates.attribution import attribution, baseline_of, measured_preflight
 from ddp_ladder.gates.verdict import Verdict
-from project_copy import copy_project
+from project_copy import ONE_STAGE, copy_project
 
 pytestmark = pytest.mark.slurm
 
@@ -72,20 +72,14 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(
         slow = f"tc qdisc add dev ib0 root tbf rate {LINK_BITS_PER_S}bit burst 64kb latency 300ms"
         cluster.run(slow.split(), node=node)
     checkout = copy_project(tmp_path / "project", cluster)
-    checkout.configure(
-        stages={
-            "stage1": {"scales": ["1x1"], "runtime": 5},
-            "stage3": {"scales": ["2x1"], "runtime": 5, "gate": {"min_efficiency": 0.6}},  # it is about 0.25
-        },
+    shape = {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000}
+    of_two_nodes = {"scales": ["2x1"], "runtime": 5, "gate": {"min_efficiency": 0.6}}  # it is about 0.25
+    checkout.set_up(
+        SCRIPT,
+        {"site": "test", "slurm": {"partition": "gpu"}, "node": shape, "launcher": "srun"},
+        stages={**ONE_STAGE, "stage3": of_two_nodes},
         measure={"warmup_steps": 3, "min_steps": 8, "max_steps": STEPS, "plain_baseline": False},
         preflight={"enabled": True},
-    )
-    (checkout.path / "loop.py").write_text(SCRIPT)
-    checkout.site(
-        site="test",
-        slurm={"partition": "gpu"},
-        node={"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000},
-        launcher="srun",
     )
     done = checkout.snakemake("--profile", "profiles/slurm")
     closed = checkout.results / "gates/stage3.closed.json"
@@ -100,14 +94,10 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(
     assert lost
     assert [loss.cause for loss in lost.named] == ["communication"], lost.in_words
     assert lost.named[0].lost_s > COMPUTE_S
-    assert {change.gain is None or change.gain > 0.2 for change in lost.changes} == {True}
     (found,) = (each for each in verdict.judged if each.check == "efficiency")
     assert not found.ok
     assert found.measured.endswith(f"; {lost.in_words}, uncertain: this is an estimate from one repeat")
-    others = [name for cause, name in NAMES.items() if cause not in ("communication", "others")]
-    assert [name for name in others if name in found.measured] == []
     assert found.next.startswith(f"{lost.next}; or set repeats: 3")
-    assert found.evidence == (lost.named[0].evidence,)
 
     box = " ".join(re.sub(r"\|\n\|", " ", done.stdout.partition("| verdict   the gate of stage3 is closed")[2]).split())
     assert re.search(r"ms are lost: [\d.]+ ms exposed communication.* evidence DDP's exchange of gradients takes", box)

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from cluster import Cluster
-from project_copy import EXPERIMENT, NO_TORCH, copy_project
-from scales import GPU_SITE, WITNESS, witnesses
+from project_copy import EXPERIMENT, NO_TORCH, ONE_STAGE, copy_project
+from scales import GPU_SITE, MEASURE, WITNESS, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -34,12 +33,9 @@ IN_ANOTHER_JOB = ["salloc", "--nodes=1", "--ntasks=1", "--mem=100", "--time=9"]
 
 def test_climbs_all_the_same_in_another_job(cluster_without_accounting: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path)
-    measure = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
     workload = {**EXPERIMENT["workload"], "secrets": ["HF_TOKEN"]}
-    checkout.configure(stages={"stage1": {"scales": ["1x1"], "runtime": 5}}, measure=measure, workload=workload)
-    (checkout.path / "loop.py").write_text(WITNESS + NO_TORCH)
     site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    checkout.set_up(WITNESS + NO_TORCH, site, stages=ONE_STAGE, measure=MEASURE, workload=workload)
     argv = [
         *IN_ANOTHER_JOB,
         "env",

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import yaml
 from cluster import Cluster
-from project_copy import Checkout, copy_project
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
 
 NODE = {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 8000}
-SMALL = {"stage1": {"scales": ["1x1"], "runtime": 5}}
-NODES_3 = {**SMALL, "stage3": {"scales": ["3x1", "3x2"], "runtime": 5}}
+NODES_3 = {**ONE_STAGE, "stage3": {"scales": ["3x1", "3x2"], "runtime": 5}}
 
 # Slurm values, stages, and the message: key and Slurm's words, what was asked for, and the advice.
-MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
+MISTAKES: dict[str, tuple[dict[str, Any], Mapping[str, Any], str, str, str]] = {
     "partition": (
         {"partition": "gpus"},
-        SMALL,
+        ONE_STAGE,
         "config/cluster.yaml: slurm.partition: Slurm refuses the job of 1x1: invalid partition specified: gpus; "
         "Invalid partition name specified",
         "--partition=gpus",
@@ -34,13 +33,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
         "--nodes=3",
         "change one of config/config.yaml: stages.stage3.scales, config/cluster.yaml: node.gres",
     ),
-    "time": (
-        {"partition": "debug"},
-        {"stage1": {"scales": ["1x1"], "runtime": 31}},
-        "config/config.yaml: stages.stage1.runtime: longer than the partition debug allows",
-        "31 min",
-        "set runtime: 30 or less",
-    ),
 }
 
 
@@ -50,10 +42,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return copy_project(tmp_path_factory.mktemp("project"))
 
 
-def configure(checkout: Checkout, slurm: dict[str, Any], stages: dict[str, Any]) -> None:
-    checkout.configure(stages=stages)
-    site = {"site": "test", "slurm": slurm, "node": NODE}
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+def configure(
+    checkout: Checkout, slurm: dict[str, Any], stages: Mapping[str, Any], node: Mapping[str, Any] = NODE
+) -> None:
+    checkout.set_up(NO_TORCH, {"site": "test", "slurm": slurm, "node": node}, stages=stages)
 
 
 def jobs(cluster: Cluster) -> str:
@@ -77,20 +69,8 @@ def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, check
     assert jobs(cluster) == before
 
 
-def test_doctor_with_accounting(cluster: Cluster, checkout: Checkout) -> None:
-    configure(checkout, {"partition": "gpu", "qos": "smal"}, NODES_3)
-    done = Checkout(checkout.path, cluster).snakemake("doctor")
-    assert done.returncode == 1
-    plain = " ".join(done.stdout.split())
-    assert "pass controller Slurm answers; partitions: gpu, debug" in plain
-    assert "FAIL jobs config/cluster.yaml: slurm.qos: Slurm refuses the job of 1x1: Invalid qos specification" in plain
-    assert "failed, " in done.stdout.splitlines()[-1]
-
-
 def test_doctor_without_accounting(cluster_without_accounting: Cluster, checkout: Checkout) -> None:
-    configure(checkout, {"partition": "gpu", "account": "whoever"}, SMALL)
-    site = yaml.safe_load((checkout.path / "config/cluster.yaml").read_text())
-    checkout.site(node={**site["node"], "gpus": 2, "cpus": 4})
+    configure(checkout, {"partition": "gpu", "account": "whoever"}, ONE_STAGE, {**NODE, "gpus": 2, "cpus": 4})
     done = Checkout(checkout.path, cluster_without_accounting).snakemake("doctor")
     assert done.returncode == 0, done.stdout
     plain = " ".join(done.stdout.split())

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster import Cluster
 from project_copy import Checkout, copy_project
 
@@ -72,14 +71,9 @@ SITE = {
 class Submitted:
     """A job.sh that was submitted, at its end."""
 
-    id: int
-    run: Path
     shown: dict[str, str]
     witnesses: list[dict[str, Any]]
-
-    @property
-    def log(self) -> str:
-        return (self.run / f"job-{self.id}.log").read_text()
+    log: str
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +82,7 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("project") / "it's #1 of 50%"
     path.mkdir()
     checkout = copy_project(path)
-    checkout.configure(**CONFIG)
-    (checkout.path / "loop.py").write_text(WITNESS + MEET)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
+    checkout.set_up(WITNESS + MEET, SITE, **CONFIG)
     done = checkout.snakemake("eject")
     assert done.returncode == 0, done.stdout
     return checkout
@@ -104,7 +96,8 @@ def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     shown = cluster.run(["scontrol", "--oneliner", "--details", "show", "job", str(job)]).stdout
     files = sorted(checkout.path.glob(f"{job}.*.json"))
     witnesses = [json.loads(file.read_text()) for file in files]
-    return Submitted(job, directory, dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses)
+    log = (directory / f"job-{job}.log").read_text()
+    return Submitted(dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses, log)
 
 
 @pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2)])

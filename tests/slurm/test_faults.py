@@ -1,7 +1,7 @@
 """Faults in whole climbs on the real Slurm: the cause is named soon, nothing is left behind, no later stage starts.
 
 Faults that end a rank, at whatever time, are in tests/workflow/test_ranks_that_fail.py, ends by Slurm in
-test_job_ends.py, what the preflight finds in test_preflight_faults.py. `benchmarks/faults.py` measures all of them.
+test_job_ends.py, what the preflight finds in test_preflight_on_slurm.py. `benchmarks/faults.py` measures all of them.
 """
 
 from __future__ import annotations

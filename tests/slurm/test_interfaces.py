@@ -27,19 +27,18 @@ def ethernet(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
     return module_cluster(Spec(nodes=6, gpus=1, cpus=2, interfaces=INTERFACES))
 
 
-def site(interface: Any, **more: Any) -> dict[str, Any]:
+def site(interface: Any) -> dict[str, Any]:
     return {
         "site": "test",
         "node": {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": 4000},
         "network": {"interface": interface, "env": SITE_ENV},
         "launcher": "srun",
-        **more,
     }
 
 
-def climb(cluster: Cluster, checkout: Checkout, nodes: int) -> str:
-    options = [f"--nodes={nodes}", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=4000", "--gres=gpu:1"]
-    return salloc(cluster, checkout, options, scale_job(f"{nodes}x1"))
+def climb(cluster: Cluster, checkout: Checkout) -> str:
+    options = ["--nodes=6", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=4000", "--gres=gpu:1"]
+    return salloc(cluster, checkout, options, scale_job("6x1"))
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +47,14 @@ def met(ethernet: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout
     checkout = copy_project(tmp_path_factory.mktemp("project"))
     variants = {"default": {}, "auto": {"network": {"interface": "auto"}, "args": ["no meeting"]}}
     prepare(checkout, MEETING_OR_NOT, "6x1", site(MAP), variants=variants)
-    climb(ethernet, checkout, 6)
+    climb(ethernet, checkout)
     return checkout
 
 
 @pytest.mark.parametrize("variant", ["default", "auto"])
-def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, variant: str) -> None:
+def test_each_node_uses_its_own_interface_and_the_sites_variables(
+    met: Checkout, ethernet: Cluster, variant: str
+) -> None:
     run = f"{variant}/weak/6x1/r1"
     record = met.record(run)
     assert record["status"] == "ok", record["failure"]
@@ -65,33 +66,26 @@ def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, vari
     run_file = json.loads((met.results / "runs" / run / "run.json").read_text())
     assert run_file["rendezvous"]["host"] == ethernet.addresses["node1"]
     assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
+    for rank in seen:
+        assert SITE_ENV.items() <= rank.items()
 
 
-def test_the_network_environment_of_the_site_arrives_on_every_node(met: Checkout) -> None:
-    for rank in witnesses(met, "default/weak/6x1/r1"):
-        assert {key: rank[key] for key in SITE_ENV} == SITE_ENV
+MISTAKES = {
+    "node5": (
+        "ens1f7",
+        "software or network could not be set up",
+        "node 4 (node5): network.interface: no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0",
+    ),
+    "node1": ("lo", "not run", "127.0.0.1 of node1 is an address that no other node reaches"),
+}
 
 
-def failed_in(cluster: Cluster, path: Path, interface: Any) -> dict[str, Any]:
-    checkout = copy_project(path)
-    prepare(checkout, MEETING, "6x1", site(interface))
-    climb(cluster, checkout, 6)
-    record = checkout.record("default/weak/6x1/r1")
-    assert record["status"] == "failed"
-    failure: dict[str, Any] = record["failure"]
-    return failure
-
-
-def test_a_wrong_name_on_one_node_names_key_node_and_the_interfaces_there(ethernet: Cluster, tmp_path: Path) -> None:
-    failure = failed_in(ethernet, tmp_path, {**MAP, "node5": "ens1f7"})
-    assert failure["verdict"] == "software or network could not be set up"
-    message = "no interface ens1f7 with an IPv4 address on node5; there are lo, ens1f0"
-    assert failure["why"] == f"node 4 (node5): network.interface: {message}"
-    assert "network.interface in cluster.yaml" in failure["next"]
-
-
-def test_an_address_of_the_first_node_that_no_other_reaches(ethernet: Cluster, tmp_path: Path) -> None:
-    failure = failed_in(ethernet, tmp_path, {**MAP, "node1": "lo"})
-    message = "127.0.0.1 of node1 is an address that no other node reaches"
-    assert (failure["verdict"], failure["why"]) == ("not run", message)
+@pytest.mark.parametrize("node", MISTAKES)
+def test_a_wrong_name_on_one_node_is_named_with_key_and_node(ethernet: Cluster, tmp_path: Path, node: str) -> None:
+    name, verdict, why = MISTAKES[node]
+    checkout = copy_project(tmp_path)
+    prepare(checkout, MEETING, "6x1", site({**MAP, node: name}))
+    climb(ethernet, checkout)
+    failure = checkout.record("default/weak/6x1/r1")["failure"]
+    assert (failure["verdict"], failure["why"]) == (verdict, why)
     assert "network.interface in cluster.yaml" in failure["next"]

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.accounting.jobs import read_rows
-from project_copy import NO_TORCH, Checkout, copy_project, last_box
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
 
@@ -49,20 +48,14 @@ if os.path.exists("hang") and "/r2/" in os.environ["DDP_LADDER_RUN"]:
 
 def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1, memory_mb: int = 2000) -> Checkout:
     checkout = copy_project(path, cluster)
-    checkout.configure(
-        workload={"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16},
-        measure={"warmup_steps": 1, "min_steps": 5, "max_steps": 12, "plain_baseline": False},
-        stages={"stage1": {"scales": ["1x1"], "runtime": 5}},
-        repeats=repeats,
-    )
-    (checkout.path / "script.py").write_text(script)
     site = {
         "site": "test",
         "slurm": {"partition": "gpu", "account": "project"},
         "node": {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2, "memory_mb": memory_mb},
         "launcher": "srun",
     }
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    measure = {"warmup_steps": 1, "min_steps": 5, "max_steps": 12, "plain_baseline": False}
+    checkout.set_up(script, site, measure=measure, stages=ONE_STAGE, repeats=repeats)
     return checkout
 
 
@@ -123,7 +116,7 @@ class TestABadEnd:
             ("FAILED", "log"),
         ],
     )
-    def test_closes_the_gate_and_is_named(self, ended: dict[str, Climb], state: str, next_step: str) -> None:
+    def test_closes_the_gate_and_has_its_row(self, ended: dict[str, Climb], state: str, next_step: str) -> None:
         climb = ended[state]
         assert climb.process.returncode == 1, climb.text
         gates = climb.checkout.results / "gates"
@@ -136,10 +129,7 @@ class TestABadEnd:
         assert state in box["measured"]
         assert "Error in rule" not in climb.text
         assert "Traceback" not in climb.text
-
-    @pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "FAILED"])
-    def test_has_its_row_in_the_accounting(self, ended: dict[str, Climb], state: str) -> None:
-        """Slurm's controller has forgotten it after two seconds."""
+        # Its row in the accounting: Slurm's controller has forgotten it after two seconds.
         row = read_rows(ended[state].checkout.results)[0]
         assert (row.state, row.source, row.runs_measured) == (state, "sacct", 0)
         assert row.job_id == str(ended[state].job()[0])
@@ -155,14 +145,14 @@ class TestABadEnd:
         assert "exceeded memory limit" in text
         assert "node.memory_mb" in closed["next"]
 
-    def test_leaves_the_samples_of_the_nodes_and_no_process(self, ended: dict[str, Climb]) -> None:
+    def test_leaves_the_samples_of_the_nodes_no_process_and_nothing_in_the_queue(
+        self, ended: dict[str, Climb], small_nodes: Cluster
+    ) -> None:
         checkout = ended["CANCELLED"].checkout
         header, *rows = (checkout.results / SAMPLES).read_text().splitlines()
         assert header.startswith("time_s,")
         assert rows
         assert checkout.processes() == []
-
-    def test_leaves_nothing_in_the_queue(self, ended: dict[str, Climb], small_nodes: Cluster) -> None:
         assert small_nodes.run(["squeue", "--noheader"]).stdout == ""
 
     def test_of_a_step_is_found_in_the_records_though_the_job_completed(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cluster import Cluster
 from cluster_config import ACCOUNT
 from ddp_ladder.accounting.jobs import read_rows
@@ -61,9 +60,7 @@ class Climbed:
 def climbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climbed:
     """Three stages, one of which has a partition of its own."""
     checkout = copy_project(tmp_path_factory.mktemp("project"), cluster)
-    checkout.configure(stages=STAGES)
-    (checkout.path / "loop.py").write_text(NO_TORCH)
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
+    checkout.set_up(NO_TORCH, SITE, stages=STAGES)
     return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
 
 
@@ -117,11 +114,6 @@ def test_accounting_agrees_with_slurm_and_the_records(climbed: Climbed, scale: s
     assert row.node_list == asked["NodeList"]
     assert row.cpu_efficiency
     assert "results/accounting.csv" in climbed.done.stdout
-
-
-def test_nodes_meet_at_an_address_that_both_reach(climbed: Climbed) -> None:
-    met = json.loads((climbed.directory("2x1") / "run.json").read_text())["rendezvous"]["host"]
-    assert met in {address for name, address in climbed.cluster.addresses.items() if name.startswith("node")}
 
 
 @pytest.mark.parametrize("scale", SCALES)

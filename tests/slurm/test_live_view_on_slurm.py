@@ -16,13 +16,11 @@ from climbs import climb
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.live.status import ASK_EVERY_S
-from project_copy import LOOP, copy_project
+from make_files import write_programs
+from project_copy import ONE_STAGE, copy_project, loop_with
 from watch_screen import ANYONE, WATCH, Screen
 
 pytestmark = pytest.mark.slurm
-
-STEP = "    for inputs, targets in loader:\n"
-SLOW = LOOP.replace("import os,", "import os, time,").replace(STEP, f"{STEP}        time.sleep(1)\n")
 
 
 def counting_squeue(directory: Path, counted: Path) -> Path:
@@ -30,20 +28,15 @@ def counting_squeue(directory: Path, counted: Path) -> Path:
     counted.touch()
     counted.chmod(0o666)
     directory.mkdir()
-    squeue = directory / "squeue"
-    squeue.write_text(f'#!/bin/sh\ndate +%s.%N >>{counted}\nexec {shutil.which("squeue")} "$@"\n')
-    squeue.chmod(0o755)
-    return directory
+    return write_programs(directory, squeue=f'date +%s.%N >>{counted}\nexec {shutil.which("squeue")} "$@"')
 
 
 def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
     cluster = make_cluster(Spec(nodes=1, gpus=1))
     checkout = copy_project(tmp_path / "project", cluster)
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": None, "stage3": None}
-    checkout.configure(stages=stages)
-    (checkout.path / "loop.py").write_text(SLOW)
     node = {"gpus": 1, "device": "cpu", "gres": "gpu", "cpus": 2}
-    checkout.site(site="test", slurm={"partition": "gpu"}, node=node, launcher="srun")
+    site = {"site": "test", "slurm": {"partition": "gpu"}, "node": node, "launcher": "srun"}
+    checkout.set_up(loop_with("time.sleep(1)"), site, stages=ONE_STAGE)
     blocker = cluster.sbatch("sleep 600", "--exclusive", "--partition=gpu")
     cluster.await_state(blocker, "RUNNING")
     questions = tmp_path / "questions"

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from climbs import climb
 from cluster import Cluster
-from project_copy import NO_TORCH, Checkout, copy_project
+from make_files import write_programs
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 from scales import GPU_SITE, MEASURE, prepare, scale_job
 
 pytestmark = pytest.mark.slurm
@@ -30,9 +30,7 @@ class Commands:
         self.real = {name: str(shutil.which(name)) for name in ("sbatch", "squeue", "sacct", "scontrol", "scancel")}
 
     def does(self, name: str, script: str) -> None:
-        file = self.path / name
-        file.write_text(f"#!/bin/sh\nreal={self.real[name]}\n{script}\n")
-        file.chmod(0o755)
+        write_programs(self.path, **{name: f"real={self.real[name]}\n{script}"})
 
 
 @pytest.fixture
@@ -46,14 +44,8 @@ def commands(cluster_without_accounting: Cluster, tmp_path: Path, monkeypatch: p
 def checkout(cluster_without_accounting: Cluster, commands: Commands, tmp_path: Path) -> Checkout:
     """One run of one process."""
     checkout = copy_project(tmp_path / "checkout", cluster_without_accounting)
-    checkout.configure(
-        workload={"script": "script.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16},
-        measure=dict(MEASURE),
-        stages={"stage1": {"scales": ["1x1"], "runtime": 5}},
-    )
-    (checkout.path / "script.py").write_text(WAITS)
     site = {**GPU_SITE, "slurm": {"partition": "gpu"}, "launcher": "srun"}
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
+    checkout.set_up(WAITS, site, measure=MEASURE, stages=ONE_STAGE)
     return checkout
 
 
@@ -82,7 +74,7 @@ def test_a_job_that_sbatch_lost_is_followed_whatever_a_site_prints_around_the_an
 def test_a_job_that_squeue_hides_goes_on_and_no_second_one_joins_it(
     cluster_without_accounting: Cluster, commands: Commands, checkout: Checkout
 ) -> None:
-    """A start that follows it waits for it in the same way: tests/unit/climb/test_slurm_watch.py."""
+    """A start that follows it waits for it in the same way: tests/unit/climb/test_slurm_executor.py."""
     hidden = checkout.path / "hidden"
     commands.does("squeue", f'[ -e {hidden} ] && {{ "$real" "$@" | head -1; exit 0; }}; exec "$real" "$@"')
     os.mkfifo(checkout.path / "go")

@@ -1,74 +1,169 @@
-"""The preflight in jobs of a real Slurm: with both launchers, as a target of its own, and with a slow link."""
+"""The preflight in jobs of a real Slurm: it names the fault of a node and starts no run; and as a target of its own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import machines
 import pytest
-import yaml
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.nodes.describe import read_machines
-from project_copy import NO_TORCH, Checkout, copy_project
-from scales import GPU_SITE, prepare, salloc, scale_job
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
+from scales import GPU_SITE, MEETING, prepare, salloc, scale_job
 
 pytestmark = pytest.mark.slurm
 
-JOB = ["--ntasks-per-node=1", "--cpus-per-task=2", "--mem=8000", "--gres=gpu:2"]
-# This machine has two CPUs, however many Slurm counts.
-SITE = {**GPU_SITE, "node": {**GPU_SITE["node"], "cpus": 2}}
+CPUS = os.cpu_count() or 1
+# A second network; the first is Slurm's, which needs it.
+FAST = {"node1": "10.9.0.1", "node2": "10.9.0.2"}
+# Takes the port of the preflight as soon as its job has chosen it.
+LISTENER = """
+import json, pathlib, socket, sys, time
+file, until_s = pathlib.Path(sys.argv[1]), time.monotonic() + 60
+while not file.exists() and time.monotonic() < until_s:
+    time.sleep(0.005)
+listening = socket.create_server(("0.0.0.0", json.loads(file.read_text())["rendezvous"]["port"]))
+print("up", flush=True)
+input()
+"""
+
+
+@dataclass
+class Fault:
+    """A fault, and the words that must name it. hosts: a line of node2's, and what replaces it. on_node: commands that
+    make the fault and undo it."""
+
+    node: str | None
+    told: str
+    scale: str = "2x1"
+    interface: str = "ib0"
+    cpus: int = CPUS
+    hosts: tuple[str, str] | None = None
+    on_node: tuple[str, str] | None = None
+    listener: bool = False
+    timeout_s: int = 18
+    min_busbw_gb_per_s: float | None = None
+
+
+FAULTS = {
+    "host name": Fault(
+        "node2", "the host name node2 resolves to 127.0.1.1", hosts=("{node2} node2", "127.0.1.1 node2")
+    ),
+    "head not reached": Fault(
+        "node2",
+        "it does not reach the head at 10.9.0.1:",
+        interface="fast0",
+        on_node=("ip route add blackhole 10.9.0.1/32", "ip route delete blackhole 10.9.0.1/32"),
+    ),
+    "port": Fault("node1", "Address already in use", listener=True),
+    "cores": Fault("node1, node2", f"the job step has {CPUS} CPU", cpus=2 * CPUS),
+    "slow link": Fault(
+        "node3",
+        "node3 is slow",
+        scale="4x1",
+        on_node=(
+            "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms",
+            "tc qdisc del dev ib0 root",
+        ),
+        min_busbw_gb_per_s=1000,
+        timeout_s=60,
+    ),
+}
 
 
 @pytest.fixture(scope="module")
 def four_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
-    """A cluster of its own: a test slows a link."""
-    return module_cluster(Spec(nodes=4, gpus=2))
+    cluster = module_cluster(Spec(nodes=4, gpus=2, cpus=2 * CPUS))
+    machines.ip(cluster.machine(), "link add fast type bridge", "link set fast up")
+    for name, address in FAST.items():
+        node = cluster.machine(name)
+        link = f"link add {name}fast type veth peer name fast0 netns {node.pid}"
+        machines.ip(cluster.machine(), link, f"link set {name}fast master fast up")
+        machines.ip(node, f"address add {address}/24 dev fast0", "link set fast0 up")
+    return cluster
 
 
-def run_alone(cluster: Cluster, path: Path, scale: str, launcher: str, **preflight: Any) -> tuple[Checkout, str]:
-    """Run the preflight of a scale in an allocation; return its output too."""
-    checkout = copy_project(path)
-    wanted = {"enabled": True, "timeout_s": 60, **preflight}
-    prepare(checkout, NO_TORCH, scale, {**SITE, "launcher": launcher}, preflight=wanted)
-    argv = [*scale_job(scale), "--preflight"]
-    return checkout, salloc(cluster, checkout, [f"--nodes={scale.partition('x')[0]}", *JOB], argv)
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return copy_project(tmp_path_factory.mktemp("project"))
 
 
-def result(checkout: Checkout, scale: str) -> dict[str, Any]:
+@contextmanager
+def injected(cluster: Cluster, checkout: Checkout, fault: Fault) -> Iterator[None]:
+    with ExitStack() as stack:
+        if fault.hosts:
+            stack.enter_context(
+                cluster.hosts_line("node2", *(text.format(**cluster.addresses) for text in fault.hosts))
+            )
+        if fault.on_node:
+            make, undo = (command.split() for command in fault.on_node)
+            cluster.run(make, node=fault.node)
+            stack.callback(cluster.run, undo, node=fault.node)
+        if fault.listener:
+            file = checkout.results / "preflight/2x1/run.json"
+            argv = cluster.command([sys.executable, "-c", LISTENER, str(file)], node="node1")
+            listener = stack.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            stack.callback(listener.communicate, b"end\n")
+        yield
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_and_no_run_is_started(four_nodes: Cluster, checkout: Checkout, name: str) -> None:
+    fault = FAULTS[name]
+    shutil.rmtree(checkout.results, ignore_errors=True)
+    site = {
+        "site": "test",
+        "node": {"gpus": 1, "device": "cpu", "cpus": fault.cpus, "memory_mb": 4000},
+        "network": {"interface": fault.interface},
+        "launcher": "srun",
+    }
+    wanted = {"enabled": True, "timeout_s": fault.timeout_s, "min_busbw_gb_per_s": fault.min_busbw_gb_per_s}
+    prepare(checkout, MEETING, fault.scale, site, preflight=wanted)
+    nodes = fault.scale.partition("x")[0]
+    options = [f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={fault.cpus}", "--mem=4000"]
+    with injected(four_nodes, checkout, fault):
+        printed = salloc(four_nodes, checkout, options, scale_job(fault.scale))
+    result = result_of(checkout, fault.scale)
+    failed = [finding for finding in result["findings"] if finding["severity"] == "error"]
+    assert [(each["place"], fault.told in each["measured"]) for each in failed] == [(fault.node, True)], failed
+    assert result["status"] == "failed"
+    assert fault.told in printed
+    record = checkout.record(f"default/weak/{fault.scale}/r1")
+    assert (record["status"], record["job"]) == ("failed", None)
+    assert fault.told in record["failure"]["why"]
+    assert not list(checkout.results.glob("runs/**/run.json"))
+    assert fault.scale == "4x1" or not list((checkout.results / "preflight/2x1/ranks").iterdir())
+    four_nodes.await_idle()  # the job, and what Slurm does after it, has ended
+    assert checkout.processes() == []
+
+
+def result_of(checkout: Checkout, scale: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((checkout.results / f"preflight/{scale}.json").read_text())
     return found
 
 
-def test_a_slow_link_is_named_by_its_node(four_nodes: Cluster, tmp_path: Path) -> None:
-    slow = "qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"
-    four_nodes.run(["tc", *slow.split()], node="node3")
-    try:
-        checkout, _ = run_alone(four_nodes, tmp_path, "4x1", "torchrun", min_busbw_gb_per_s=1000)
-    finally:
-        four_nodes.run(["tc", "qdisc", "del", "dev", "ib0", "root"], node="node3")
-    found = result(checkout, "4x1")
-    assert len(found["pairs"]) == 4
-    (failed,) = (one for one in found["findings"] if one["severity"] == "error")
-    assert failed["place"] == "node3", found["pairs"]
-    assert "node3 is slow" in failed["measured"]
-    assert "slurm.exclude: node3" in failed["next"]
-
-
 def test_the_target_tests_the_scale_that_was_asked_for_and_trains_nothing(four_nodes: Cluster, tmp_path: Path) -> None:
     checkout = copy_project(tmp_path, four_nodes)
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["2x1", "4x1"], "runtime": 5}}
-    checkout.configure(stages=stages)  # preflight.enabled is false: it is asked for
-    (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(SITE))
+    stages = {**ONE_STAGE, "stage3": {"scales": ["2x1", "4x1"], "runtime": 5}}
+    site = {**GPU_SITE, "node": {**GPU_SITE["node"], "cpus": CPUS}}
+    checkout.set_up(NO_TORCH, site, stages=stages)  # preflight.enabled is false: it is asked for
     asked = checkout.snakemake("preflight", "--profile", "profiles/slurm", "--config", "preflight_scale=2x1")
     assert asked.returncode == 0, asked.stdout
     assert "stage3 2x1: preflight passed" in asked.stdout
-    assert result(checkout, "2x1")["launcher"] == "torchrun"
+    assert result_of(checkout, "2x1")["launcher"] == "torchrun"
     assert "busbw_gb_per_s" in asked.stdout
     (described,) = read_machines(checkout.results).values()
-    assert [machine.node for machine in described] == [row["node"] for row in result(checkout, "2x1")["nodes"]]
+    assert [machine.node for machine in described] == [row["node"] for row in result_of(checkout, "2x1")["nodes"]]
     assert all("; ib0" in machine.in_words for machine in described)
     assert sorted(path.name for path in (checkout.results / "preflight").iterdir()) == ["2x1", "2x1.json"]
     assert not (checkout.results / "runs").exists()

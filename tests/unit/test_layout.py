@@ -64,9 +64,10 @@ def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     assert {*unused.split()}.isdisjoint(loaded)
 
 
-def test_an_agent_loads_only_what_it_uses() -> None:
-    """One starts on each node, or for each GPU."""
+def test_an_agent_and_the_live_view_load_only_what_they_use() -> None:
+    """An agent starts on each node, or for each GPU."""
     assert {"numpy", "torch", "snakemake"}.isdisjoint(loaded_by("ddp_ladder.run.agent"))
+    assert {"torch", "snakemake"}.isdisjoint(loaded_by("ddp_ladder.live.screen"))
 
 
 def test_conda_installs_what_the_programs_of_the_rules_need() -> None:

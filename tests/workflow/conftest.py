@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from one_run import here  # noqa: F401 - a fixture
 from project_copy import Checkout, copy_project
 
 

@@ -6,7 +6,7 @@ import json
 import re
 
 import yaml
-from project_copy import SNAKEMAKES_REPORT, Checkout, last_box
+from project_copy import NO_TORCH, ONE_STAGE, SNAKEMAKES_REPORT, Checkout, last_box
 
 ALL = ("--cores", "all")
 
@@ -48,8 +48,7 @@ def test_closed_gate_leaves_nothing_of_the_next_stage(checkout: Checkout) -> Non
 
 def test_scales_never_run_side_by_side_and_simulated_nodes_are_called_so(checkout: Checkout) -> None:
     """Whatever the site is called, and however many cores there are: it is Snakemake that starts the scales here."""
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage3": {"scales": ["3x1", "2x1"], "runtime": 5}}
-    checkout.configure(stages=stages)
+    checkout.configure(stages={**ONE_STAGE, "stage3": {"scales": ["3x1", "2x1"], "runtime": 5}})
     checkout.site(site="vega")
     checkout.without_torch()
     climbed = checkout.snakemake("--cores", "8")
@@ -72,10 +71,67 @@ def test_scales_never_run_side_by_side_and_simulated_nodes_are_called_so(checkou
     assert "simulated" not in str(checkout.record("default/weak/1x1/r1"))
 
 
-def test_a_stage_that_the_experiment_lacks_is_refused(checkout: Checkout) -> None:
-    checkout.site(node={"gpus": 1, "device": "cpu", "cpus": 1})
-    checkout.configure(stages={"stage1": {"scales": ["1x1"]}, "stage3": {"scales": ["2x1"]}})
-    asked = checkout.snakemake("stage2", *ALL)
-    assert asked.returncode != 0
-    assert "config/config.yaml: stages.stage2: this experiment has no stage2" in asked.stdout
-    assert "Traceback" not in asked.stdout
+def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout: Checkout) -> None:
+    lost = {"network": {"interface": "no-such0"}}
+    checkout.configure(
+        variants={"broken": {"args": ["--crash"]}, "lost": lost, "default": {}},
+        repeats=2,
+        stages={**ONE_STAGE, "stage3": {"scales": ["2x1"], "runtime": 5}},
+    )
+    checkout.without_torch(NO_TORCH + 'if "--crash" in sys.argv: raise ValueError("this variant is broken")\n')
+    climbed = checkout.snakemake("stage3", *ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    assert "gate stage1: open (without broken, lost: see the report)" in climbed.stdout
+    assert "no interface no-such0" in checkout.record("lost/weak/1x1/r1")["failure"]["why"]
+    failure = checkout.record("broken/weak/1x1/r1")["failure"]
+    assert failure["verdict"] == "the script raised an exception"
+    assert failure["why"] == "rank 0: ValueError: this variant is broken"
+    # Neither the repeat nor the next stage of a broken variant are worth the GPU hours.
+    for run in ("broken/weak/1x1/r2", "broken/weak/2x1/r1"):
+        assert checkout.record(run)["failure"]["verdict"] == "not run"
+    assert checkout.record("default/weak/2x1/r2")["status"] == "ok"
+
+    before = checkout.run_times()
+    checkout.without_torch()
+    climbed = checkout.snakemake("stage3", *ALL)
+    assert climbed.returncode == 0, climbed.stdout
+    after = checkout.run_times()
+    assert {run.split("/")[0] for run in after if after[run] != before.get(run)} == {"broken"}
+    assert checkout.record("broken/weak/1x1/r2")["status"] == "ok"
+    assert (checkout.results / "runs/broken/weak/1x1/r1/attempts/1/ranks/rank0.json").exists()
+
+
+# One GPU is steady; two are slower with every second seed.
+UNSTEADY = """
+import json, os, sys
+samples, seed, ranks = map(int, sys.argv[1:])
+step_s = 0.001 * (1.1 if ranks > 1 and seed % 2 else 1)
+with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
+    for step in range(60):
+        file.write(json.dumps({"samples": samples, "seconds": step_s + (step + seed) % 7 / 1e6}) + "\\n")
+"""
+
+
+def test_further_repeats_are_made_once_and_kept(checkout: Checkout) -> None:
+    stages = {**ONE_STAGE, "stage2": {"scales": ["1x2"], "runtime": 5}}
+    workload = {"script": "loop.py", "args": ["{batch_per_gpu}", "{seed}", "{world_size}"], "batch_per_gpu": 16}
+
+    def climb(at_most: int) -> str:
+        bounds = {"at_least": 3, "at_most": at_most, "until_percent": 3}
+        checkout.configure(workload=workload, stages=stages, repeats=bounds)
+        checkout.without_torch(UNSTEADY)
+        done = checkout.snakemake("stage2", "--cores", "2")
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    said = climb(4)
+    assert "stage1 1x1: 3 of at most 4 repeats, each known to 3 %" in said
+    assert "stage2 1x2: 4 of at most 4 repeats; default weak: known to " in said
+    made = checkout.run_times()
+    assert sorted(made) == sorted(
+        [f"default/weak/1x1/r{k}" for k in (1, 2, 3)] + [f"default/weak/1x2/r{k}" for k in (1, 2, 3, 4)]
+    )
+    climb(5)
+    after = checkout.run_times()
+    assert {run for run in after if after[run] != made.get(run)} == {"default/weak/1x2/r5"}
+    assert all(checkout.record(f"default/weak/1x2/r{k}")["status"] == "ok" for k in range(1, 6))

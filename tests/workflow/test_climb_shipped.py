@@ -16,14 +16,17 @@ import yaml
 from ddp_ladder.nodes.describe import read_machines
 from project_copy import ANY_EFFICIENCY, Checkout
 
-ALL = ("--cores", "all")
 Climbed = tuple[Checkout, subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture
+def checkout(shipped: Climbed) -> Checkout:
+    """The one of the module, after its climb."""
+    return shipped[0]
+
+
 @pytest.fixture(scope="module")
-def shipped(
-    module_checkout: Callable[[], Checkout],
-) -> Climbed:
+def shipped(module_checkout: Callable[[], Checkout]) -> Climbed:
     """The shipped experiment, climbed as shipped but with gates that a busy machine passes as well."""
     checkout = module_checkout()
     file = checkout.path / "config/config.yaml"
@@ -36,156 +39,144 @@ def shipped(
     return checkout, checkout.snakemake("--profile", "profiles/local")
 
 
-class TestShippedExperiment:
-    def test_climbs_to_the_top_and_says_what_it_found(self, shipped: Climbed) -> None:
-        _, climbed = shipped
-        assert climbed.returncode == 0, climbed.stdout
-        lines = climbed.stdout.splitlines()
-        doubt = ", uncertain: this is an estimate from one repeat"
-        gates = [re.sub(r" \dx\d efficiency [\d.]+,", "", line) for line in lines if line.startswith("gate ")]
-        assert [line.partition(";")[0] for line in gates] == [
-            *("gate stage1: open", f"gate stage2: open{doubt}", f"gate stage3: open{doubt}")
-        ]
-        table = [line.split() for line in lines if re.match(r"\dx\d ", line)]
-        assert [row[0] for row in table] == ["1x1", "1x2", "2x1"]
-        assert "results/report/index.html" in climbed.stdout
+def test_climbs_to_the_top_and_says_what_it_found(shipped: Climbed) -> None:
+    _, climbed = shipped
+    assert climbed.returncode == 0, climbed.stdout
+    lines = climbed.stdout.splitlines()
+    doubt = ", uncertain: this is an estimate from one repeat"
+    gates = [re.sub(r" \dx\d efficiency [\d.]+,", "", line) for line in lines if line.startswith("gate ")]
+    assert [line.partition(";")[0] for line in gates] == [
+        *("gate stage1: open", f"gate stage2: open{doubt}", f"gate stage3: open{doubt}")
+    ]
+    table = [line.split() for line in lines if re.match(r"\dx\d ", line)]
+    assert [row[0] for row in table] == ["1x1", "1x2", "2x1"]
+    assert "results/report/index.html" in climbed.stdout
 
-    def test_learns_the_digits_at_every_scale(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        logs = list(checkout.results.glob("runs/*/*/*/r*/train.log"))
-        assert len(logs) == 4
-        accuracies = {log: float(re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())[-1]) for log in logs}
-        assert min(accuracies.values()) > 95, accuracies
-        # 360 held-out digits: the noise of one run is 0.8 points.
-        assert max(accuracies.values()) - min(accuracies.values()) < 3, accuracies
 
-    def test_counts_samples_and_not_padding(self, shipped: Climbed) -> None:
-        """1,437 digits: two ranks draw 719 each, one of them a repetition."""
-        checkout, _ = shipped
-        args = checkout.record("default/weak/1x1/r1")["spec"]["args"]
-        epochs = int(args[args.index("--epochs") + 1])
-        for scale, padding in (("1x1", 0), ("1x2", 1), ("2x1", 1)):
-            ranks = checkout.record(f"default/weak/{scale}/r1")["ranks"]
-            assert sum(rank["samples"] for rank in ranks) == 1437 * epochs
-            assert sum(rank["padding_samples"] for rank in ranks) == padding * epochs
+def test_learns_the_digits_at_every_scale(checkout: Checkout) -> None:
+    logs = list(checkout.results.glob("runs/*/*/*/r*/train.log"))
+    assert len(logs) == 4
+    accuracies = {log: float(re.findall(r"held-out accuracy ([\d.]+) %", log.read_text())[-1]) for log in logs}
+    assert min(accuracies.values()) > 95, accuracies
+    # 360 held-out digits: the noise of one run is 0.8 points.
+    assert max(accuracies.values()) - min(accuracies.values()) < 3, accuracies
 
-    def test_stage_3_is_two_agents_that_met(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        run = checkout.results / "runs/default/weak/2x1/r1"
-        nodes = [json.loads((run / f"nodes/node{k}.json").read_text()) for k in range(2)]
-        assert all("--nnodes=2" in node["argv"] for node in nodes)
-        record = checkout.record("default/weak/2x1/r1")
-        assert record["world"]["size"] == 2
-        assert record["world"]["backend"] == "gloo"
-        assert {rank["local_rank"] for rank in record["ranks"]} == {0}
-        assert len({rank["parameters"]["checksum"] for rank in record["ranks"]}) == 1
 
-    def test_the_script_alone_is_a_baseline_too(self, shipped: Climbed) -> None:
-        """The same digits, with no process group; the two baselines differ by what DDP costs."""
-        checkout, climbed = shipped
-        plain, launched = (checkout.record(f"{variant}/weak/1x1/r1") for variant in ("plain", "default"))
-        assert (plain["status"], plain["world"]["backend"], launched["world"]["backend"]) == ("ok", None, "gloo")
-        assert plain["ranks"][0]["samples"] == launched["ranks"][0]["samples"]
-        assert "% against the script without DDP)" in climbed.stdout.replace("\u00a0", " ")
-        table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
-        rates, against = table["samples_per_s"], table["efficiency_plain"]
-        for stage, ranks in (("stage1", 1), ("stage2", 2), ("stage3", 2)):
-            ratio = rates["default", stage] / rates["plain", "stage1"] / ranks
-            assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
+def test_counts_samples_and_not_padding(checkout: Checkout) -> None:
+    """1,437 digits: two ranks draw 719 each, one of them a repetition."""
+    args = checkout.record("default/weak/1x1/r1")["spec"]["args"]
+    epochs = int(args[args.index("--epochs") + 1])
+    for scale, padding in (("1x1", 0), ("1x2", 1), ("2x1", 1)):
+        ranks = checkout.record(f"default/weak/{scale}/r1")["ranks"]
+        assert sum(rank["samples"] for rank in ranks) == 1437 * epochs
+        assert sum(rank["padding_samples"] for rank in ranks) == padding * epochs
 
-    def test_the_start_up_is_split_and_adds_up(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
-        names = ["spawn", "import_torch", "process_group", "script", "first_step"]
-        parts = table[[f"startup_{name}_s" for name in names]]
-        assert parts.sum(axis=1).tolist() == pytest.approx(table["startup_s"].tolist(), abs=0.01)
-        assert (parts.isna().sum().to_dict(), table["startup_compile_s"].tolist()) == (
-            {f"startup_{name}_s": int(name == "process_group") for name in names},  # the plain baseline has none
-            [0] * 4,
-        )
-        assert (parts.fillna(1) > 0).all(axis=None)
-        # torchrun imports torch itself before it starts a rank.
-        spawn_s = table["startup_spawn_s"]
-        assert spawn_s["default", "stage1"] > spawn_s["plain", "stage1"]
 
-    def test_figures_are_possible(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        for file in checkout.results.glob("runs/*/*/*/r*/record.json"):
-            record = json.loads(file.read_text())
-            timing, throughput, seen = (record[part] for part in ("timing", "throughput", "fingerprint"))
-            size, rank = record["spec"]["nodes"] * record["spec"]["gpus_per_node"], record["ranks"][0]
-            assert 0 < timing["step_time_s_p5"] < timing["step_time_s"]
-            assert timing["step_time_s_p5"] < timing["step_time_s_p95"]
-            samples, least_s = rank["samples"] * size, rank["steps"] * timing["step_time_s_p5"]
-            assert least_s + timing["startup_s"] < timing["wall_s"]
-            assert samples / timing["wall_s"] < throughput["samples_per_s_end_to_end"] < samples / least_s
-            assert seen["global_batch"] == size * seen["batch_per_gpu"]
-            assert seen["gradient_bytes"] == (4 * rank["parameters"]["count"] if seen["bucket_bytes"] else None)
-            assert (record["spec"]["variant"] == "plain") == (seen["bucket_bytes"] is None)
-            assert seen["threads"] <= seen["cpus"]
+def test_stage_3_is_two_agents_that_met(checkout: Checkout) -> None:
+    run = checkout.results / "runs/default/weak/2x1/r1"
+    nodes = [json.loads((run / f"nodes/node{k}.json").read_text()) for k in range(2)]
+    assert all("--nnodes=2" in node["argv"] for node in nodes)
+    record = checkout.record("default/weak/2x1/r1")
+    assert record["world"]["size"] == 2
+    assert record["world"]["backend"] == "gloo"
+    assert {rank["local_rank"] for rank in record["ranks"]} == {0}
+    assert len({rank["parameters"]["checksum"] for rank in record["ranks"]}) == 1
+    met = [json.loads(file.read_text())["rendezvous"]["id"] for file in checkout.results.glob("runs/**/run.json")]
+    assert len({*met}) == len(met) == 4, "every run has a place of its own"
 
-    def test_every_job_and_attempt_met_elsewhere(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        meetings = [
-            json.loads(file.read_text())["rendezvous"] for file in checkout.results.glob("runs/*/*/*/r*/run.json")
-        ]
-        assert len({meeting["id"] for meeting in meetings}) == len(meetings)
 
-    def test_the_machine_is_described_once_per_scale(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        scales = read_machines(checkout.results)
-        assert list(scales) == ["1x1", "1x2", "2x1"]
-        for scale, machines in scales.items():
-            (machine,) = machines  # the nodes are simulated on one
-            files = {path.name for path in (checkout.results / "machine" / scale / machine.node).iterdir()}
-            assert files == {"machine.json", "lscpu.txt"}
+def test_the_script_alone_is_a_baseline_too(shipped: Climbed) -> None:
+    """The same digits, with no process group; the two baselines differ by what DDP costs."""
+    checkout, climbed = shipped
+    plain, launched = (checkout.record(f"{variant}/weak/1x1/r1") for variant in ("plain", "default"))
+    assert (plain["status"], plain["world"]["backend"], launched["world"]["backend"]) == ("ok", None, "gloo")
+    assert plain["ranks"][0]["samples"] == launched["ranks"][0]["samples"]
+    assert "% against the script without DDP)" in climbed.stdout.replace("\u00a0", " ")
+    table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
+    rates, against = table["samples_per_s"], table["efficiency_plain"]
+    for stage, ranks in (("stage1", 1), ("stage2", 2), ("stage3", 2)):
+        ratio = rates["default", stage] / rates["plain", "stage1"] / ranks
+        assert against["default", stage] == pytest.approx(ratio, rel=1e-4)
 
-    def test_the_report_shows_what_the_runs_used_also_from_a_copy(self, shipped: Climbed, tmp_path: Path) -> None:
-        checkout, _ = shipped
-        copy = shutil.copytree(checkout.results, tmp_path / "copied")
-        shutil.rmtree(copy / "report")
-        assert report.main(["--results", str(copy)]) == 0
-        for results in (checkout.results, copy):
-            page = (results / "report/index.html").read_text()
-            _, _, section = page.partition(">What the runs used</h2>")
-            assert re.findall(r'alt="What (\S+) weak, r1 used over time\.', section) == ["1x1", "1x2", "2x1"]
-            assert "GPU busy" not in section.partition("<h2")[0]
-            for scale in ("1x1", "1x2", "2x1"):
-                drawn = (results / f"report/usage/usage_default_weak_{scale}_r1.svg").read_text()
-                for text in ("CPU, %", "Network", "Host memory, GB", "start-up", "warm-up", "busiest"):
-                    assert text in drawn, text
-            assert "## What the runs used" in (results / "report/scaling.md").read_text()
-            table = pd.read_csv(results / "report/scaling.csv")
-            assert table["cpu_fraction"].between(0.1, 1).all()
-            assert table["gpu_busy_fraction"].isna().all()
 
-    def test_each_stage_was_forecast_before_it_began_and_compared_after(self, shipped: Climbed) -> None:
-        checkout, climbed = shipped
-        lines = climbed.stdout.splitlines()
-        for below, stage, scale in (("stage1", "stage2", "1x2"), ("stage2", "stage3", "2x1")):
-            said = [
-                line for line in lines if line.startswith((f"{stage} {scale}: forecast ", f"{stage} {scale}: at most "))
-            ]
-            assert len(said) == 1
-            opened = {
-                name: next(k for k, line in enumerate(lines) if line.startswith(f"gate {name}: open"))
-                for name in (below, stage)
-            }
-            assert opened[below] < lines.index(said[0]) < opened[stage]
-            (one,) = json.loads((checkout.results / f"forecast/{stage}.json").read_text())["series"]
-            measured = checkout.record(f"default/weak/{scale}/r1")["throughput"]["samples_per_s"]
-            assert 0.1 < (one["samples_per_s"] or one["samples_per_s_bound"]) / measured < 10
-            assert (one["samples_per_s"] is None) or below != "stage1"
-            wall_s = checkout.record(f"default/weak/{scale}/r1")["timing"]["wall_s"]
-            assert 0.1 < one["run_s"] / wall_s < 10
-            assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "; measured " in line]
-        text = (checkout.results / "report/scaling.md").read_text()
-        assert "| scale | forecast | measured since |" in text
+def test_the_start_up_is_split_and_adds_up(checkout: Checkout) -> None:
+    table = pd.read_csv(checkout.results / "report/scaling.csv").set_index(["variant", "stage"])
+    names = ["spawn", "import_torch", "process_group", "script", "first_step"]
+    parts = table[[f"startup_{name}_s" for name in names]]
+    assert parts.sum(axis=1).tolist() == pytest.approx(table["startup_s"].tolist(), abs=0.01)
+    assert (parts.isna().sum().to_dict(), table["startup_compile_s"].tolist()) == (
+        {f"startup_{name}_s": int(name == "process_group") for name in names},  # the plain baseline has none
+        [0] * 4,
+    )
+    assert (parts.fillna(1) > 0).all(axis=None)
+    # torchrun imports torch itself before it starts a rank.
+    spawn_s = table["startup_spawn_s"]
+    assert spawn_s["default", "stage1"] > spawn_s["plain", "stage1"]
 
-    def test_a_second_time_does_nothing_and_says_so(self, shipped: Climbed) -> None:
-        checkout, _ = shipped
-        before = checkout.run_times()
-        again = checkout.snakemake("stage3", "--profile", "profiles/local")
-        assert again.returncode == 0
-        assert "nothing to measure" in again.stdout
-        assert checkout.run_times() == before
+
+def test_figures_are_possible(checkout: Checkout) -> None:
+    for file in checkout.results.glob("runs/*/*/*/r*/record.json"):
+        record = json.loads(file.read_text())
+        timing, throughput, seen = (record[part] for part in ("timing", "throughput", "fingerprint"))
+        size, rank = record["spec"]["nodes"] * record["spec"]["gpus_per_node"], record["ranks"][0]
+        assert 0 < timing["step_time_s_p5"] < timing["step_time_s"]
+        assert timing["step_time_s_p5"] < timing["step_time_s_p95"]
+        samples, least_s = rank["samples"] * size, rank["steps"] * timing["step_time_s_p5"]
+        assert least_s + timing["startup_s"] < timing["wall_s"]
+        assert samples / timing["wall_s"] < throughput["samples_per_s_end_to_end"] < samples / least_s
+        assert seen["global_batch"] == size * seen["batch_per_gpu"]
+        assert seen["gradient_bytes"] == (4 * rank["parameters"]["count"] if seen["bucket_bytes"] else None)
+        assert (record["spec"]["variant"] == "plain") == (seen["bucket_bytes"] is None)
+        assert seen["threads"] <= seen["cpus"]
+
+
+def test_the_machine_is_described_once_per_scale(checkout: Checkout) -> None:
+    """The nodes are simulated on one."""
+    scales = read_machines(checkout.results)
+    assert {scale: len(machines) for scale, machines in scales.items()} == {"1x1": 1, "1x2": 1, "2x1": 1}
+
+
+def test_the_report_shows_what_the_runs_used_also_from_a_copy(checkout: Checkout, tmp_path: Path) -> None:
+    copy = shutil.copytree(checkout.results, tmp_path / "copied")
+    shutil.rmtree(copy / "report")
+    assert report.main(["--results", str(copy)]) == 0
+    for results in (checkout.results, copy):
+        page = (results / "report/index.html").read_text()
+        _, _, section = page.partition(">What the runs used</h2>")
+        assert re.findall(r'alt="What (\S+) weak, r1 used over time\.', section) == ["1x1", "1x2", "2x1"]
+        assert "GPU busy" not in section.partition("<h2")[0]
+        for scale in ("1x1", "1x2", "2x1"):
+            drawn = (results / f"report/usage/usage_default_weak_{scale}_r1.svg").read_text()
+            for text in ("CPU, %", "Network", "Host memory, GB", "start-up", "warm-up", "busiest"):
+                assert text in drawn, text
+        assert "## What the runs used" in (results / "report/scaling.md").read_text()
+        table = pd.read_csv(results / "report/scaling.csv")
+        assert table["cpu_fraction"].between(0.1, 1).all()
+        assert table["gpu_busy_fraction"].isna().all()
+
+
+def test_each_stage_was_forecast_before_it_began_and_compared_after(shipped: Climbed) -> None:
+    checkout, climbed = shipped
+    lines = climbed.stdout.splitlines()
+    for below, stage, scale in (("stage1", "stage2", "1x2"), ("stage2", "stage3", "2x1")):
+        forecast = rf"{stage} {scale}: (?:forecast|at most) "
+        told = re.compile(rf"gate {below}: |{forecast}|gate {stage}: ")
+        said = [line.partition(": ")[0] for line in lines if told.match(line)]
+        assert said == [f"gate {below}", f"{stage} {scale}", f"gate {stage}"]
+        (one,) = json.loads((checkout.results / f"forecast/{stage}.json").read_text())["series"]
+        measured = checkout.record(f"default/weak/{scale}/r1")["throughput"]["samples_per_s"]
+        assert 0.1 < (one["samples_per_s"] or one["samples_per_s_bound"]) / measured < 10
+        assert (one["samples_per_s"] is None) or below != "stage1"
+        wall_s = checkout.record(f"default/weak/{scale}/r1")["timing"]["wall_s"]
+        assert 0.1 < one["run_s"] / wall_s < 10
+        assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "; measured " in line]
+    text = (checkout.results / "report/scaling.md").read_text()
+    assert "| scale | forecast | measured since |" in text
+
+
+def test_a_second_time_does_nothing_and_says_so(checkout: Checkout) -> None:
+    before = checkout.run_times()
+    again = checkout.snakemake("stage3", "--profile", "profiles/local")
+    assert again.returncode == 0
+    assert "nothing to measure" in again.stdout
+    assert checkout.run_times() == before

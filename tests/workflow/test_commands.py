@@ -60,16 +60,10 @@ def test_a_python_without_packages_is_named_with_what_to_do(script: str) -> None
     assert "Traceback" not in done.stderr
 
 
-def make(directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    shutil.copy(ROOT / "Makefile", directory)
-    for name in ("requirements.txt", "requirements-training.txt", "requirements-dev.txt"):
-        shutil.copy(ROOT / name, directory)
-    return subprocess.run(
-        ["make", *arguments], cwd=directory, env={**environment(), **env}, capture_output=True, text=True, check=False
-    )
-
-
 def test_makefile_says_that_python_is_missing(tmp_path: Path) -> None:
-    done = make(tmp_path, "run", "PYTHON=no-such-python")
+    for name in ("Makefile", "requirements.txt", "requirements-training.txt", "requirements-dev.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    argv = ["make", "run", "PYTHON=no-such-python"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "no-such-python is missing: install Python 3.11 or newer" in done.stderr

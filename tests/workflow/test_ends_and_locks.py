@@ -59,17 +59,24 @@ def assert_ended_in_order(checkout: Checkout) -> None:
     assert not (checkout.results / "report").exists(), "nothing is judged"
 
 
-def test_sigterm_to_snakemake_alone_ends_the_climb(checkout: Checkout) -> None:
+@pytest.mark.parametrize(("signum", "told"), [(signal.SIGTERM, "a signal"), (signal.SIGINT, "Ctrl-C")])
+def test_a_signal_ends_the_climb_and_the_next_start_goes_on(
+    checkout: Checkout, signum: signal.Signals, told: str
+) -> None:
+    """SIGTERM to Snakemake alone, and SIGINT, as from a terminal, to the whole process group."""
     configure(checkout)
     with climbing(checkout) as process:
         for _ in range(2):  # the second one must not disturb the end
-            process.terminate()
+            process.terminate() if signum == signal.SIGTERM else os.killpg(process.pid, signum)
         said, _ = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "SIGTERM: ending what runs; finished runs are kept" in said
+    assert f"{signum.name}: ending what runs; finished runs are kept" in said
     assert "Traceback" not in said
-    assert last_box(said)["verdict"] == "ended by a signal (SIGTERM)"
+    assert last_box(said)["verdict"] == f"ended by {told} ({signum.name})"
     assert_ended_in_order(checkout)
+    (checkout.path / "gate").unlink()
+    climbed = checkout.snakemake(*CLIMB)
+    assert climbed.returncode == 0, climbed.stdout
 
 
 def test_a_closed_terminal_ends_the_climb(checkout: Checkout) -> None:
@@ -107,7 +114,6 @@ class Killed:
     """A climb that was killed, and what was told to whoever wanted to do something while it ran."""
 
     checkout: Checkout
-    other: Checkout
     done: dict[str, subprocess.CompletedProcess[str]]
     pid: int
 
@@ -131,12 +137,11 @@ def killed(module_checkout: Callable[[], Checkout]) -> Killed:
         process.wait()
         (checkout.path / "gate").unlink()
         done["the next start"] = checkout.snakemake(*CLIMB)
-    return Killed(checkout, other, done, process.pid)
+    return Killed(checkout, done, process.pid)
 
 
-@pytest.mark.parametrize("name", ["another checkout"])
-def test_a_second_start_beside_a_climb_is_refused(killed: Killed, name: str) -> None:
-    done = killed.done[name]
+def test_a_second_start_beside_a_climb_is_refused(killed: Killed) -> None:
+    done = killed.done["another checkout"]
     assert done.returncode == 1
     assert "results: another start holds these results, and a second one would write to the same files" in done.stdout
     assert f"found    process {killed.pid} on " in done.stdout

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from project_copy import NO_TORCH, Checkout, copy_project
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 
-STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 FULL = "cat /dev/zero >{}/ballast || true"
 READ_ONLY = "mount --bind {0} {0}; mount -o remount,ro,bind {0}"
 # Its last run fills the disk, as another user of the file system would, and trains on.
@@ -66,21 +65,13 @@ def new_checkout(mounts: OwnMounts, tmp_path: Path) -> Callable[..., Checkout]:
 
     def make(script: str, size_kb: int, repeats: int = 1) -> Checkout:
         checkout = copy_project(tmp_path, mounts)
-        checkout.configure(stages=STAGE, repeats=repeats)
+        checkout.configure(stages=ONE_STAGE, repeats=repeats)
         checkout.without_torch(script)
         checkout.results.mkdir()
         mounts.sh(f"mount -t tmpfs -o size={size_kb}k none {checkout.results}")
         return checkout
 
     return make
-
-
-def one_message(said: str, where: str, why: str) -> None:
-    """Nothing but one message on what could not be written."""
-    assert said.count("cannot be written") == 1, said
-    assert f"{where}: it cannot be written: {why}\n" in said
-    assert "  lost     nothing that was measured: finished runs are kept\n" in said
-    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -96,7 +87,10 @@ def test_a_start_says_so_before_anything_runs(
     mounts.sh(fault.format(directory))
     done = checkout.snakemake("--profile", "profiles/local")
     assert done.returncode == 1
-    one_message(done.stdout, where, why)
+    assert done.stdout.count("cannot be written") == 1, done.stdout
+    assert f"{where}: it cannot be written: {why}\n" in done.stdout
+    assert "  lost     nothing that was measured: finished runs are kept\n" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_a_disk_that_fills_up_in_a_run_costs_that_run(new_checkout: Callable[..., Checkout], mounts: OwnMounts) -> None:

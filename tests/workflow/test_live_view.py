@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 from make_live import climb_to
-from project_copy import LOOP, Checkout, copy_project, environment
+from project_copy import ONE_STAGE, Checkout, copy_project, environment, loop_with
 from watch_screen import ANYONE, WATCH, Screen
 
-STEP = "    for inputs, targets in loader:\n"
-SLOW = LOOP.replace("import os,", "import os, time,").replace(STEP, f"{STEP}        time.sleep(0.2)\n")
 ENDS: dict[str, tuple[Callable[[Screen], None], int]] = {
     "Ctrl-C": (lambda screen: screen.press(b"\x03"), 0),
     "SIGTERM": (lambda screen: screen.process.terminate(), 128 + signal.SIGTERM),
@@ -38,9 +36,8 @@ class Watched:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """One climb with several views at a time, which do not disturb each other."""
     seen = Watched(copy_project(tmp_path_factory.mktemp("project")))
-    stages = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": None, "stage3": None}
-    seen.checkout.configure(stages=stages, repeats=2)
-    seen.checkout.without_torch(SLOW)  # but for its own
+    seen.checkout.configure(stages=ONE_STAGE, repeats=2)
+    seen.checkout.without_torch(loop_with("time.sleep(0.2)"))  # but for its own
     results = seen.checkout.results
     with ExitStack() as stack:
         screen = stack.enter_context(closing(Screen(results)))
@@ -124,9 +121,3 @@ def test_without_a_plan_one_picture_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"{tmp_path}/results/plan.json: there is no plan here\n  next     ")
     assert not (tmp_path / "results").exists()
-
-
-def test_no_torch_is_imported() -> None:
-    code = "import sys; import ddp_ladder.live.screen; sys.exit('torch' in sys.modules or 'snakemake' in sys.modules)"
-    scripts = Path(WATCH[1]).parent
-    assert subprocess.run([WATCH[0], "-c", code], cwd=scripts, check=False).returncode == 0

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 
-import pytest
-from one_run import directory, run_script
+from one_run import Here
+from project_copy import loop_with
 
-TRAIN = """
-import time
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(1000, 64))
-sampler = DistributedSampler(data)
-model = DistributedDataParallel(torch.nn.Linear(64, 64))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-sampler.set_epoch(0)
-for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
-    if dist.get_rank() == 0:
-        time.sleep(0.03)
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
-"""
+TRAIN = loop_with("time.sleep(0.03 * (dist.get_rank() == 0))")
 LIMITS = {"warmup_steps": 2, "min_steps": 6, "max_steps": 14, "profile_steps": 3}
 
 
-def test_the_traces_of_all_ranks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run_script(TRAIN, tmp_path, monkeypatch, "1x2", launcher="srun", **LIMITS)
+def test_the_traces_of_all_ranks_are_kept(here: Here) -> None:
+    record = here.run(TRAIN, "1x2", launcher="srun", args=("4",), **LIMITS)
     assert record.status == "ok", record.failure
     assert {rank.steps for rank in record.ranks} == {14}
     assert not record.remarks
-    ran = directory(tmp_path, record.spec.name)
+    ran = here.directory(record.spec)
     for rank in (0, 1):
         events = json.loads(gzip.decompress(ran.trace(rank).read_bytes()))["traceEvents"]
         steps = [each for each in events if each["name"].startswith("ProfilerStep#")]

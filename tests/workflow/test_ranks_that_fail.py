@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import Agent, RunDirectory, read_json
+from ddp_ladder.common.files import Agent, read_json
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.signatures import is_consequence
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from instrument_support import python_named
-from one_run import JOB, run_script
+from one_run import JOB, Here, failure_of
 
 # Few of the runs have a model in DDP: to import that takes a second more.
 SCRIPT = """
@@ -28,16 +27,13 @@ rank = int(os.environ["RANK"])
 print("ModuleNotFoundError: No module named 'apex' - falling back", flush=True)  # and goes on: never the cause
 if how == "EARLY" and rank == dying:
     raise ValueError("out of coffee")
-if how != "NO_GROUP":
-    dist.init_process_group("gloo")
+dist.init_process_group("gloo")
 
 def train():
-    model = torch.nn.Linear(4, 1)
-    if how != "NO_GROUP":
-        model = torch.nn.parallel.DistributedDataParallel(model)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.randn(400, 4)
-    for x in DataLoader(data, 4, sampler=DistributedSampler(data) if how != "NO_GROUP" else None):
+    for x in DataLoader(data, 4, sampler=DistributedSampler(data)):
         optimizer.zero_grad()
         model(x).mean().backward()
         optimizer.step()
@@ -47,7 +43,7 @@ def main():
         if step == 6 and rank == dying:
             if how == "SEGFAULT":
                 ctypes.string_at(0)
-            if how == "EXCEPTION":
+            if how in ("EXCEPTION", "CAUGHT"):
                 raise ValueError("out of coffee")
             if how == "EXIT":
                 sys.exit("dataset is missing")
@@ -55,22 +51,19 @@ def main():
         dist.all_reduce(torch.ones(1))
 
 def main_that_catches():
-    import time, traceback
+    import traceback
     try:
         main()
-    except Exception:
-        time.sleep(rank != dying)  # two that print at once would mix their lines
-        if os.environ["WHO"] == "one" and rank != dying:
-            raise
+    except ValueError:  # and not that of the rank that lost the other
         traceback.print_exc()
-        sys.exit(int(os.environ["CODE"]))
+        sys.exit(0)
 
-if how in ("AT_SHUTDOWN", "NO_GROUP"):
+if how == "AT_SHUTDOWN":
     train()
 elif how == "NONE":
     with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
         file.write('{"samples": 4, "seconds": 0.01}\\n' * 60)
-elif "CODE" in os.environ:
+elif how == "CAUGHT":
     main_that_catches()
 elif how == "EXCEPTION":
     from torch.distributed.elastic.multiprocessing.errors import record
@@ -82,17 +75,9 @@ if how == "AT_SHUTDOWN" and rank == dying:
 """
 
 
-def run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    scale: str,
-    how: str,
-    dying: int,
-    nodes: Nodes | None = None,
-    **changes: Any,
-) -> Record:
+def run(here: Here, scale: str, how: str, dying: int, nodes: Nodes | None = None, **changes: Any) -> Record:
     """One run of the script above; its record."""
-    return run_script(SCRIPT, tmp_path, monkeypatch, scale, nodes, args=(how, str(dying)), **changes)
+    return here.run(SCRIPT, scale, nodes, args=(how, str(dying)), **changes)
 
 
 KILLED = ("a rank was killed", "SIGKILL", "node.memory_mb in cluster.yaml")
@@ -110,32 +95,33 @@ CASES = [
 
 @pytest.mark.parametrize(("launcher", "torch", "scale", "how", "dying", "said"), CASES)
 def test_the_rank_that_died_is_the_cause(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    launcher: str,
-    torch: str,
-    scale: str,
-    how: str,
-    dying: int,
-    said: tuple[str, str, str],
+    here: Here, launcher: str, torch: str, scale: str, how: str, dying: int, said: tuple[str, str, str]
 ) -> None:
     env = {"PYTHONFAULTHANDLER": "1"} if how == "SEGFAULT" else {}
     python = str(python_named(torch))
-    record = run(tmp_path, monkeypatch, scale, how, dying, launcher=launcher, env=env, python=python)
-    is_named(record, scale, dying, said)
-    assert record.failure is not None
-    shown = [each.line for each in record.failure.evidence]
+    record = run(here, scale, how, dying, launcher=launcher, env=env, python=python)
+    failure = failure_of(record)
+    verdict, name, advice = said
+    node = dying if scale == "2x1" else 0
+    assert failure.verdict == verdict
+    assert failure.why == f"rank {dying} (node {node}, {socket.gethostname()}): ended by {name}"
+    assert advice in failure.next
+    assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
+    for rank in (rank for rank in record.ranks if rank.ended_by == "exception"):
+        end = read_json(here.directory(record.spec).ranks / f"rank{rank.rank}.json")
+        assert is_consequence(end["exception"]), end["exception"]
+    shown = [each.line for each in failure.evidence]
     if how == "SEGFAULT":
         assert shown[0] == "Fatal Python error: Segmentation fault"
         assert re.fullmatch(r'File ".*/train.py", line \d+ in main', shown[1])
     else:
         assert shown == []
-    left = sorted(path.name for path in tmp_path.glob("runs/*/*/*/*/nodes/*.json"))
+    left = sorted(path.name for path in here.path.glob("runs/*/*/*/*/nodes/*.json"))
     assert left == [Agent(node).stem + kind for node in range(int(scale[0])) for kind in (".json", ".monitor.json")]
 
 
-def test_what_fails_after_the_training_is_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run(tmp_path, monkeypatch, "1x2", "AT_SHUTDOWN", 1, launcher="srun")
+def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:
+    record = run(here, "1x2", "AT_SHUTDOWN", 1, launcher="srun")
     assert (record.status, record.failure) == ("ok", None)
     assert [rank.steps for rank in record.ranks] == [50, 50]
     (what,) = (remark.what for remark in record.remarks if remark.name == "end")
@@ -143,83 +129,48 @@ def test_what_fails_after_the_training_is_a_remark(tmp_path: Path, monkeypatch: 
     assert re.match(f"after its training, which is complete and counts, {cause}", what)
 
 
-def is_named(record: Record, scale: str, dying: int, said: tuple[str, str, str]) -> None:
-    verdict, name, advice = said
-    node = dying if scale == "2x1" else 0
-    assert record.failure is not None
-    assert record.failure.verdict == verdict
-    assert record.failure.why == f"rank {dying} (node {node}, {socket.gethostname()}): ended by {name}"
-    assert advice in record.failure.next
-    survivors = [rank for rank in record.ranks if rank.ended_by == "exception"]
-    assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
-    for rank in survivors:
-        end = read_json(record_path(record) / "ranks" / f"rank{rank.rank}.json")
-        assert is_consequence(end["exception"]), end["exception"]
-
-
-@pytest.mark.parametrize(
-    ("code", "who", "verdict"),
-    [("1", "all", "the script failed"), ("0", "one", "a rank left the others")],
-)
-def test_an_exception_that_the_script_catches_and_prints_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, who: str, verdict: str
-) -> None:
-    """who: all ranks catch and print, also the one that lost the other and comes later; or this one."""
-    env = {"CODE": code, "WHO": who}
-    found = run(tmp_path, monkeypatch, "1x2", "EXCEPTION", 1, launcher="srun", env=env).failure
-    assert found is not None
-    assert found.verdict == verdict
+def test_an_exception_that_the_script_catches_and_prints_is_shown(here: Here) -> None:
+    found = failure_of(run(here, "1x2", "CAUGHT", 1, launcher="srun"))
+    assert found.verdict == "a rank left the others"
     assert [each.line for each in found.evidence][1:] == [
         'raise ValueError("out of coffee")',
         "ValueError: out of coffee",
     ]
-    if code == "1":
-        assert found.why == "rank 1: exit code 1; the last line that was printed: ValueError: out of coffee"
-    else:
-        assert "fix its cause" in found.next
+    assert "fix its cause" in found.next
 
 
-def record_path(record: Record) -> Path:
-    return Path(record.spec.script).parent / "runs" / record.spec.name
-
-
-def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = run(tmp_path, monkeypatch, "2x1", "EXCEPTION", 1, launcher="torchrun")
-    found = record.failure
-    assert found is not None
+def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> None:
+    record = run(here, "2x1", "EXCEPTION", 1, launcher="torchrun")
+    found, directory = failure_of(record), here.directory(record.spec)
     assert (found.verdict, found.why) == ("the script raised an exception", "rank 1: ValueError: out of coffee")
     assert (found.rank, found.node) == (1, socket.gethostname())
     said = [each.line for each in found.evidence if each.speaker == f"rank 1 ({found.node})"]
     assert re.fullmatch(r'File ".*/train.py", line \d+, in main', said[0])
     assert said[1:] == ['raise ValueError("out of coffee")', "ValueError: out of coffee"]
-    (failed,) = read_json(RunDirectory(record_path(record)).agent_end(Agent(1)))["failed_ranks"]
+    (failed,) = read_json(directory.agent_end(Agent(1)))["failed_ranks"]
     assert (failed["rank"], failed["exit_code"], failed["signal"]) == (1, 1, None)
-    assert found.at_s == read_json(record_path(record) / "ranks/rank1.json")["ended_at_s"]
-    assert "Root Cause (first observed failure)" in (record_path(record) / "train.log").read_text()
+    assert found.at_s == read_json(directory.ranks / "rank1.json")["ended_at_s"]
+    assert "Root Cause (first observed failure)" in directory.log.read_text()
 
 
-def test_an_exception_before_the_process_group_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank waits for it in init_process_group()."""
-    failure = run(tmp_path, monkeypatch, "1x2", "EARLY", 1, launcher="srun").failure
-    assert failure is not None
-    assert (failure.verdict, failure.why) == ("the script raised an exception", "rank 1: ValueError: out of coffee")
+@pytest.mark.parametrize(
+    ("how", "verdict", "why"),
+    [
+        # The other rank waits for it in init_process_group(), until its agent ends it.
+        ("EARLY", "the script raised an exception", "ValueError: out of coffee"),
+        ("EXIT", "the script failed", "exit code 1; the last line that was printed: dataset is missing"),
+    ],
+)
+def test_a_script_that_ends_itself_is_reported_in_its_words(here: Here, how: str, verdict: str, why: str) -> None:
+    failure = failure_of(run(here, "1x2", how, 1, launcher="srun"))
+    assert (failure.verdict, failure.why) == (verdict, f"rank 1: {why}")
 
 
-def test_a_script_that_deletes_its_run_directory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_deletes_its_run_directory_is_told_so(here: Here) -> None:
     script = "import os, shutil\nshutil.rmtree(os.environ['DDP_LADDER_RUN'].rpartition('/')[0])\n"
-    failure = run_script(script, tmp_path, monkeypatch, "1x1", launcher="python").failure
-    assert failure is not None
+    failure = failure_of(here.run(script, "1x1", launcher="python"))
     assert failure.verdict == "the run directory was deleted"
     assert "r1/run.json is gone: the script, or someone else, deleted it during the run" in failure.why
-
-
-def test_a_script_that_ends_itself_is_reported_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failure = run(tmp_path, monkeypatch, "1x2", "EXIT", 1, launcher="srun").failure
-    assert failure is not None
-    said = "the last line that was printed: dataset is missing"
-    assert (failure.verdict, failure.why) == ("the script failed", f"rank 1: exit code 1; {said}")
 
 
 @dataclass(frozen=True)
@@ -238,23 +189,15 @@ class TakenAtFirst(ThisMachine):
 
 @pytest.mark.parametrize(("launcher", "torch"), [("torchrun", "oldest"), ("srun", "newest")])
 def test_a_port_that_is_taken_is_left_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], launcher: str, torch: str
+    here: Here, capfd: pytest.CaptureFixture[str], launcher: str, torch: str
 ) -> None:
     nodes = TakenAtFirst(JOB)
     with nodes.taken:
         python = str(python_named(torch))
-        record = run(tmp_path, monkeypatch, "1x1", "NONE", -1, nodes, launcher=launcher, python=python)
+        record = run(here, "1x1", "NONE", -1, nodes, launcher=launcher, python=python)
         port = nodes.taken.getsockname()[1]
     assert record.status == "ok", record.failure
     assert record.job is not None
     assert record.job.attempt == 2
     said = f"another process listens on port {port} of {LOOPBACK}; starting again on another port"
     assert said in capfd.readouterr().err
-
-
-def test_ranks_without_a_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run(tmp_path, monkeypatch, "1x2", "NO_GROUP", -1, launcher="srun")
-    assert record.failure is not None
-    assert record.failure.verdict == "no process group was formed"
-    assert record.failure.why == "no process group on any rank, so each of them trained a model of its own"
-    assert "torch.distributed.init_process_group()" in record.failure.next

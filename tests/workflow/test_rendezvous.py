@@ -48,13 +48,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def port_of(process: subprocess.Popen[str]) -> int:
-    (option,) = (word for word in process.args if str(word).startswith("--master-port"))  # type: ignore[union-attr]
-    return int(str(option).partition("=")[2])
-
-
-def await_connecting(process: subprocess.Popen[str], port: int) -> None:
+def await_connecting(process: subprocess.Popen[str]) -> None:
     """Wait until the process has tried to reach the first node, or listens there."""
+    (port,) = (int(word[14:]) for word in map(str, process.args) if word.startswith("--master-port="))  # type: ignore[arg-type]
     for _ in range(20 * TIMEOUT_S):
         assert process.poll() is None, process.communicate()[0]
         connections = psutil.Process(process.pid).net_connections("tcp")
@@ -73,10 +69,9 @@ def ranks_of(said: str) -> list[list[str]]:
 
 def test_a_stranger_on_the_same_port_gets_no_rank(start: Start) -> None:
     first = start(0, "run")
-    port = port_of(first)
-    await_connecting(first, port)
+    await_connecting(first)
     stranger = start(1, "another run")
-    await_connecting(stranger, port)
+    await_connecting(stranger)
     others = [start(1, "run"), start(2, "run")]
     for process in (first, *others):
         said = process.communicate(timeout=TIMEOUT_S)[0]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pickle
 import socket
-from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
-from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Hang
-from one_run import run_scripts
+from one_run import Here, failure_of
 
 HOST = socket.gethostname()
 BOUNDS = Hang(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
@@ -19,7 +17,7 @@ PAUSE_S = 4.5
 ENDS = ("sleep", "thread")
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
-import os, signal, sys, threading, time, torch, torch.distributed as dist
+import os, signal, sys, threading, time, traceback, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -33,6 +31,10 @@ def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
+try:
+    import apex
+except ImportError:  # and goes on: never the cause
+    traceback.print_exc()
 dist.init_process_group("gloo")
 model, data = DistributedDataParallel(torch.nn.Linear(4, 1)), torch.randn(400, 4)
 loader = DataLoader(data, 4, sampler=DistributedSampler(data))
@@ -60,67 +62,49 @@ if rank == 1 and how == "thread":
 """
 
 
-def run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    script: str,
-    scale: str,
-    *runs: dict[str, Any],
-    hang: Hang = BOUNDS,
-    time_s: float = 300.0,
-) -> list[Record]:
+def run(here: Here, script: str, scale: str, *runs: dict[str, Any], **options: Any) -> list[Record]:
     """Run the script in one job of this scale, once for each of these changes; nothing is left behind."""
-    records = run_scripts(script, tmp_path, monkeypatch, scale, runs, hang=hang, time_s=time_s)
+    records = here.runs(script, scale, runs, **{"hang": BOUNDS, **options})
     assert psutil.Process().children(recursive=True) == []
-    assert list(tmp_path.rglob("*.heartbeat")) == []
+    assert list(here.path.rglob("*.heartbeat")) == []
     return records
 
 
-def failure(record: Record) -> Failure:
-    assert record.failure is not None
-    return record.failure
-
-
-def test_a_stopped_rank_is_named_and_the_next_run_with_its_pauses_is_no_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_rank_is_named_and_the_next_run_with_its_pauses_is_no_hang(here: Here) -> None:
     launchers = {"stop": "torchrun", "validate": "srun"}
     variants = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in launchers.items()]
-    stopped, well = run(tmp_path, monkeypatch, SCRIPT, "1x2", *variants)
-    assert failure(stopped).verdict == "a rank was stopped"
-    assert failure(stopped).why.startswith(f"rank 1 (node 0, {HOST}): its process ")
-    assert "rank 0 waited in backward()" in failure(stopped).why
+    stopped, well = run(here, SCRIPT, "1x2", *variants)
+    failure = failure_of(stopped)
+    assert failure.verdict == "a rank was stopped"
+    assert failure.why.startswith(f"rank 1 (node 0, {HOST}): its process ")
+    assert "rank 0 waited in backward()" in failure.why
     assert (well.failure, len(well.ranks)) == (None, 2)
-    assert list(tmp_path.glob("runs/validate/**/hang-*.json")) == []
+    assert list(here.path.glob("runs/validate/**/hang-*.json")) == []
 
 
-def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (hung,) = run(tmp_path, monkeypatch, SCRIPT, "2x1", {"args": ("wait",), "launcher": "srun", "env": RECORDER})
-    line = SCRIPT.splitlines().index("    time.sleep(10_000)") + 1
-    assert failure(hung).verdict == "the training hung"
-    assert failure(hung).why.startswith(
-        f'rank 1 (node 1, {HOST}) after 20 steps: File "{tmp_path}/train.py", line {line}, in wait_for_ever; '
+def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(here: Here) -> None:
+    (hung,) = run(here, SCRIPT, "2x1", {"args": ("wait",), "launcher": "srun", "env": RECORDER})
+    failure, line = failure_of(hung), SCRIPT.splitlines().index("    time.sleep(10_000)") + 1
+    assert failure.verdict == "the training hung"
+    assert failure.why.startswith(
+        f'rank 1 (node 1, {HOST}) after 20 steps: File "{here.path}/train.py", line {line}, in wait_for_ever; '
         "rank 0 waited in backward(); no rank made progress for "
     )
-    assert "raise hang.at_least_s" in failure(hung).next
-    assert "torchfrtrace " in failure(hung).next
+    assert "raise hang.at_least_s" in failure.next
+    assert "torchfrtrace " in failure.next
     for rank, steps in enumerate((21, 20)):  # each step makes one call, and DDP some before the first
-        recorded = pickle.loads(next(tmp_path.rglob(f"flight_{rank}")).read_bytes())
+        recorded = pickle.loads(next(here.path.rglob(f"flight_{rank}")).read_bytes())
         calls = [entry["profiling_name"] for entry in recorded["entries"]]
         assert calls.count("gloo:all_reduce") >= steps, calls
 
 
-def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoils_no_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoils_no_figure(here: Here) -> None:
     """Long before hang.first_step_s: the other rank, or the script itself, has ended."""
     runs = [{"variant": how, "args": (how,)} for how in ENDS]
-    asleep, well = run(tmp_path, monkeypatch, SCRIPT, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800))
-    assert failure(asleep).verdict == "the training hung"
-    assert failure(asleep).why.startswith(f"rank 1 (node 0, {HOST}) after 100 steps: ")
-    assert "in wait_for_ever" in failure(asleep).why
+    asleep, well = run(here, SCRIPT, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800))
+    assert failure_of(asleep).verdict == "the training hung"
+    assert failure_of(asleep).why.startswith(f"rank 1 (node 0, {HOST}) after 100 steps: ")
+    assert "in wait_for_ever" in failure_of(asleep).why
     assert (well.failure, [rank.steps for rank in well.ranks]) == (None, [100, 100])
     assert "after its training" in str(well.remarks)
 
@@ -128,16 +112,8 @@ def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoi
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
 
 
-def test_a_script_without_a_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds = BOUNDS.replace(first_step_s=4.0)
-    (hung,) = run(tmp_path, monkeypatch, LOADS, "1x1", {"launcher": "python"}, hang=bounds)
-    assert failure(hung).verdict == "no first step"
-    assert f'after 0 steps: File "{tmp_path}/train.py", line 3, in load' in failure(hung).why
-    assert "hang.first_step_s" in failure(hung).next
-
-
-def test_the_end_of_the_jobs_time_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_jobs_time_ends_a_run(here: Here) -> None:
     """The job's own limit, without Slurm: a hanging script is ended, and every run has a record."""
-    (cut_short,) = run(tmp_path, monkeypatch, LOADS, "1x1", {"launcher": "python"}, time_s=4)
-    assert failure(cut_short).verdict == "time limit"
-    assert "stages.stage1.runtime" in failure(cut_short).next
+    failure = failure_of(*run(here, LOADS, "1x1", {"launcher": "python"}, time_s=4))
+    assert failure.verdict == "time limit"
+    assert "stages.stage1.runtime" in failure.next

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.common.files import write_json
-from make_records import make_gate
 from make_runs import RATES, write_run
 from project_copy import Checkout
 
@@ -91,19 +89,6 @@ def measured(output: str) -> set[str]:
     """Scales of the jobs that a dry run lists."""
     jobs = re.findall(r"^(?:local)?rule measure_\w+:\n(.*?)\n\[|\Z", output, re.MULTILINE | re.DOTALL)
     return {found[1] for job in jobs if (found := re.search(r"wildcards: scale=(\S+)", job))}
-
-
-def test_an_open_gate_written_by_hand_opens_nothing(checkout: Checkout) -> None:
-    stages = yaml.safe_load((checkout.path / "config/config.yaml").read_text())["stages"]
-    stages["stage2"]["gate"] = {"min_efficiency": 0.99}
-    change(checkout, stages=stages)
-    shutil.rmtree(checkout.results / "runs/default/weak/2x1")
-    write_json(checkout.results / "gates/stage2.json", make_gate("stage2"))
-    done = checkout.snakemake("stage3", *ALL)
-    assert done.returncode != 0
-    assert "| verdict   the gate of stage2 is closed" in done.stdout
-    assert not (checkout.results / "runs/default/weak/2x1").exists()
-    assert [file.name for file in (checkout.results / "gates").glob("stage2*")] == ["stage2.closed.json"]
 
 
 def test_a_report_of_other_settings_says_so_and_job_scripts_are_of_the_settings_of_now(checkout: Checkout) -> None:

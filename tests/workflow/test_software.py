@@ -17,11 +17,12 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Slurm
+from make_files import write_programs
 from make_records import make_spec
-from project_copy import EXPERIMENT, NO_TORCH, Checkout
+from needed import need
+from project_copy import EXPERIMENT, NO_TORCH, ONE_STAGE, Checkout
 
 INITS = ("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash")
-ONE_STAGE = {"stage1": {"scales": ["1x1"], "runtime": 5}}
 RUN = "default/weak/1x1/r1"
 
 # What the rank and each of its ancestors see: only the first ones may have the site's software.
@@ -48,10 +49,8 @@ with open("witness.json", "w") as file:
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory of modules, with the module command of this machine; no module is loaded."""
-    if not any(Path(init).exists() for init in INITS):
-        if os.environ.get("CI") == "true":
-            pytest.fail("no environment modules here: install environment-modules or lmod")
-        pytest.skip("no environment modules here")
+    has_modules = any(Path(init).exists() for init in INITS)
+    need(has_modules, "no environment modules here: install environment-modules or lmod")
     for key in [key for key in os.environ if "MODULE" in key or key.startswith("LMOD")]:
         monkeypatch.delenv(key)
     directory = tmp_path / "modules"
@@ -196,11 +195,9 @@ def test_job_sh_loads_modules_as_the_run_does(
     monkeypatch.setenv("LOADEDMODULES", "Site/1.0")
     monkeypatch.setenv("_LMFILES_", str(modules / "Site/1.0"))
     monkeypatch.setenv("PYTHONPATH", "/ours")
-    python = tmp_path / "python"
-    python.write_text('#!/bin/bash\necho "trained with $PYTHONPATH"\n')
-    python.chmod(0o755)
+    write_programs(tmp_path, python='echo "trained with $PYTHONPATH"')
     monkeypatch.chdir(tmp_path)
-    spec = make_spec(python=str(python), modules=(name,))
+    spec = make_spec(python=str(tmp_path / "python"), modules=(name,))
     job = ScaleJob(spec.stage, spec.scale, runtime_min=5, runs=(spec,), cpus=1, slurm=Slurm())
     script = write_job_script(job, spec, RunDirectory(Path("run")))
     done = subprocess.run(["bash", script, "here"], capture_output=True, text=True, check=False)
@@ -211,7 +208,7 @@ def test_job_sh_loads_modules_as_the_run_does(
         assert "locate a modulefile" in done.stderr or "unknown" in done.stderr  # Environment Modules, Lmod
 
 
-ENGINE = """#!/bin/sh
+ENGINE = """
 printf '%s\\n' "$@" >>engine.txt
 while [ "$1" != a.sif ]; do shift; done
 shift
@@ -222,9 +219,7 @@ exec "$@"
 def test_prepare_runs_as_the_training_does_with_a_stand_in_for_apptainer(checkout: Checkout, tmp_path: Path) -> None:
     """Through the engine that software.setup brings, with the same binds; and not again because of another key."""
     (tmp_path / "bin").mkdir()
-    engine = tmp_path / "bin/apptainer"
-    engine.write_text(ENGINE)
-    engine.chmod(0o755)
+    write_programs(tmp_path / "bin", apptainer=ENGINE)
     (checkout.path / "a.sif").touch()
     (checkout.path / "prepare.py").write_text("import os; open('data/mine/by', 'a').write(os.environ['SITE_MARK'])")
     workload = {**EXPERIMENT["workload"], "data_dir": "data/mine", "prepare": ["prepare.py"]}

@@ -15,22 +15,14 @@ import mnist
 import pytest
 import torch
 from rank_support import Ended, on_ranks
-from small_datasets import accept_cifar, write_cifar, write_digits, write_image_folder
+from small_datasets import accept_cifar
+from torch.utils._pytree import tree_flatten_with_path
 
 import common
 from common import INTERRUPTED
 
 SCRIPTS = {"mlp": mlp.main, "mnist": mnist.main, "cifar": cifar.main, "imagenet": imagenet.main}
 EPOCHS = 3
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("data")
-    write_digits(directory, train=90)
-    write_cifar(directory)
-    write_image_folder(directory)
-    return directory
 
 
 def nothing() -> None:
@@ -62,19 +54,11 @@ def content(directory: Path) -> dict[str, Any]:
     return loaded
 
 
-def assert_same(found: Any, wanted: Any, where: str = "") -> None:
-    if isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted), where
-    elif isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), where
-        for key in wanted:
-            assert_same(found[key], wanted[key], f"{where}/{key}")
-    elif isinstance(wanted, list | tuple):
-        assert len(found) == len(wanted), where
-        for index, item in enumerate(wanted):
-            assert_same(found[index], item, f"{where}/{index}")
-    else:
-        assert found == wanted, where
+def assert_same(found: Any, wanted: Any) -> None:
+    (ours, shape), (theirs, other) = tree_flatten_with_path(found), tree_flatten_with_path(wanted)
+    assert shape == other
+    for (where, one), (_, two) in zip(ours, theirs, strict=True):
+        assert torch.equal(one, two) if isinstance(two, torch.Tensor) else one == two, where
 
 
 class Tell:

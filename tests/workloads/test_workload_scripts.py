@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -17,21 +19,11 @@ import pytest
 import torch
 from instrument_support import INSTRUMENT, Ran, run_json
 from rank_support import on_ranks
-from small_datasets import accept_cifar, write_cifar, write_digits, write_image_folder, write_mnist
+from small_datasets import accept_cifar
 
 from common import World
 
 WORKLOADS = INSTRUMENT.parents[1] / "workloads"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("data")
-    write_digits(directory, train=61)
-    write_mnist(directory)
-    write_cifar(directory)
-    write_image_folder(directory)
-    return directory
 
 
 # Under instrument.py. Training samples, epochs, and how a small run is started.
@@ -91,13 +83,8 @@ def test_max_steps_ends_a_workload_well(data: Path, tmp_path: Path) -> None:
     assert (record["steps"]["count"], record["ended_by"]) == (25, "max_steps")
 
 
-def output(script: Any, words: list[str], data: Path | None = None) -> str:
+def output(script: Any, words: list[str]) -> str:
     """On one rank: what it printed, after ending well."""
-    import contextlib
-    import io
-
-    if data is not None:
-        accept_cifar(data)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert script(words) == 0
@@ -144,7 +131,7 @@ def test_imagenet_makes_new_images_at_each_step() -> None:
     assert not torch.equal(first, second)
 
 
-def test_mlp_learns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mlp_learns() -> None:
     (printed,) = on_ranks(1, output, mlp.main, ["--samples", "6000", "--epochs", "2", "--batch-size", "32"])
     accuracies = [float(text) for text in re.findall(r"accuracy ([\d.]+) %", printed)]
     assert len(accuracies) == 2

@@ -18,6 +18,7 @@ from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, Submission
 from ddp_ladder.slurm.query import SlurmError
+from make_files import write_programs
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
@@ -66,12 +67,8 @@ def job_of(rule: str) -> Any:
 def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header, row = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON", "ddp-ladder|7|TIMEOUT|2026|node1|TimeLimit"
     named = "echo 'ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON|NAME'; exit"
-    for name, script in (
-        ("squeue", f"case \"$*\" in *%j*) {named};; esac; printf '%s\\n' '{header}' '{row}'"),
-        ("sbatch", "cat >/dev/null; echo 7"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
+    squeue = f"case \"$*\" in *%j*) {named};; esac; printf '%s\\n' '{header}' '{row}'"
+    write_programs(tmp_path, squeue=squeue, sbatch="cat >/dev/null; echo 7")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (tmp_path / "results").write_text("in the way")
     terminal = io.StringIO()

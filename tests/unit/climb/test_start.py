@@ -9,6 +9,7 @@ from ddp_ladder.climb.start import MOST_LINES, FailedJob, boxes, require_no_job_
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm.jobs import NOT_SUBMITTED, JobEnd, new_job_name, write_job_end
 from ddp_ladder.slurm.lock import Lock, held
+from make_files import write_programs
 
 
 class Desk:
@@ -21,14 +22,13 @@ class Desk:
     def squeue(self, state: str, code: int = 0) -> None:
         header, row = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON", f"ddp-ladder|7|{state}|N/A||None"
         name = new_job_name(self.results, "1x4")
-        script = f"""#!/bin/sh
+        script = f"""
 case "$*" in *%j*) header='{header}|NAME' row='{row}|{name}' ;; *) header='{header}' row='{row}' ;; esac
 [ {code} = 0 ] || exit {code}
 echo "$header"
 [ -z "{state}" ] || echo "$row"
 """
-        (self.path / "squeue").write_text(script)
-        (self.path / "squeue").chmod(0o755)
+        write_programs(self.path, squeue=script)
 
     def left(self) -> str:
         try:
@@ -54,21 +54,15 @@ def test_a_job_in_the_queue_is_reported(desk: Desk, state: str) -> None:
     assert f"found    job 7 of 1x4: {state}\n" in text
     assert "`scancel 7`" in text
     assert text.count("found") == 1
+    for ended in ("COMPLETED", "CANCELLED", ""):
+        desk.squeue(ended)
+        assert desk.left() == ""
 
 
-@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", ""])
-def test_one_that_has_ended_is_no_hindrance(desk: Desk, state: str) -> None:
-    desk.squeue(state)
-    assert desk.left() == ""
-
-
-def test_one_that_slurm_does_not_know_is_not_over_while_it_holds_its_lock(desk: Desk) -> None:
+def test_one_that_slurm_does_not_know_is_not_over_while_it_holds_its_lock_or_squeue_is_silent(desk: Desk) -> None:
     with held(Lock.of_scale(desk.results, "1x4", ""), "7", print, print):
         assert "found    job 7 of 1x4: unknown to squeue and sacct, but it holds its lock" in desk.left()
     assert desk.left() == ""
-
-
-def test_nothing_is_submitted_while_squeue_is_silent(desk: Desk) -> None:
     desk.squeue("", code=1)
     assert desk.left().startswith("Slurm does not answer: ")
 

@@ -26,6 +26,7 @@ from ddp_ladder.doctor.doctor import (
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from make_files import write_programs
 from slurm_captured import CAPTURED
 
 SHIPPED = load_settings(CONFIG, CLUSTER)
@@ -120,13 +121,6 @@ def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, wanted: str
     assert outcome(shared_directory(Path("/project"), kind, on_a_cluster)) == wanted
 
 
-def test_results_in_a_place_that_is_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path / "file/results")))
-    (finding,) = checks.results(Ladder.of(settings), False)
-    assert (outcome(finding), "Not a directory" in finding.measured) == ("FAIL", True)
-
-
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(SHIPPED, experiment=SHIPPED.experiment.replace(results=str(tmp_path)))
     monkeypatch.setattr(checks, "SPACE_FOR_RESULTS_BYTES", 1e18)
@@ -154,10 +148,8 @@ def test_setup_that_brings_a_bare_name(tmp_path: Path) -> None:
 
 def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
     assert "there is no nowhere/python" in only(software("nowhere/python"), "training Python").measured
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho libpython: cannot open shared object >&2; exit 127\n")
-    broken.chmod(0o755)
-    finding = only(software(str(broken)), "training Python")
+    write_programs(tmp_path, python="echo libpython: cannot open shared object >&2; exit 127")
+    finding = only(software(str(tmp_path / "python")), "training Python")
     assert (outcome(finding), "libpython: cannot open shared object" in finding.measured) == ("FAIL", True)
 
 
@@ -207,8 +199,7 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     assert outcome(only(found, "container image")) == "FAIL"
     assert outcome(only(found, "training Python")) == "not checked"
     image.touch()
-    (tmp_path / "apptainer").write_text("#!/bin/sh\n")
-    (tmp_path / "apptainer").chmod(0o755)
+    write_programs(tmp_path, apptainer="")
     found = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
     assert [outcome(finding) for finding in found] == ["pass", "pass", "pass", "not checked"]
     named = software("python3", container=Container(image="torch", engine="enroot"))
@@ -246,11 +237,9 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
     takes = "echo 'sbatch: Job 1 to start at 2026-11-23T22:35:30 using 2 processors' >&2"
     refuses = "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
     for answer, outcomes in ((takes, ["pass", "pass", "pass"]), (refuses, ["pass", "FAIL"])):
-        for name, script in (("scontrol", shown), ("sbatch", answer)):
-            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-        ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
+        write_programs(tmp_path, scontrol=shown, sbatch=answer)
         found = [each for each in checks.slurm(ladder, on_a_cluster=True) if each.place != "architecture"]
         assert [outcome(finding) for finding in found][: len(outcomes)] == outcomes
 

@@ -22,6 +22,7 @@ from ddp_ladder.node.network import free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
+from make_files import write_programs
 from make_records import make_spec
 from read_job_script import read_job_script
 
@@ -179,12 +180,9 @@ def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def stand_in(directory: Path, script: str, name: str = "my python") -> str:
-    """Write a program that bash runs, and return its path."""
-    program = directory / name
-    program.write_text(f"#!/bin/bash\n{script}\n")
-    program.chmod(0o755)
-    return str(program)
+def stand_in(directory: Path, script: str) -> str:
+    """Write a program, whose name has a blank, and return its path."""
+    return str(write_programs(directory, **{"my python": script}) / "my python")
 
 
 def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +251,7 @@ def test_a_notice_among_the_names_of_nodes_misleads_nobody(
     names: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """scontrol is a stand-in; names are looked up by the real getent."""
-    stand_in(tmp_path, "printf '%s\\n' " + " ".join(f"'{name}'" for name in names), "scontrol")
+    write_programs(tmp_path, scontrol="printf '%s\\n' " + " ".join(f"'{name}'" for name in names))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SLURMD_NODENAME", "node1")
     text = text_of(make_spec("2x1"))
@@ -268,19 +266,6 @@ def test_outside_a_job_it_says_how_it_is_started() -> None:
     done = subprocess.run(["bash", "-c", TEXTS["torchrun_1x2"]], env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" in done.stderr
-
-
-@pytest.mark.parametrize("loads", [True, False])
-def test_a_module_that_does_not_load_ends_the_job_in_its_own_words(
-    loads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``module`` is a stand-in that uses unset variables and failing commands, as real ones do."""
-    body = '() { false; [ -n "$UNSET" ]; [ "$1" = load ] || return 1; echo "Unable to locate $2" >&2; return %d\n}'
-    monkeypatch.setenv("BASH_FUNC_module%%", body % (0 if loads else 1))
-    python = stand_in(tmp_path, "touch trained")
-    done = run_here(make_spec(python=python, modules=("Sight/2.0",)), tmp_path, monkeypatch)
-    assert "Unable to locate Sight/2.0" in done.stderr
-    assert (done.returncode == 0) == loads == (tmp_path / "trained").exists()
 
 
 def test_a_setup_holds_for_the_training_and_one_that_fails_ends_the_job(

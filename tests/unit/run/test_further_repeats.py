@@ -106,6 +106,9 @@ def test_it_ends_as_soon_as_its_figure_is_known(job: Job) -> None:
     assert "3 of at most 8 repeats, each known to 3 %, or clear of the gate" in job.said
     assert job.run(plan, TWO, noisy_at_first) == repeats(1, 2, 3, 4)
     assert job.due(plan) == {}
+    record = job.results / "runs/default/weak/1x2/r4/record.json"
+    record.unlink()
+    assert [*restore_records(plan, RunRecords(job.results))] == [record]
     assert judge(plan, "stage2", job.results).is_open
 
 
@@ -207,12 +210,3 @@ def test_a_raised_number_of_repeats_says_how_many_are_not_run_yet(job: Job) -> N
     reason = judge(raised, "stage2", job.results).reason
     assert reason
     assert (reason.measured, reason.next) == ("not run yet", "run snakemake stage2")
-
-
-def test_a_record_of_a_further_repeat_is_restored(job: Job) -> None:
-    plan = adaptive()
-    job.run(plan, ONE)
-    job.run(plan, TWO, noisy_at_first)
-    record = job.results / "runs/default/weak/1x2/r4/record.json"
-    record.unlink()
-    assert [*restore_records(plan, RunRecords(job.results))] == [record]

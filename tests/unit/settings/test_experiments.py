@@ -53,7 +53,7 @@ def test_the_script_takes_every_run_s_arguments_and_the_file_says_how_to_run_it(
 
 @pytest.mark.parametrize("name", SITES)
 def test_the_overlay_scales_each_experiment_down_for_a_laptop(name: str) -> None:
-    """tests/workflow/test_laptop.py climbs one of them so."""
+    """tests/workflow/test_as_typed.py plans one of them so."""
     overlay = {"overlay": "config/laptop.yaml"}
     site = REPOSITORY / "config/sites/local.yaml"
     small = make_plan(load_settings(EXPERIMENTS / f"{name}.yaml", site, overlay))

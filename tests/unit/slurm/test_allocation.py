@@ -45,9 +45,7 @@ def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> Non
     assert limits_s(600, None) == (600, END_S)  # without Slurm nothing ends it but itself
     assert limits_s(600, 7200) == (600, END_S)
     assert limits_s(600, 590) == (590 - MARGIN_S, END_S)
-
-
-def test_the_shortest_job_of_slurm_is_half_for_the_runs_and_half_for_their_end() -> None:
+    # The shortest job of Slurm is half for the runs and half for their end.
     runs_s, end_s = limits_s(60, 54)
     assert runs_s == 27
     assert 0 < end_s < 27

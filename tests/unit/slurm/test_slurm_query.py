@@ -19,6 +19,7 @@ from ddp_ladder.slurm.query import (
     set_aside,
     tres,
 )
+from make_files import write_programs
 
 # Slurm 22.05.8, with its controller switched off, and for a job that never was.
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -101,9 +102,7 @@ def test_what_a_site_prints_beside_an_answer_is_skipped_and_what_it_prints_inste
 ) -> None:
     for number, text in enumerate(answers):
         (tmp_path / f"answer{number}").write_text(text)
-    script = f"#!/bin/sh\ncd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))\n"
-    (tmp_path / "squeue").write_text(script)
-    (tmp_path / "squeue").chmod(0o755)
+    write_programs(tmp_path, squeue=f"cd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert job_field("42", "L") == left
     message = "squeue printed what cannot be read: 'Welcome!'" if len(answers) > 1 else ""

@@ -19,6 +19,7 @@ from ddp_ladder.slurm.jobs import (
     write_job_end,
 )
 from ddp_ladder.slurm.query import SlurmError
+from make_files import write_programs
 
 SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
 SQUEUE = f"""\
@@ -113,21 +114,16 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def stand_in(directory: Path, name: str, script: str) -> None:
-    file = directory / name
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
-
-
 def prints(directory: Path, name: str, text: str) -> None:
     """A stand-in that prints this, whatever it is asked."""
     (directory / f"{name}.txt").write_text(text)
-    stand_in(directory, name, f"cat {directory}/{name}.txt")
+    write_programs(directory, **{name: f"cat {directory}/{name}.txt"})
 
 
 def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting(tools: Path) -> None:
     prints(tools, "squeue", SQUEUE)
-    stand_in(tools, "sacct", f"echo \"$@\" >{tools}/asked; echo '{SACCT_HEADER}'; echo '4|CANCELLED by 0|node2|None'")
+    row = "4|CANCELLED by 0|node2|None"
+    write_programs(tools, sacct=f"echo \"$@\" >{tools}/asked; echo '{SACCT_HEADER}'; echo '{row}'")
     states = ask(["4", "5", "9"])
     assert [states[job].state for job in ("4", "5", "9")] == ["CANCELLED", "RUNNING", GONE]
     assert "--jobs=4,9" in (tools / "asked").read_text()
@@ -136,8 +132,8 @@ def test_those_that_the_controller_has_forgotten_are_looked_up_in_the_accounting
 def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> None:
     """As the Slurm answers that fails for all where it does not know one."""
     forgets = "case \"$*\" in *4*) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac"
-    stand_in(tools, "squeue", f"{forgets}; echo '{SQUEUE_HEADER}'; echo 'ddp-ladder|5|RUNNING|N/A|node1|None'")
-    stand_in(tools, "sacct", "exit 1")
+    knows = f"echo '{SQUEUE_HEADER}'; echo 'ddp-ladder|5|RUNNING|N/A|node1|None'"
+    write_programs(tools, squeue=f"{forgets}; {knows}", sacct="exit 1")
     assert {job: state.state for job, state in ask(["4", "5"]).items()} == {"4": GONE, "5": "RUNNING"}
     assert ask(["4"]) == {"4": JobState(GONE)}
 
@@ -163,10 +159,10 @@ def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, wh
 
 
 def test_cancel_names_every_job_and_tells_what_came_of_it(tools: Path) -> None:
-    stand_in(tools, "scancel", f'echo "$@" >{tools}/cancelled')
+    write_programs(tools, scancel=f'echo "$@" >{tools}/cancelled')
     assert cancel(["4", "5"]) == "cancelled: 4 5; finished runs are kept"
     assert (tools / "cancelled").read_text() == "--quiet 4 5\n"
-    stand_in(tools, "scancel", "echo connect failure >&2; exit 1")
+    write_programs(tools, scancel="echo connect failure >&2; exit 1")
     assert cancel(["4", "5"]) == "NOT cancelled: 4 5 (connect failure). Do it by hand: scancel 4 5"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.slurm import jobs as submit
 from ddp_ladder.slurm.jobs import NotSubmitted, Stopped, Submission, Submitter, jobs_by_name, new_job_name
+from make_files import write_programs
 
 # Slurm 22.05.8
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
@@ -19,7 +20,7 @@ REFUSED = (
 FAILS = "echo '{}' >&2; exit 1"
 
 # Each call of sbatch is a line of `calls`; what it submits is a line of `queue`, which squeue shows.
-SBATCH = """#!/bin/sh
+SBATCH = """
 echo x >>calls
 n=$(wc -l <calls)
 id=$((100 + n))
@@ -27,7 +28,7 @@ name=$(echo "$@" | sed 's/.*--job-name //')
 submit() { echo "ddp-ladder|$id|PENDING|N/A||None|$name" >>queue; }
 cat >script
 """
-SQUEUE = """#!/bin/sh
+SQUEUE = """
 echo x >>asked
 echo 'ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON|NAME'
 """
@@ -45,9 +46,8 @@ class Slurm:
         self.does("squeue", "cat queue 2>/dev/null || true")
 
     def does(self, command: str, script: str) -> None:
-        begin = {"sbatch": SBATCH, "squeue": SQUEUE}.get(command, "#!/bin/sh\n")
-        (self.path / command).write_text(f"{begin}{script}\n")
-        (self.path / command).chmod(0o755)
+        begin = {"sbatch": SBATCH, "squeue": SQUEUE}.get(command, "")
+        write_programs(self.path, **{command: begin + script})
 
     def submit(self) -> str:
         argv = ["sbatch", "--parsable", "--job-name", self.name]
@@ -80,41 +80,42 @@ def test_a_job_is_submitted_under_its_name_with_its_script(slurm: Slurm) -> None
     assert slurm.said == []
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["echo $id", "echo '*** Maintenance on 12 May ***'; echo; echo $id; echo 3 jobs left", 'echo "$id;cluster2"'],
-)
-def test_the_id_is_found_beside_a_banner(slurm: Slurm, answer: str) -> None:
-    slurm.does("sbatch", f"submit; {answer}")
-    assert slurm.submit() == "101"
+def first(times: int, does: str) -> str:
+    """Shell of an sbatch that does this in its first calls, and in the next one submits and answers."""
+    return f"[ $n -le {times} ] && {{ {does}; }}; submit; echo $id"
 
 
-@pytest.mark.parametrize("answer", ["", "echo Submitted", "echo 12; echo $id"])
-def test_where_the_answer_holds_no_id_the_job_is_found_by_its_name(slurm: Slurm, answer: str) -> None:
-    slurm.does("sbatch", f"submit; {answer}")
-    assert slurm.submit() == "101"
-    assert slurm.count("calls") == 1
+LOOKED = "stage2 1x4: {}; looking whether it was submitted"
+# What sbatch and squeue do, how often sbatch is called, and what is said of it how often.
+FOLLOWED: dict[str, tuple[str, str, int, str, int]] = {
+    "beside a banner": ("submit; echo '** on 12 May **'; echo; echo $id; echo 3 jobs left", "cat queue", 1, "", 0),
+    "with a cluster": ('submit; echo "$id;cluster2"', "cat queue", 1, "", 0),
+    "no answer": ("submit", "cat queue", 1, "", 0),
+    "an answer without an id": ("submit; echo Submitted", "cat queue", 1, "", 0),
+    "two numbers": ("submit; echo 12; echo $id", "cat queue", 1, "", 0),
+    "lost": (f"submit; {FAILS.format(TIMED_OUT)}", "cat queue", 1, "job 101 is in the queue all the same", 1),
+    "known late": (f"submit; {FAILS.format(TIMED_OUT)}", "[ $(wc -l <asked) -lt 4 ] || cat queue", 1, "", 0),
+    "not in the queue": (first(2, FAILS.format(TIMED_OUT)), "cat queue", 3, LOOKED.format(TIMED_OUT), 2),
+    "busy": (first(2, FAILS.format(BUSY)), "cat queue", 3, LOOKED.format(BUSY), 2),
+    "a silent squeue delays a second try": (
+        first(1, FAILS.format(TIMED_OUT)),
+        "k=$(wc -l <asked); [ $k = 1 ] || [ $k -gt 9 ] || exit 1; cat queue",
+        2,
+        "",
+        0,
+    ),
+}
 
 
-def test_one_that_sbatch_lost_is_followed_and_not_submitted_again(slurm: Slurm) -> None:
-    slurm.does("sbatch", f"submit; {FAILS.format(TIMED_OUT)}")
-    assert slurm.submit() == "101"
-    assert slurm.count("calls") == 1
-    assert "job 101 is in the queue all the same" in slurm.text
-
-
-def test_one_that_the_controller_knows_late_is_waited_for(slurm: Slurm) -> None:
-    slurm.does("sbatch", f"submit; {FAILS.format(TIMED_OUT)}")
-    slurm.does("squeue", "[ $(wc -l <asked) -lt 4 ] || cat queue")
-    assert slurm.submit() == "101"
-    assert slurm.count("calls") == 1
-
-
-@pytest.mark.parametrize("words", [TIMED_OUT, BUSY])
-def test_where_it_is_not_in_the_queue_sbatch_is_tried_again(slurm: Slurm, words: str) -> None:
-    slurm.does("sbatch", f"[ $n -lt 3 ] && {{ {FAILS.format(words)}; }}; submit; echo $id")
-    assert slurm.submit() == "103"
-    assert slurm.text.count(f"stage2 1x4: {words}; looking whether it was submitted") == 2
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_one_job_is_followed_and_sbatch_is_tried_again_only_where_none_is_in_the_queue(slurm: Slurm, name: str) -> None:
+    sbatch, squeue, calls, said, times = FOLLOWED[name]
+    slurm.does("sbatch", sbatch)
+    slurm.does("squeue", f"{squeue} 2>/dev/null || true" if squeue.endswith("cat queue") else squeue)
+    assert slurm.submit() == str(100 + calls)
+    assert slurm.count("calls") == calls
+    assert not said or slurm.text.count(said) == times
+    assert slurm.count("asked") > (9 if "silent" in name else 0)
 
 
 def test_of_two_that_were_heard_late_one_is_kept(slurm: Slurm) -> None:
@@ -147,14 +148,7 @@ def test_nothing_is_submitted_while_nobody_knows_what_is_in_the_queue(slurm: Slu
     assert slurm.count("calls") == 0
 
 
-def test_a_silent_squeue_delays_a_second_try(slurm: Slurm) -> None:
-    slurm.does("sbatch", f"[ $n = 1 ] && {{ {FAILS.format(TIMED_OUT)}; }}; submit; echo $id")
-    slurm.does("squeue", "k=$(wc -l <asked); [ $k = 1 ] || [ $k -gt 9 ] || exit 1; cat queue 2>/dev/null || true")
-    assert slurm.submit() == "102"
-    assert slurm.count("asked") > 9
-
-
-def test_a_job_of_another_start_is_not_joined(slurm: Slurm) -> None:
+def test_a_job_of_another_start_of_the_same_results_is_not_joined(slurm: Slurm) -> None:
     line = f"ddp-ladder|7|RUNNING|N/A|node1|None|{new_job_name(slurm.results, '1x4')}"
     slurm.does("squeue", f"echo '{line}'")
     slurm.does("sbatch", "submit; echo $id")
@@ -162,15 +156,12 @@ def test_a_job_of_another_start_is_not_joined(slurm: Slurm) -> None:
         slurm.submit()
     assert "`scancel 7`" in caught.value.next
     assert slurm.count("calls") == 0
-
-
-def test_jobs_of_others_are_no_hindrance(slurm: Slurm) -> None:
+    # Jobs of others are no hindrance.
     other = slurm.results / "other"
     names = (new_job_name(slurm.results, "1x2"), new_job_name(other, "1x4"), "interactive", f"{slurm.name}|x")
     rows = [f"ddp-ladder|{k}|RUNNING|N/A|n|None|{name}" for k, name in enumerate(names)]
     rows.append(f"ddp-ladder|9|TIMEOUT|N/A|n|None|{new_job_name(slurm.results, '1x4')}")
     slurm.does("squeue", f"printf '%s\\n' {' '.join(map(repr, rows))}; cat queue 2>/dev/null || true")
-    slurm.does("sbatch", "submit; echo $id")
     assert slurm.submit() == "101"
 
 

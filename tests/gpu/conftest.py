@@ -1,0 +1,1 @@
+from one_run import here  # noqa: F401 - a fixture

@@ -1,0 +1,123 @@
+"""Scripts that are no DDP training under torchrun: those that fit all the same, and those that end with a verdict."""
+
+from __future__ import annotations
+
+import pytest
+from ddp_ladder.gates.scaling import scale_points
+from one_run import Here, failure_of
+from project_copy import LOOP
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+class Doubled(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return torch.full((4,), float(index))
+
+def train(rank=None, world_size=None):
+    if rank is not None:
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "29517"
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    else:
+        dist.init_process_group("gloo")
+    data = Doubled()
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data), num_workers=1)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+
+def helper(queue):
+    queue.put("helped")
+
+if __name__ == "__main__":
+    how = sys.argv[1]
+    if how == "SPAWN":
+        mp.spawn(train, args=(2,), nprocs=2)
+    if how == "EXEC" and "TUNED" not in os.environ:
+        os.execvpe(sys.executable, [sys.executable, *sys.argv], {**os.environ, "TUNED": "1"})
+    if how == "HELPER":
+        context = mp.get_context("spawn")
+        queue = context.Queue()
+        process = context.Process(target=helper, args=(queue,))
+        process.start()
+        print(queue.get())
+        process.join()
+        train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict", "why", "advice"),
+    [
+        ("SPAWN", "the script starts its own ranks", "would be rank ", "call the training function itself"),
+        ("EXEC", "the script replaces its own process (os.exec)", "os.execve would replace", "workload.env"),
+    ],
+)
+def test_a_script_that_does_not_fit_says_so_at_once(here: Here, how: str, verdict: str, why: str, advice: str) -> None:
+    failure = failure_of(here.run(SCRIPT, "1x1", args=(how,), launcher="srun"))
+    assert failure.verdict == verdict
+    assert why in failure.why
+    assert advice in failure.next
+
+
+def test_processes_that_are_no_ranks_are_left_alone(here: Here) -> None:
+    record = here.run(SCRIPT, "1x1", args=("HELPER",), launcher="srun")
+    assert record.status == "ok", record.failure
+    assert [rank.samples for rank in record.ranks] == [400]
+
+
+DATA_PARALLEL = """
+import os, torch
+from torch.utils.data import DataLoader
+
+assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & set(os.environ)
+model = torch.nn.DataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in DataLoader(torch.randn(8000, 4), 128):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_one_process_counts_as_all_gpus_of_the_scale(here: Here) -> None:
+    record = here.run(DATA_PARALLEL, "1x2", variant="dataparallel", launcher="python")
+    assert record.status == "ok", record.failure
+    assert (record.world.size, record.world.backend, len(record.ranks)) == (1, None, 1)
+    assert record.ranks[0].samples == 8000
+    (point,) = scale_points([record.spec], {record.spec.name: record}, ())
+    assert (point.world_size, point.batch_per_gpu, point.global_batch) == (2, 64, 128)
+
+
+# In the manner of guides for Slurm: rank, world and place from what srun sets alone, address and port from the job.
+FOR_SRUN = """
+import os
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+local_rank, per_node = int(os.environ.get("SLURM_LOCALID", 0)), int(os.environ["SLURM_GPUS_ON_NODE"])
+assert rank == int(os.environ["SLURM_NODEID"]) * per_node + local_rank
+assert size == int(os.environ["SLURM_NNODES"]) * per_node
+os.environ["MASTER_ADDR"] = os.environ["SLURM_JOB_NODELIST"].split(",")[0]
+os.environ["MASTER_PORT"] = str(10_000 + int(os.environ["SLURM_JOB_ID"][-4:]))
+for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    del os.environ[name]
+""" + LOOP.replace('"gloo"', '"gloo", rank=rank, world_size=size')
+
+
+def test_a_script_for_srun_can_be_tried_without_slurm(here: Here) -> None:
+    record = here.run(FOR_SRUN, "2x1", launcher="srun", args=("4",))
+    assert record.status == "ok", record.failure
+    assert sum(rank.samples for rank in record.ranks) == 960
+
+
+def test_under_torchrun_the_message_says_that_it_needs_srun(here: Here) -> None:
+    failure = failure_of(here.run(FOR_SRUN, "1x1", launcher="torchrun"))
+    assert failure.verdict == "the script needs srun"
+    assert failure.why.startswith("SLURM_PROCID is a variable that srun sets")
+    assert "set launcher: srun in cluster.yaml" in failure.next
