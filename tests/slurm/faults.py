@@ -6,7 +6,10 @@ outside once it has made some steps. `benchmarks/faults.py` writes the table of 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import signal
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import machines
 import yaml
 from climbs import Climb, climb
 from cluster import Cluster
@@ -27,7 +31,7 @@ HANG = {"at_least_s": 10}
 # Who uses more memory than asked for is ended, as control groups do on a cluster.
 CONF = ("JobAcctGatherParams=OverMemoryKill", "JobAcctGatherFrequency=task=1")
 REPAIRED_S = 180.0  # for Slurm to end what was cut off
-NAMES_A_CAUSE = r"FAILED: .*|preflight FAILED.*|\| verdict +.*"
+NAMES_A_CAUSE = r".*; the run is being ended|FAILED: .*|preflight FAILED.*|\| verdict +.*"
 
 # With one rank it is no training, so that stage 1 takes no time. With several it trains until a fault or a limit ends
 # it: `event` is written when the fault happens, `trains` when a fault from outside may happen.
@@ -231,6 +235,21 @@ def slow_link(cluster: Cluster) -> None:
     cluster.run(tbf.split(), node="node3")
 
 
+def to_second_node(command: str, number: signal.Signals) -> Callable[[Cluster, Climb], None]:
+    """Return what sends a signal to the processes of the run's second node whose command has this pattern."""
+
+    def send(cluster: Cluster, running: Climb) -> None:
+        host = os.readlink(f"/proc/{cluster.machine('node2').pid}/ns/uts")
+        for pid, root in machines.clusters_of_processes().items():
+            with contextlib.suppress(OSError):  # another one may have ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                is_there = root == str(cluster.root) and os.readlink(f"/proc/{pid}/ns/uts") == host
+                if is_there and re.search(command, words):
+                    os.kill(pid, number)
+
+    return send
+
+
 SITE: Mapping[str, Any] = {
     "site": "faults",
     "slurm": {"partition": "gpu"},
@@ -283,6 +302,18 @@ FAULTS = (
         site={"launcher": "srun"},
     ),
     Fault("the walltime ends", "its time was up", outside=end_walltime),
+    Fault(
+        "SIGSTOP of an agent",
+        r"agent of node 1 \(node2\)",
+        scale="2x1",
+        outside=to_second_node(r"agent\.py --run", signal.SIGSTOP),
+    ),
+    Fault(
+        "SIGKILL of a step daemon",
+        r"slurmstepd of node 1 \(node2\)",
+        scale="2x1",
+        outside=to_second_node(r"^slurmstepd: \[\d+\.\d+\]", signal.SIGKILL),
+    ),
     Fault("a node dies during training", "node2 does not answer", scale="2x1", outside=kill_node),
     Fault(
         "the interface is missing on one node",

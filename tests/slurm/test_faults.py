@@ -15,6 +15,7 @@ from faults import FAULTS, Fault, Told, tell
 pytestmark = pytest.mark.slurm
 
 HERE = (
+    "SIGKILL of a step daemon",
     "another program on the port that the script chose",
     "a link that is cut during training",
 )

@@ -181,7 +181,8 @@ class Desk:
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock
-        self.watch.add("7", "stage2", "1x4", log, lambda: self.is_held)
+        self.touched_s = 0.0
+        self.watch.add("7", "stage2", "1x4", log, lambda: self.is_held, lambda: self.touched_s)
 
     def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
         self.cluster.now_s += seconds
@@ -289,6 +290,39 @@ def test_a_forgotten_job_that_had_said_all_has_ended_well(desk: Desk) -> None:
     desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
     (end,) = desk.later(1, JobState(GONE))
     assert end.ok
+
+
+def test_a_running_job_that_touches_its_lock_no_more_is_reported_once(desk: Desk) -> None:
+    said = "job 7 runs, but has given no sign of life for 45 s: its run_scale.py on node1 is stopped, or node1 or its"
+    desk.is_held = True
+    desk.later(0, RUNNING)
+    for _ in range(3):
+        desk.touched_s += 5
+        desk.later(5)
+    for _ in range(44):
+        desk.later(1)
+    assert "sign of life" not in desk.text
+    for _ in range(60):
+        desk.later(1)
+    assert desk.text.count(said) == 1
+    assert "`scancel 7`" in desk.text
+    desk.touched_s += 5
+    desk.later(1)
+    assert desk.text.count("job 7 gives signs of life again") == 1
+
+
+@pytest.mark.parametrize("why", ["suspended", "released", "not taken yet", "all said", "this process was stopped"])
+def test_a_job_that_has_a_reason_not_to_touch_its_lock_is_not_reported(desk: Desk, why: str) -> None:
+    desk.is_held = why != "released"
+    desk.later(0, RUNNING)
+    desk.touched_s += 0 if why == "not taken yet" else 5
+    desk.later(5, JobState("SUSPENDED", nodes="node1") if why == "suspended" else None)
+    if why == "all said":
+        desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
+    desk.later(3600 if why == "this process was stopped" else 5)
+    for _ in range(40 if why == "this process was stopped" else 300):
+        desk.later(1)
+    assert "sign of life" not in desk.text
 
 
 def test_a_silent_slurm_is_reported_once(desk: Desk) -> None:
