@@ -198,6 +198,13 @@ def cut_link(cluster: Cluster, running: Climb) -> None:
     cluster.set_link("node2", up=False)
 
 
+def cut_off(cluster: Cluster, running: Climb) -> None:
+    """Lose all that the run's two nodes send to each other; Slurm's controller reaches both."""
+    for node, other in (("node1", "node2"), ("node2", "node1")):
+        nobody = ["ip", "neigh", "replace", cluster.addresses[other], "lladdr", "02:00:00:00:00:01", "dev", "ib0"]
+        cluster.run([*nobody, "nud", "permanent"], node=node)
+
+
 def connect_again(cluster: Cluster) -> None:
     cluster.set_link("node2", up=True)
 
@@ -362,6 +369,9 @@ FAULTS = (
         site=OWN_PATH,
         config={"preflight": {"enabled": True, "timeout_s": 20}},
         files={"path/node3/sitecustomize.py": HANGING},
+    ),
+    Fault(
+        "two nodes that are cut off from each other", "node 1.*node2.*to node 0.*node1", scale="2x1", outside=cut_off
     ),
     Fault("a link that is cut during training", "node2", scale="2x1", outside=cut_link, after=connect_again),
 )

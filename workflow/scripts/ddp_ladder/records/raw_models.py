@@ -389,6 +389,9 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
+    head_unreached: str | None = Field(
+        None, description="Why the rendezvous endpoint could not be connected to from another node; null: it could."
+    )
     bounds: Hang
     ranks: Several[RankStall]
 

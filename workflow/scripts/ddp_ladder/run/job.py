@@ -36,6 +36,7 @@ from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, findi
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.failures import in_words as silence_in_words
+from ddp_ladder.records.hangs import failure_of as hang_failure
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
@@ -361,6 +362,8 @@ def _supervise(
                     break
                 except Empty:
                     if stalls.is_hang():
+                        found = hang_failure([*stalls.reports.values()], "")
+                        context.console.ending(f"{found.verdict}: {found.why}")
                         return {"outcome": "hang"}
                     signs.look()
                     if signs.silent and context.nodes.is_suspended():
