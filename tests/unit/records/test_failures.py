@@ -185,11 +185,13 @@ def check(run: RunDirectory, change: Change, begin: str, *words: str) -> None:
 
 
 KILLED = "a rank was killed (rank 3 on node1): rank 3 (node 1, node1): ended by SIGKILL"
-SILENT = in_end(
-    outcome="silent agent",
-    found_at_s=AT_S + 40,
-    silent=[{"node_rank": 1, "local_rank": None, "silent_s": 45.0, "has_begun": True}],
-)
+
+
+def silent(node: int) -> dict[str, Any]:
+    return {"node_rank": node, "local_rank": None, "silent_s": 45.0, "has_begun": True}
+
+
+SILENT = in_end(outcome="silent agent", found_at_s=AT_S + 40, silent=[silent(1)])
 ORPHAN = in_agent(1, exit_code=-15, signal="SIGTERM", orphaned=True, ended_at_s=AT_S)
 LAUNCHER = both(in_agent(1, exit_code=-9, signal="SIGKILL"))
 TORCH_MISSING = (
@@ -295,6 +297,15 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "an agent gave no sign of life (node1): the agent of node 1 (node1) gave no sign of life for 45 s: it is",
         "SIGSTOP",
         "slurm.exclude in cluster.yaml",
+    ),
+    "all agents silent": (
+        both(
+            *(gone(k) for k in (0, 1)),
+            without(0, 1, 2, 3),
+            in_end(outcome="silent agent", found_at_s=AT_S, silent=[silent(k) for k in (0, 1)]),
+        ),
+        "no agent gave a sign of life (): no agent gave a sign of life for 45 s: the file system of the results hangs",
+        "can write below",
     ),
     "agent stopped after a rank had failed": (
         both(raised(0, "ValueError: bad batch", AT_S - 6), without(2, 3), gone(1), SILENT),

@@ -176,26 +176,33 @@ def silent_agent(case: Case) -> Failure | None:
     ended = case.raw.ended
     if ended is None or not ended.silent or ended.found_at_s is None:
         return None
-    first = ended.silent[0]
-    at_s = ended.found_at_s - first.silent_s
-    node = case.raw.run.nodes[first.node_rank]
+    first, nodes = ended.silent[0], case.raw.run.nodes
+    node = None if _on_all_nodes(ended.silent, nodes) else nodes[first.node_rank]
+    look = f"see on {node} what stopped or slowed it (a signal SIGSTOP, memory, the node's own log, the file system of "
+    look += f"the results); if the node is broken, {leave_out()}; then start snakemake again"
+    shared = f"see whether the nodes can write below {case.raw.directory.path}; then start snakemake again"
     return _of_supervision(
         case,
         Failure(
-            verdict="an agent gave no sign of life",
-            why=in_words(ended.silent, case.raw.run.nodes),
-            next=f"see on {node} what stopped or slowed it (a signal SIGSTOP, memory, the node's own log, the file "
-            f"system of the results); if the node is broken, {leave_out()}; then start snakemake again",
+            verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
+            why=in_words(ended.silent, nodes),
+            next=look if node else shared,
             node=node,
-            at_s=at_s,
+            at_s=ended.found_at_s - first.silent_s,
         ),
     )
+
+
+def _on_all_nodes(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> bool:
+    return len({one.node_rank for one in silent}) == len(nodes) > 1
 
 
 def in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
     """Return why a run is ended whose agents gave no sign of life. nodes: of the run, by rank."""
     which = in_short([f"{Agent(one.node_rank, one.local_rank)} ({nodes[one.node_rank]})" for one in silent], NAMED)
     first = silent[0]
+    if _on_all_nodes(silent, nodes) and first.has_begun:
+        return f"no agent gave a sign of life for {duration(first.silent_s)}: the file system of the results hangs"
     if not first.has_begun:
         return f"the agent of {which} gave no sign of life within {duration(first.silent_s)} of the run's start"
     stopped = "it is stopped, or its node or its file system hangs or is cut off"

@@ -44,7 +44,7 @@ from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
+from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
 from ddp_ladder.run.signs import SILENT_AFTER_S, Signs
@@ -59,10 +59,10 @@ LONGER = 1.1  # than the longest repeat so far: what a run that is started must 
 PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
 PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
-# Before Slurm ends the job, it has to end its agents, which may take all of END_S, join the logs and write the records,
-# which takes long on a slow file system.
+# Before Slurm ends the job, it has to end its agents, which may take all of END_S and KILLED_S, join the logs and write
+# the records, which takes long on a slow file system.
 WRITING_S = 20
-MARGIN_S = END_S + WRITING_S
+MARGIN_S = END_S + KILLED_S + WRITING_S
 
 
 @dataclass(frozen=True)
