@@ -6,7 +6,10 @@ outside once it has made some steps. `benchmarks/faults.py` writes the table of 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import signal
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import machines
 from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
@@ -28,7 +32,7 @@ HANG = {"at_least_s": 10}
 # Who uses more memory than asked for is ended, as control groups do on a cluster.
 CONF = ("JobAcctGatherParams=OverMemoryKill", "JobAcctGatherFrequency=task=1")
 REPAIRED_S = 180.0  # for Slurm to end what was cut off
-NAMES_A_CAUSE = r"FAILED: .*|preflight FAILED.*|\| verdict +.*"
+NAMES_A_CAUSE = r".*; the run is being ended|FAILED: .*|preflight FAILED.*|\| verdict +.*"
 
 # With one rank it is no training, so that stage 1 takes no time. With several it trains until a fault or a limit ends
 # it: `event` is written when the fault happens, `trains` when a fault from outside may happen.
@@ -182,6 +186,13 @@ def of_second_rank(number: signal.Signals) -> str:
     return f"os.kill(os.getpid(), {int(number)})"
 
 
+def cut_off(cluster: Cluster, running: Climb) -> None:
+    """Lose all that the run's two nodes send to each other; Slurm's controller reaches both."""
+    for node, other in (("node1", "node2"), ("node2", "node1")):
+        nobody = ["ip", "neigh", "replace", cluster.addresses[other], "lladdr", "02:00:00:00:00:01", "dev", "ib0"]
+        cluster.run([*nobody, "nud", "permanent"], node=node)
+
+
 def end_walltime(cluster: Cluster, running: Climb) -> None:
     """Let the time of the running job be up: Slurm counts limits in minutes."""
     (job,) = cluster.run(["squeue", "--noheader", "--format=%i"]).stdout.split()
@@ -202,6 +213,21 @@ def hosts(old: str, new: str) -> Callable[[Cluster], None]:
         file.write_text(file.read_text().replace(f"{cluster.addresses[old]} {old}", new))
 
     return change
+
+
+def to_second_node(command: str, number: signal.Signals) -> Callable[[Cluster, Climb], None]:
+    """Return what sends a signal to the processes of the run's second node whose command has this pattern."""
+
+    def send(cluster: Cluster, running: Climb) -> None:
+        host = os.readlink(f"/proc/{cluster.machine('node2').pid}/ns/uts")
+        for pid, root in machines.clusters_of_processes().items():
+            with contextlib.suppress(OSError):  # another one may have ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                is_there = root == str(cluster.root) and os.readlink(f"/proc/{pid}/ns/uts") == host
+                if is_there and re.search(command, words):
+                    os.kill(pid, number)
+
+    return send
 
 
 SITE: Mapping[str, Any] = {
@@ -240,6 +266,18 @@ FAULTS = (
         site={"launcher": "srun"},
     ),
     Fault("the walltime ends", "its time was up", outside=end_walltime),
+    Fault(
+        "SIGSTOP of an agent",
+        r"agent of node 1 \(node2\)",
+        scale="2x1",
+        outside=to_second_node(r"agent\.py --run", signal.SIGSTOP),
+    ),
+    Fault(
+        "SIGKILL of a step daemon",
+        r"slurmstepd of node 1 \(node2\)",
+        scale="2x1",
+        outside=to_second_node(r"^slurmstepd: \[\d+\.\d+\]", signal.SIGKILL),
+    ),
     Fault(
         "a node dies during training",
         "node2 does not answer",
@@ -293,6 +331,9 @@ FAULTS = (
         site=OWN_PATH,
         config={"preflight": {"enabled": True, "timeout_s": 20}},
         files={"path/node3/sitecustomize.py": HANGING},
+    ),
+    Fault(
+        "two nodes that are cut off from each other", "node 1.*node2.*to node 0.*node1", scale="2x1", outside=cut_off
     ),
     Fault(
         "a link that is cut during training",

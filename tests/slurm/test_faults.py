@@ -15,7 +15,9 @@ from faults import FAULTS, Fault, Told, tell
 pytestmark = pytest.mark.slurm
 
 HERE = (
+    "SIGKILL of a step daemon",
     "another program on the port that the script chose",
+    "two nodes that are cut off from each other",
     "a link that is cut during training",
 )
 WITHIN_S = 60.0

@@ -36,6 +36,11 @@ HANG = "import signal; signal.pause()"
 # Little more than it may have: srun does not wait long for a killed step, and giving memory back takes its time.
 EAT_MB, HAS_MB = 1200, 900
 EAT = f"data = bytearray(b'x') * {EAT_MB}_000_000; import signal; signal.pause()"
+# What was done to a run that then hangs, as it is told at once, and the verdict.
+ENDED_BY_THE_LADDER = {
+    "a dead srun": ("its srun was ended by SIGKILL; the run is being ended", "srun was killed"),
+    "a stopped agent": ("it is stopped, or its node or its file system hangs", "an agent gave no sign of life"),
+}
 # The second run hangs for as long as the file is there. Each lasts long enough for Slurm, which looks every second, and
 # for the monitor to see its memory.
 HANG_IN_THE_SECOND = f"""
@@ -62,16 +67,16 @@ def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1,
 @pytest.fixture(scope="module")
 def small_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
     """A node for each of the jobs, and slurmdbd."""
-    return module_cluster(Spec(nodes=7, gpus=1, cpus=2, accounting=True, conf=CONF))
+    return module_cluster(Spec(nodes=10, gpus=1, cpus=2, accounting=True, conf=CONF))
 
 
-def kill_processes(checkout: Checkout, program: str) -> None:
-    """Kill all processes of a checkout that run this program, on whatever node."""
+def kill_processes(checkout: Checkout, program: str, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to all processes of a checkout whose command has this pattern, on whatever node."""
     for process in psutil.process_iter(["cmdline", "cwd"]):
         command = " ".join(process.info["cmdline"] or [])
-        if program in command and (process.info["cwd"] == str(checkout.path) or str(checkout.path) in command):
+        if re.search(program, command) and (process.info["cwd"] == str(checkout.path) or str(checkout.path) in command):
             with contextlib.suppress(psutil.NoSuchProcess):  # killing the srun ends the agent, too
-                process.kill()
+                process.send_signal(number)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,8 @@ def ended(small_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dic
     climbs = {state: climb(new_checkout(cluster, tmp_path_factory.mktemp(state), HANG)) for state in states}
     hungry = new_checkout(cluster, tmp_path_factory.mktemp("out_of_memory"), EAT, memory_mb=HAS_MB)
     climbs["out of memory"] = climb(hungry)
-    climbs["a dead step"] = climb(new_checkout(cluster, tmp_path_factory.mktemp("dead_step"), HANG))
+    for what in ("a dead step", *ENDED_BY_THE_LADDER, "a stopped job"):
+        climbs[what] = climb(new_checkout(cluster, tmp_path_factory.mktemp(what.replace(" ", "_")), HANG))
     jobs = {state: each.job() for state, each in climbs.items()}
     for each in climbs.values():
         each.await_line("r1: started")
@@ -99,6 +105,11 @@ def ended(small_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dic
     cluster.sbatch("true", "--partition=urgent", "--gres=gpu:1", f"--nodelist={jobs['PREEMPTED'][1]}")
     kill_processes(climbs["FAILED"].checkout, "run_scale.py")
     kill_processes(climbs["a dead step"].checkout, "agent.py")  # the srun of the step, and the agent in it
+    kill_processes(climbs["a dead srun"].checkout, "srun --job-name=run-")
+    kill_processes(climbs["a stopped agent"].checkout, r"^\S*python\S* \S*agent.py", signal.SIGSTOP)
+    kill_processes(climbs["a stopped job"].checkout, "run_scale.py", signal.SIGSTOP)
+    climbs["a stopped job"].await_line("has given no sign of life")
+    cluster.run(["scancel", str(jobs["a stopped job"][0])])
     for each in climbs.values():
         each.end()
     cluster.start_node(jobs["NODE_FAIL"][1])
@@ -164,6 +175,25 @@ class TestABadEnd:
         assert small_nodes.await_accounted(climb.job()[0])["State"] == "COMPLETED"
         closed = json.loads((climb.checkout.results / "gates/stage1.closed.json").read_text())
         assert "default/weak/1x1/r1" in closed["why"]
+
+    @pytest.mark.parametrize("what", ENDED_BY_THE_LADDER)
+    def test_of_an_agent_or_its_srun_is_told_before_it_is_ended_and_its_record_stands(
+        self, ended: dict[str, Climb], what: str
+    ) -> None:
+        climb, (told, verdict) = ended[what], ENDED_BY_THE_LADDER[what]
+        assert climb.process.returncode == 1, climb.text
+        assert told in climb.text, climb.text
+        assert climb.text.index(told) < climb.text.index("FAILED")
+        # If a process had written into the run after its record, the gate would name a record that does not match.
+        assert verdict in json.loads((climb.checkout.results / "gates/stage1.closed.json").read_text())["why"]
+
+    def test_of_a_job_whose_own_process_is_stopped_is_told_with_what_to_do(self, ended: dict[str, Climb]) -> None:
+        said = ended["a stopped job"].text
+        job, node = ended["a stopped job"].job()
+        assert re.search(
+            rf"job {job} runs, but .* no sign of life for \d+ s: its run_scale.py on {node} is stopped", said
+        )
+        assert said.count(f"`scancel {job}`") == 1
 
 
 def test_ctrl_c_cancels_the_job_and_a_later_start_goes_on(small_nodes: Cluster, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ddp_ladder.common.command import parser_of
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.run.agent import NodeTask, run_node
+from ddp_ladder.run.signs import sign_of_life
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     try:
-        return run_node(NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank))
+        task = NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank)
+        with sign_of_life(task.directory.sign(task.agent)):
+            return run_node(task)
     except NotWritten as error:
         # The job prints what to do, once for all agents.
         print(f"agent of node {arguments.node_rank}: {error.filename}: {error.strerror}", file=sys.stderr)

@@ -184,6 +184,14 @@ def check(run: RunDirectory, change: Change, begin: str, *words: str) -> None:
 
 
 KILLED = "a rank was killed (rank 3 on node1): rank 3 (node 1, node1): ended by SIGKILL"
+
+
+def silent(node: int) -> dict[str, Any]:
+    return {"node_rank": node, "local_rank": None, "silent_s": 45.0, "has_begun": True}
+
+
+SILENT = in_end(outcome="silent agent", found_at_s=AT_S + 40, silent=[silent(1)])
+ORPHAN = in_agent(1, exit_code=-15, signal="SIGTERM", orphaned=True, ended_at_s=AT_S)
 LAUNCHER = both(in_agent(1, exit_code=-9, signal="SIGKILL"))
 TORCH_MISSING = (
     "python: Error while finding module specification for 'torch.distributed.run' "
@@ -281,6 +289,36 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(without(0, 1, 2, 3), gone(1), in_agent(0, exit_code=-15, signal="SIGTERM")),
         "a node was lost (node1)",
         "or the node is gone; the others were then ended by SIGTERM",
+    ),
+    # Agents, and Slurm's processes above them. Ranks that lose others by it, or are then told to end, are no cause.
+    "agent stopped": (
+        both(raised(0, LOST, AT_S + 30), without(2, 3), gone(1), SILENT),
+        "an agent gave no sign of life (node1): the agent of node 1 (node1) gave no sign of life for 45 s: it is",
+        "SIGSTOP",
+        "slurm.exclude in cluster.yaml",
+    ),
+    "all agents silent": (
+        both(
+            *(gone(k) for k in (0, 1)),
+            without(0, 1, 2, 3),
+            in_end(outcome="silent agent", found_at_s=AT_S, silent=[silent(k) for k in (0, 1)]),
+        ),
+        "no agent gave a sign of life (): no agent gave a sign of life for 45 s: the file system of the results hangs",
+        "can write below",
+    ),
+    "agent stopped after a rank had failed": (
+        both(raised(0, "ValueError: bad batch", AT_S - 6), without(2, 3), gone(1), SILENT),
+        "the script raised an exception (rank 0 on node0)",
+    ),
+    "step daemon killed": (
+        both(raised(0, LOST), without(2, 3), ORPHAN),
+        "a step daemon died (node1): the slurmstepd of node 1 (node1), the parent of its agent, died during the run",
+        "slurmd's log on node1",
+    ),
+    "srun killed": (
+        both(without(0, 1, 2, 3), TOLD, in_end(outcome="srun ended", found_at_s=AT_S, srun_signal="SIGKILL")),
+        "srun was killed (node0): the run's srun on node0 was ended by SIGKILL; its job step was then ended",
+        "dmesg",
     ),
     "no step began": (
         both(without(0, 1, 2, 3), gone(0), gone(1)),

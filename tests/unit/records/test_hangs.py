@@ -87,6 +87,21 @@ def test_the_rank_that_the_others_wait_for(ranks: list[RankStall], named: list[i
     assert [one.stall.rank for one in lagging(stalled(reports(*ranks)))] == named
 
 
+@pytest.mark.parametrize(("cut", "which", "node"), [([1], "node 1 (node1)", "node1"), ([1, 2], "node 1", "node0")])
+def test_a_node_that_does_not_reach_the_first_one_is_the_cause(cut: list[int], which: str, node: str) -> None:
+    """Of all others that do not, the first one is; whatever the ranks' stacks show."""
+    why = "10.0.0.1, port 20001: timed out"
+    found = [
+        one.replace(head_unreached=why) if one.node_rank in cut else one
+        for one in reports(*map(rank, range(5)), rank(5, stack=SLEEPS))
+    ]
+    failure = failure_of(found, STACKS)
+    assert failure.verdict == "nodes are cut off from each other"
+    assert failure.why.startswith(f"no connection from {which}")
+    assert f"to node 0 (node0) ({why}), where the ranks had met; no rank made progress for" in failure.why
+    assert (failure.node, failure.rank, failure.at_s) == (node, None, 1000.0 - 62.0)
+
+
 def test_it_is_named_with_its_node_and_its_line() -> None:
     failure = failure_of(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
     assert failure.verdict == "the training hung"

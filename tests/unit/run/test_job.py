@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pytest
 from ddp_ladder.climb.snakemake import SIGNALS
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_models import RunFile
 from ddp_ladder.records.record import Record
 from ddp_ladder.run import job
-from ddp_ladder.run.interruption import Interrupted, raise_on_signals
+from ddp_ladder.run.interruption import Interrupted, Launcher, raise_on_signals
 from ddp_ladder.settings.keys import Hang
 from make_records import make_record, make_spec
 
@@ -32,17 +33,18 @@ def signals_as_before() -> Iterator[None]:
 def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
     started = []
 
-    def start() -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(["sleep", "100"]))
+    def start() -> Launcher:
+        started.append(Launcher(["sleep", "100"]))
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         return started[0]
 
     raise_on_signals()
-    nodes = SimpleNamespace(starters=lambda _directory, _spec: [start], agents_per_node=lambda _spec: 1)
+    nodes = SimpleNamespace(starters=lambda _directory, _spec: [start])
     context = cast(job.Context, SimpleNamespace(nodes=nodes, end_s=20.0))
+    run = cast(RunFile, SimpleNamespace(all_agents=(Agent(0),)))
     with pytest.raises(Interrupted, match="SIGTERM"):
-        job._supervise(context, RunDirectory(tmp_path), make_spec("1x1"), None)
+        job._supervise(context, RunDirectory(tmp_path), make_spec("1x1"), run, None)
     assert started[0].returncode == -signal.SIGTERM
 
 

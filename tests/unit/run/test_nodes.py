@@ -14,6 +14,7 @@ import pytest
 from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
+from ddp_ladder.run.interruption import _end_agents
 from ddp_ladder.run.nodes import Allocation, JobStep, NoRendezvous, ThisMachine, nodes_of
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
@@ -133,6 +134,38 @@ def test_a_squeue_that_hangs_is_reported_as_such(hanging: None) -> None:
     with pytest.raises(NoRendezvous, match=r"squeue .*: no answer within 0\.2 s") as caught:
         Allocation("42", JOB, until_s=time.monotonic()).names(make_spec("2x2"))
     assert "squeue --me" in caught.value.next_step
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "RUNNING"])
+def test_a_suspended_job_is_known_as_such(slurm: Callable[[str], Path], tmp_path: Path, state: str) -> None:
+    slurm("")
+    write_programs(tmp_path / "programs", squeue=f"echo 'ddp-ladder|STATE'; echo 'ddp-ladder|{state}'")
+    assert Allocation("42", JOB).is_suspended() == (state == "SUSPENDED")
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_the_job_step_of_an_srun_that_was_killed_or_is_stopped_is_ended_before_it_is_left(
+    slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Slurm shows it until it gets SIGKILL, and another step of the job for ever."""
+    slurm("")
+    shown, sent = tmp_path / "shown", tmp_path / "sent"
+    shown.touch()
+    rows = "echo 'ddp-ladder|STEPID|NAME'; echo 'ddp-ladder|42.1|other'"
+    write_programs(
+        tmp_path / "programs",
+        squeue=f"{rows}; if [ -e {shown} ]; then echo 'ddp-ladder|42.2|run'; fi",
+        scancel=f'echo "$@" >>{sent}; case "$*" in *KILL*) rm -f {shown};; esac',
+    )
+    monkeypatch.setattr(nodes, "LOOK_S", 0.1)
+    monkeypatch.setattr(nodes, "KILLED_S", 5.0 if how == "killed" else 0.2)
+    step = JobStep("42", "run", ["sleep", "60"], os.environ, tmp_path / "srun.log")
+    os.kill(step.pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    if how == "killed":
+        step.wait()
+    _end_agents([step], 0.5)
+    assert sent.read_text().splitlines() == ["--signal=TERM 42.2", "--signal=KILL 42.2"]
+    assert step.wait(5) == -signal.SIGKILL
 
 
 def test_a_step_is_ended_although_squeue_hangs(hanging: None, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ from ddp_ladder.slurm.jobs import (
     write_job_end,
 )
 from ddp_ladder.slurm.lock import Lock, is_held
-from ddp_ladder.slurm.query import SlurmError, set_aside
+from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
 NOT_RECORDED = "Its end is not recorded"
@@ -144,8 +144,9 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock = Lock.of_scale(self.results, scale, "")
-            places = (log.parent, self.results)
-            self._watch.add(info.external_jobid, self.job_of(scale).stage, scale, log, lambda: is_held(lock), places)
+            stage, places = self.job_of(scale).stage, (log.parent, self.results)
+            alive = (lambda: is_held(lock), lambda: lock.touched_s)
+            self._watch.add(info.external_jobid, stage, scale, log, *alive, places)
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -215,6 +216,8 @@ LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
 ANSWERS_SOON_S = 0.5  # what a look waits for an answer
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
+SILENT_AFTER_S = 45.0  # a busy file system may show a lock that is touched every BEAT_S this late
+LATE_S = 10.0  # a look that comes this late: this process was stopped, or its file system did not answer
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]
 
@@ -228,7 +231,8 @@ class WatchedJob:
     scale: str
     log: Path
     is_held: Callable[[], bool]
-    places: Sequence[Path] = ()
+    touched_s: Callable[[], float]
+    places: Sequence[Path]
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -236,6 +240,10 @@ class WatchedJob:
     is_reported_alive: bool = False
     is_finished: bool = False  # its last words are in the log
     read_bytes: int = 0
+    touch_s: float = 0.0  # of its lock, as last seen
+    looked_s: float = 0.0
+    alive_s: float | None = None  # when its lock was last seen to be touched, in its present state
+    is_reported_silent: bool = False
     _rest: bytes = field(default=b"", repr=False)
 
     @property
@@ -301,13 +309,21 @@ class JobWatch:
         self._is_silent = False
 
     def add(
-        self, job_id: str, stage: str, scale: str, log: Path, is_held: Callable[[], bool], places: Sequence[Path] = ()
+        self,
+        job_id: str,
+        stage: str,
+        scale: str,
+        log: Path,
+        is_held: Callable[[], bool],
+        touched_s: Callable[[], float] = lambda: 0.0,
+        places: Sequence[Path] = (),
     ) -> None:
         """Begin to follow a job that was just submitted.
 
-        is_held: whether the scale's lock has a living holder. places: the directories that it writes to.
+        is_held: whether the scale's lock has a living holder. touched_s: when it was last touched, by any clock.
+        places: the directories that it writes to.
         """
-        job = WatchedJob(job_id, stage, scale, log, is_held, places, submitted_s=self._clock())
+        job = WatchedJob(job_id, stage, scale, log, is_held, touched_s, places, submitted_s=self._clock())
         self._jobs[job_id] = job
         self._asked_s = None  # it may start at once
         self._console.say(f"{job.label} submitted; its log: {log}")
@@ -319,11 +335,35 @@ class JobWatch:
         """Print what is new; return the jobs that have ended since the last look."""
         for job in self._jobs.values():
             self._print_lines(job)
+            self._watch_lock(job)
         if self._answer is None and self._is_due():
             self._asked_s, self._answer = self._clock(), in_background(self._ask, list(self._jobs))
         ends = [] if self._answer is None else self._heard(self._answer)
         self._console.status(", ".join(map(self._status, self._jobs.values())))
         return ends
+
+    def _watch_lock(self, job: WatchedJob) -> None:
+        """Say once that a job which Slurm shows as running does not touch its lock any more."""
+        before_s, job.touch_s = job.touch_s, job.touched_s()
+        now_s, is_late = self._clock(), self._clock() > job.looked_s + LATE_S
+        job.looked_s = now_s
+        if job.state.state != "RUNNING" or job.is_finished:  # a suspended one touches nothing
+            job.alive_s = None
+        elif job.touch_s != before_s or (is_late and job.alive_s is not None):
+            job.alive_s = now_s
+            if job.is_reported_silent:
+                self._console.say(f"{job.label} gives signs of life again")
+            job.is_reported_silent = False
+        elif job.alive_s is None or job.is_reported_silent or now_s - job.alive_s < SILENT_AFTER_S:
+            return
+        elif job.is_held():  # else it has released it
+            job.is_reported_silent = True
+            node = next(iter(host_names(job.state.nodes)), "its first node")
+            self._console.say(
+                f"{job.label} runs, but has given no sign of life for {duration(now_s - job.alive_s)}: its "
+                f"run_scale.py on {node} is stopped, or {node} or its file system hangs; if it stays so, end it "
+                f"with `scancel {job.id}`, and start snakemake again"
+            )
 
     def _is_due(self) -> bool:
         if not self._jobs:

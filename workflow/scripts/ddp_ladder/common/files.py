@@ -161,6 +161,12 @@ _PLAIN = bytes(byte for byte in b"\t\n" + bytes(range(0x20, 0x7F)) if byte != or
 """The characters of a JSON text without escapes, which holds no control sequences."""
 
 
+def touched_s(path: Path) -> float:
+    """Return when a file was last touched (unix time). Raises OSError."""
+    with path.open("rb") as file:  # opening makes a network file system look for a new version
+        return os.fstat(file.fileno()).st_mtime
+
+
 def file_text(path: Path) -> str | None:
     """Return the content of a small file; None if it cannot be read."""
     try:
@@ -259,6 +265,10 @@ class RunDirectory:
     def samples(self, node_rank: int) -> Path:
         """Return the samples of a node."""
         return self.nodes / f"node{node_rank}.csv"
+
+    def sign(self, agent: Agent) -> Path:
+        """Return the file that an agent touches while it lives."""
+        return self.nodes / f"{agent.stem}.alive"
 
     def agent_end(self, agent: Agent) -> Path:
         """Return the end record of an agent."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.common.files import Agent, file_text
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.case import (
@@ -34,7 +34,7 @@ from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WO
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, hung
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, RankEnd
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
 from ddp_ladder.records.signatures import Words, classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
@@ -166,6 +166,88 @@ def port_taken(case: Case) -> Failure | None:
         node=node,
         evidence=quote(lines[0][0], [lines[0][1]]),
     )
+
+
+# Agents, and the processes of Slurm above them, that died or were stopped
+
+
+def silent_agent(case: Case) -> Failure | None:
+    """Return the failure of a run that its job ended because an agent gave no sign of life."""
+    ended = case.raw.ended
+    if ended is None or not ended.silent or ended.found_at_s is None:
+        return None
+    first, nodes = ended.silent[0], case.raw.run.nodes
+    node = None if _on_all_nodes(ended.silent, nodes) else nodes[first.node_rank]
+    look = f"see on {node} what stopped or slowed it (a signal SIGSTOP, memory, the node's own log, the file system of "
+    look += f"the results); if the node is broken, {leave_out()}; then start snakemake again"
+    shared = f"see whether the nodes can write below {case.raw.directory.path}; then start snakemake again"
+    return _of_supervision(
+        case,
+        Failure(
+            verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
+            why=in_words(ended.silent, nodes),
+            next=look if node else shared,
+            node=node,
+            at_s=ended.found_at_s - first.silent_s,
+        ),
+    )
+
+
+def _on_all_nodes(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> bool:
+    return len({one.node_rank for one in silent}) == len(nodes) > 1
+
+
+def in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
+    """Return why a run is ended whose agents gave no sign of life. nodes: of the run, by rank."""
+    which = in_short([f"{Agent(one.node_rank, one.local_rank)} ({nodes[one.node_rank]})" for one in silent], NAMED)
+    first = silent[0]
+    if _on_all_nodes(silent, nodes) and first.has_begun:
+        return f"no agent gave a sign of life for {duration(first.silent_s)}: the file system of the results hangs"
+    if not first.has_begun:
+        return f"the agent of {which} gave no sign of life within {duration(first.silent_s)} of the run's start"
+    stopped = "it is stopped, or its node or its file system hangs or is cut off"
+    return f"the agent of {which} gave no sign of life for {duration(first.silent_s)}: {stopped}"
+
+
+def lost_daemon(case: Case) -> Failure | None:
+    """Return the failure of a node whose step daemon died, which ends its agent."""
+    orphans = (end for end in case.raw.agents.values() if end.orphaned and end.signal in TERMINATED)
+    end = min(orphans, key=_time, default=None)
+    if end is None:
+        return None
+    return _of_supervision(
+        case,
+        Failure(
+            verdict="a step daemon died",
+            why=f"the slurmstepd of {_agent(end)} ({end.host}), the parent of its agent, died during the run",
+            next=f"read slurmd's log on {end.host}, and `dmesg` or `journalctl -k` there: often it was the "
+            f"out-of-memory killer; if it recurs, {leave_out()}; then start snakemake again",
+            **_of_node(end),
+        ),
+    )
+
+
+def lost_srun(case: Case) -> Failure | None:
+    """Return the failure of a run whose srun was ended by a signal that the job did not send."""
+    ended = case.raw.ended
+    if ended is None or ended.srun_signal is None:
+        return None
+    return _of_supervision(
+        case,
+        Failure(
+            verdict="srun was killed",
+            why=f"the run's srun on {ended.host} was ended by {ended.srun_signal}; its job step was then ended",
+            next=_advice(ended.srun_signal, ended.host)[1],
+            node=ended.host,
+            at_s=ended.found_at_s,
+        ),
+    )
+
+
+def _of_supervision(case: Case, failure: Failure) -> Failure | None:
+    """Return this failure, unless a rank failed by itself before."""
+    before = case.own[0].ended_at_s if case.own else math.inf
+    return None if failure.at_s is not None and before < failure.at_s else failure
 
 
 # Ranks that died, left or failed by themselves
@@ -456,7 +538,10 @@ ROWS: tuple[Row, ...] = (
     root_printed,
     # The scheduler.
     ended_by_scheduler,
-    hung,  # the ladder ended it on purpose
+    silent_agent,  # the ladder ended these on purpose
+    lost_daemon,
+    lost_srun,
+    hung,
     # Ranks that died or left, before the time limit that the others then reached.
     killed_first,
     left_early,

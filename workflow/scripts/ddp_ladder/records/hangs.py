@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.records.case import LIBRARY, Case
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.records.raw_models import AgentStall, RankStall
@@ -132,6 +133,9 @@ def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
 def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
     """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
     ranks = stalled(reports)
+    silent_s = min(rank.stall.silent_s for rank in ranks)
+    if cut := [report for report in reports if report.head_unreached]:
+        return _cut_off(reports, cut, silent_s)
     causes = lagging(ranks)
     named = [in_short([rank.text for rank in causes or ranks], NAMED, "; ")]
     waiting = [rank for rank in ranks if rank not in causes and rank.waits]
@@ -140,7 +144,6 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
         named.append(f"rank {others} waited {doing(waiting[0].stack)}")
     if causes and not causes[0].ended:
         named += [rank.text for rank in ranks if rank.ended][:NAMED]
-    silent_s = min(rank.stall.silent_s for rank in ranks)
     verdict, next_step = _verdict(ranks, causes, stacks)
     return Failure(
         verdict=verdict,
@@ -150,6 +153,24 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
         node=causes[0].host if causes else None,
         at_s=reports[0].found_at_s - silent_s,
         evidence=tuple(line for rank in (*causes[:NAMED], *waiting[:1]) for line in rank.evidence),
+    )
+
+
+def _cut_off(reports: Sequence[AgentStall], cut: Sequence[AgentStall], silent_s: float) -> Failure:
+    """Return the failure of a run of which some nodes do not reach the first one, where the ranks met."""
+    hosts = {report.node_rank: report.host for report in reports}
+    nodes = sorted({report.node_rank for report in cut})
+    head = f"node 0{f' ({hosts[0]})' if 0 in hosts else ''}"
+    which = in_short([f"node {rank} ({hosts[rank]})" for rank in nodes], NAMED)
+    is_of_head = len(nodes) > 1 and len(nodes) == len(hosts.keys() - {0})
+    return Failure(
+        verdict="nodes are cut off from each other",
+        why=f"no connection from {which} to {head} ({cut[0].head_unreached}), where the ranks had met; no rank made "
+        f"progress for {duration(silent_s)}",
+        next="look at the links and the switch ports of these nodes (ip -s link), and at the network that "
+        f"network.interface in cluster.yaml names; if a node is broken, {leave_out()}; then start snakemake again",
+        node=hosts.get(0) if is_of_head else hosts[nodes[0]],
+        at_s=cut[0].found_at_s - silent_s,
     )
 
 

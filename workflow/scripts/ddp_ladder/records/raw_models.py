@@ -31,7 +31,7 @@ Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
 not clear."""
 EndedBy = Literal["script", "max_steps", "max_seconds", "exception"]
-Outcome = Literal["finished", "time limit", "hang", "not written"]
+Outcome = Literal["finished", "time limit", "hang", "silent agent", "srun ended", "not written"]
 
 
 class Repository(Model):
@@ -92,13 +92,25 @@ def read_run_file(directory: RunDirectory) -> RunFile:
     return run
 
 
+class SilentAgent(Model):
+    """An agent that had not ended and gave no sign of life for long."""
+
+    node_rank: Count
+    local_rank: Count | None
+    silent_s: Duration
+    has_begun: bool = Field(description="False: it never gave a sign.")
+
+
 class RunEnd(RawFile):
     """End record of one run (ended.json), written by its job."""
 
-    host: Name = Field(description="The host whose clock it is.")
+    host: Name = Field(description="The host whose clock it is, on which srun ran.")
     started_at_s: float
     ended_at_s: float
     outcome: Outcome
+    found_at_s: float | None = Field(None, description="When the job ended a run of silent agents, or missed its srun.")
+    silent: Several[SilentAgent] = Field((), description="Of the outcome 'silent agent'.")
+    srun_signal: str | None = Field(None, description="What ended srun, for the outcome 'srun ended'.")
 
     @property
     def wall_s(self) -> float:
@@ -155,6 +167,7 @@ class AgentEnd(RawFile):
     cpus: Several[int]
     gpus: Several[Gpu] = Field((), description="Empty without nvidia-smi.")
     error: Name | None = Field(None, description="Why its processes could not be started.")
+    orphaned: bool = Field(False, description="Its parent had died: under Slurm the step daemon of its node.")
     log: AgentLog | None = None
     monitor: MonitorEnd | None = Field(None, description="Null if this agent did not sample its node.")
 
@@ -354,6 +367,9 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
+    head_unreached: str | None = Field(
+        None, description="Why the rendezvous endpoint could not be connected to from another node; null: it could."
+    )
     bounds: Hang
     ranks: Several[RankStall]
 

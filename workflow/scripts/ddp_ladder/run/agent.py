@@ -86,7 +86,8 @@ def run_node(task: NodeTask) -> int:
     Raises NotWritten if its log or its end record cannot be written.
     """
     raise_open_files()
-    die_with_parent(signal.SIGTERM)
+    parent = os.getppid()
+    die_with_parent(signal.SIGTERM, parent)
     adopt_orphans()  # so that processes that the script leaves behind are ended too
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
     for signum in ENDING:
@@ -129,7 +130,8 @@ def run_node(task: NodeTask) -> int:
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()
-    _write_end(task, starts, launched_at_s, code, failed, error, kept, sampled)
+    orphaned = os.getppid() != parent
+    _write_end(task, starts, launched_at_s, code, failed, error, kept, sampled, orphaned)
     return code if code >= 0 else 128 - code
 
 
@@ -314,6 +316,7 @@ def _write_end(
     error: str | None,
     log: AgentLog,
     sampled: MonitorEnd | None,
+    orphaned: bool,
 ) -> None:
     end = AgentEnd(
         schema_version=1,
@@ -332,6 +335,7 @@ def _write_end(
         cpus=tuple(_cpus()),
         gpus=_gpus(),
         error=error,
+        orphaned=orphaned,
         log=log,
         monitor=sampled,
     )

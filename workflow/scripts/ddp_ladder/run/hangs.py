@@ -37,6 +37,7 @@ import psutil
 
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
+from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
@@ -56,6 +57,7 @@ BEATS_S = 2.5  # two beats of a heart, and some more
 CLOCK_S = 0.001  # a difference of times that is none
 JOIN_S = 20.0  # for a look that is under way when the agent ends
 JOB_INTERVAL_S = 1.0  # between two looks at the reports
+REACH_S = 3.0  # for a connection between two nodes
 
 
 class HangWatch:
@@ -170,11 +172,23 @@ class HangWatch:
             node=node_name(),
             host=socket.gethostname(),
             found_at_s=time.time(),
+            head_unreached=unreached(self._run.rendezvous) if self._agent.node_rank else None,
             bounds=self._bounds,
             ranks=tuple(_stall(one, states[rank]) for rank, one in seen.items()),
         )
         write_json(self._report, stall.model_dump())
         self.reports = True
+
+
+def unreached(endpoint: Rendezvous) -> str | None:
+    """Return why nothing answers at the rendezvous endpoint within REACH_S; None if its node does."""
+    try:
+        socket.create_connection((endpoint.host, endpoint.port), REACH_S).close()
+    except ConnectionRefusedError:
+        return None  # its node answers; the script may meet at another port
+    except OSError as error:
+        return f"{endpoint.host}, port {endpoint.port}: {error.strerror or error}"
+    return None
 
 
 def read_heartbeat(path: Path) -> Heartbeat:
@@ -218,6 +232,7 @@ class Stalls:
         self._directory, self._agents = directory, agents
         self._next_s = 0.0
         self._stuck_since_s: float | None = None
+        self.reports: dict[Agent, AgentStall] = {}
 
     def is_hang(self) -> bool:
         """Return True if no agent that has not ended has a rank that goes on, and a rank is stuck."""
@@ -228,7 +243,7 @@ class Stalls:
         if not any(self._directory.nodes.glob("hang-*.json")):
             self._stuck_since_s = None
             return False
-        reports = read_stalls(self._directory, self._agents)
+        reports = self.reports = read_stalls(self._directory, self._agents)
         if not any(rank.stuck for report in reports.values() for rank in report.ranks):
             return False
         others = (agent for agent in self._agents if agent not in reports)

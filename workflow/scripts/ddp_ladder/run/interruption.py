@@ -13,7 +13,20 @@ from queue import SimpleQueue
 from ddp_ladder.common.command import leave_lost_terminal
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 
-Starter = Callable[[], "subprocess.Popen[bytes]"]
+
+class Launcher(subprocess.Popen[bytes]):
+    """A process that starts agents, or is one, and ends after them."""
+
+    def have_ended(self, within_s: float) -> bool:
+        """Return True as soon as it and its agents have ended, False after ``within_s``."""
+        try:
+            self.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+Starter = Callable[[], Launcher]
 """Starts an agent."""
 
 
@@ -64,7 +77,7 @@ def running(starters: Sequence[Starter], end_s: float) -> Iterator[SimpleQueue[i
 
     end_s: time to end after SIGTERM.
     """
-    agents: list[subprocess.Popen[bytes]] = []
+    agents: list[Launcher] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
         for start in starters:
@@ -77,14 +90,15 @@ def running(starters: Sequence[Starter], end_s: float) -> Iterator[SimpleQueue[i
         _end_agents(agents, end_s)
 
 
-def _end_agents(agents: Sequence[subprocess.Popen[bytes]], within_s: float) -> None:
-    """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``."""
+def _end_agents(agents: Sequence[Launcher], within_s: float) -> None:
+    """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``.
+
+    Agents may also be left of a launcher that failed.
+    """
     deadline_s = time.monotonic() + within_s  # it includes Slurm's time to pass the signal on
-    for agent in agents:
-        if agent.poll() is None:
-            agent.terminate()
-    for agent in agents:
-        try:
-            agent.wait(max(0.1, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
+    bad = [agent for agent in agents if agent.poll() != 0]
+    for agent in bad:
+        agent.terminate()
+    for agent in bad:
+        if not agent.have_ended(max(0.1, deadline_s - time.monotonic())):
             agent.kill()

@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
+from typing import Any
 from uuid import uuid4
 
 from ddp_ladder.common.files import (
     NotWritten,
     RunDirectory,
-    agents_of,
     make_directory,
     read_json,
     write_json,
     writing,
 )
-from ddp_ladder.common.formats import duration
+from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.gates.repeats import in_words, next_repeat
 from ddp_ladder.job_script.script import write_job_script
@@ -35,16 +35,19 @@ from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.raw_models import Job, Outcome, Repository, RunEnd
+from ddp_ladder.records.failures import in_words as silence_in_words
+from ddp_ladder.records.hangs import failure_of as hang_failure
+from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
+from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
+from ddp_ladder.run.signs import SILENT_AFTER_S, Signs
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.allocation import time_left_s
@@ -56,10 +59,10 @@ LONGER = 1.1  # than the longest repeat so far: what a run that is started must 
 PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
 PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
-# Before Slurm ends the job, it has to end its agents, which may take all of END_S, join the logs and write the records,
-# which takes long on a slow file system.
+# Before Slurm ends the job, it has to end its agents, which may take all of END_S and KILLED_S, join the logs and write
+# the records, which takes long on a slow file system.
 WRITING_S = 20
-MARGIN_S = END_S + WRITING_S
+MARGIN_S = END_S + KILLED_S + WRITING_S
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
     context.console.started(spec)
     started_at_s = time.time()
     try:
-        outcome = _supervise(context, directory, spec, expected_steps(spec, records))
+        outcome = _supervise(context, directory, spec, run, expected_steps(spec, records))
     except NoRendezvous as error:
         record = not_run(spec, str(error), error.next_step)
         context.console.ended(record)
@@ -311,7 +314,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
         host=socket.gethostname(),
         started_at_s=started_at_s,
         ended_at_s=time.time(),
-        outcome=outcome,
+        **outcome,
     )
     write_json(directory.ended, end.model_dump())
     try:
@@ -345,27 +348,53 @@ def _goes_on(directory: RunDirectory) -> bool:
     return False
 
 
-def _supervise(context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Outcome:
-    """Run the agents to their end; return ended.json's outcome.
+def _supervise(
+    context: Context, directory: RunDirectory, spec: RunSpec, run: RunFile, expected: int | None
+) -> Mapping[str, Any]:
+    """Run the agents to their end; return the outcome as ended.json has it. Why a run is ended is told before its end.
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
     """
-    stalls = Stalls(directory, agents_of(spec.nodes, context.nodes.agents_per_node(spec)))
+    stalls, signs = Stalls(directory, run.all_agents), Signs(directory, run.all_agents)
     starters = context.nodes.starters(directory, spec)
     with running(starters, context.end_s) as exits:
         for _ in starters:
             while True:
                 if context.left_s <= 0:
-                    return "time limit"
+                    return {"outcome": "time limit"}
                 try:
                     code = exits.get(timeout=TICK_S)
                     break
                 except Empty:
                     if stalls.is_hang():
-                        return "hang"
+                        found = hang_failure([*stalls.reports.values()], "")
+                        context.console.ending(f"{found.verdict}: {found.why}")
+                        return {"outcome": "hang"}
+                    signs.look()
+                    if signs.silent and context.nodes.is_suspended():
+                        signs.restart()
+                    if signs.silent:
+                        context.console.ending(silence_in_words(signs.silent, run.nodes))
+                        return {"outcome": "silent agent", "found_at_s": time.time(), "silent": signs.silent}
+                    if signs.orphan or signs.is_overdue:
+                        context.console.ending(_overdue(signs))
+                        return {"outcome": "finished"}
                     context.console.follow(directory.progress, expected, context.left_s)
             if code == os.EX_CANTCREAT:
-                return "not written"
+                return {"outcome": "not written"}
+            if code < 0 and isinstance(context.nodes, Allocation):
+                ended_by = {"found_at_s": time.time(), "srun_signal": signal_of(code)}
+                context.console.ending(f"its srun was ended by {ended_by['srun_signal']}")
+                return {"outcome": "srun ended", **ended_by}
             if code != 0:
                 break  # the others would wait for the lost node until they time out
-    return "finished"
+    return {"outcome": "finished"}
+
+
+def _overdue(signs: Signs) -> str:
+    """Return why a job step is ended whose agents have ended, or will not go on."""
+    if signs.orphan:
+        agent, end = signs.orphan
+        return f"the slurmstepd of {agent} ({end.host}) has died"
+    some = "one of its agents has failed" if any(end.failed for end in signs.ends.values()) else "all agents have ended"
+    return f"{some}, and srun has not ended for {duration(SILENT_AFTER_S)}: srun, or a slurmstepd, is stopped"

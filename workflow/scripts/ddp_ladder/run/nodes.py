@@ -26,7 +26,7 @@ from ddp_ladder.node.launch import Places, Rendezvous
 from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Job, RunFile
-from ddp_ladder.run.interruption import Starter
+from ddp_ladder.run.interruption import Launcher, Starter
 from ddp_ladder.slurm.jobs import AGAIN
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
@@ -43,6 +43,8 @@ AGENT = SCRIPTS / "agent.py"
 RENDEZVOUS = SCRIPTS / "rendezvous.py"
 ANSWER_S = 120.0  # for a job step and the start of a Python on a busy file system
 ENDING_ANSWER_S = 5.0  # while a job ends its runs; without an answer by then it goes on
+KILLED_S = 10.0  # for Slurm to end the tasks of a job step on all nodes after SIGKILL
+LOOK_S = 1.0
 
 
 class NoRendezvous(Exception):
@@ -72,6 +74,10 @@ class ThisMachine:
         """Return 1, or the number of GPUs per node."""
         return 1
 
+    def is_suspended(self) -> bool:
+        """Return True if Slurm has suspended the job, with its agents."""
+        return False
+
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         """Return an address of the first node that every node of the run reaches, and a port that is free there.
 
@@ -97,12 +103,12 @@ def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
     return [sys.executable, str(program), "--run", str(directory.path)]
 
 
-def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> subprocess.Popen[bytes]:
+def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> Launcher:
     env, job = dict(os.environ), os.getpid()
     if spec.device == "cuda" and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
-    return subprocess.Popen(
+    return Launcher(
         [*_agent_command(directory, program), "--node-rank", str(node_rank)],
         env=env,
         stdin=subprocess.DEVNULL,
@@ -146,6 +152,12 @@ class Allocation:
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
+
+    def is_suspended(self) -> bool:
+        try:
+            return ["SUSPENDED"] in squeue("T", f"--jobs={self.job_id}", within_s=ENDING_ANSWER_S)
+        except SlurmError:
+            return False
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         wanted = json.dumps(spec.interface)
@@ -210,15 +222,18 @@ class Allocation:
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
 
-        def start() -> subprocess.Popen[bytes]:
+        def start() -> Launcher:
             argv_of_agents = [*argv, *_agent_command(directory, program)]
             return JobStep(self.job_id, name, argv_of_agents, env, directory.launcher_log)
 
         return [start]
 
 
-class JobStep(subprocess.Popen[bytes]):
-    """An srun. ``terminate`` ends its tasks in order; SIGTERM to srun itself would kill them at once."""
+class JobStep(Launcher):
+    """An srun. ``terminate`` ends its tasks in order; SIGTERM to srun itself would kill them at once.
+
+    Its tasks go on if srun is killed, and srun waits for ever for a step daemon that is stopped or died.
+    """
 
     def __init__(self, job_id: str, name: str, argv: list[str], env: Mapping[str, str], log: Path) -> None:
         """Raises NotWritten if the log, of srun's own messages, cannot be opened."""
@@ -239,21 +254,46 @@ class JobStep(subprocess.Popen[bytes]):
 
     def terminate(self) -> None:
         """Send SIGTERM to the job step's tasks; to srun if there is no such job step, and so nothing to lose."""
-        try:
-            steps = squeue("ij", "--steps", f"--jobs={self._job_id}", within_s=ENDING_ANSWER_S)
-        except SlurmError:
-            steps = []
-        ids = [step for step, name in steps if name == self._name]
+        if not self._cancel("TERM"):
+            super().terminate()
+
+    def have_ended(self, within_s: float) -> bool:
+        until_s = time.monotonic() + within_s
+        if not super().have_ended(within_s):
+            return False
+        # The job step of an srun that ended well has ended; without an answer of Slurm it is not waited for.
+        while self.returncode != 0 and self._ids():
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    def kill(self) -> None:
+        """Send SIGKILL to its tasks and wait until Slurm shows them no more, for KILLED_S at most; then end srun."""
+        until_s = time.monotonic() + KILLED_S
+        while self._cancel("KILL") and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
+        super().terminate()  # after SIGKILL, tasks that Slurm has not ended would go on
+        if not super().have_ended(KILLED_S):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # it is stopped, perhaps with its own child
+
+    def _cancel(self, signame: str) -> bool:
+        """Send a signal to the job step's tasks; return False if Slurm shows no such job step, or does not answer."""
+        ids = self._ids()
         if ids:
             # Its exit code is ignored: it may be 1 although the signal has arrived.
             with contextlib.suppress(SlurmError):
-                run_command(["scancel", "--signal=TERM", *ids], ENDING_ANSWER_S)
-        else:
-            super().terminate()
+                run_command(["scancel", f"--signal={signame}", *ids], ENDING_ANSWER_S)
+        return bool(ids)
 
-    def kill(self) -> None:
-        """Send SIGTERM to srun: after SIGKILL its tasks would go on."""
-        super().terminate()
+    def _ids(self) -> list[str]:
+        """Return the id of the job step; none if Slurm does not show it, or does not answer."""
+        try:
+            steps = squeue("ij", "--steps", f"--jobs={self._job_id}", within_s=ENDING_ANSWER_S)
+        except SlurmError:
+            return []
+        return [step for step, name in steps if name == self._name]
 
 
 Nodes = ThisMachine | Allocation

@@ -141,6 +141,11 @@ class RunConsole(Console):
             self._next_line_s = now_s + max(LINE_EVERY_S, LINE_EVERY_FRACTION * (now_s - self._started_s))
             self.say(f"{self._label}: {text}")
 
+    def ending(self, why: str) -> None:
+        """Say why the run is ended, before its processes are."""
+        self.status("")
+        self.say(f"{self._label}: {why}; the run is being ended")
+
     def ended(self, record: Record) -> None:
         self.status("")
         self.say(f"{self._label}: {outcome(record)}")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.files import read_json, touched_s, write_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.process import ProcessId
 
@@ -105,6 +105,11 @@ class Lock:
         return max(self.files, key=_number, default=None)
 
     @property
+    def touched_s(self) -> float:
+        """When it was last touched (unix time); 0 if there is none."""
+        return 0.0 if self.newest is None else _touched_s(self.newest)
+
+    @property
     def files(self) -> list[Path]:
         """The files of this lock: the one that counts, and older ones."""
         form = re.compile(rf"{re.escape(self.name)}\.lock\d+")
@@ -187,8 +192,7 @@ def _beats(path: Path) -> bool:
 def _touched_s(path: Path) -> float:
     """Return when a lock was last touched (unix time); 0 if it is gone."""
     try:
-        with path.open("rb") as file:  # opening makes a network file system look for a new version
-            return os.fstat(file.fileno()).st_mtime
+        return touched_s(path)
     except OSError:
         return 0.0
 

@@ -1,0 +1,140 @@
+"""The agents' signs of life as the job sees them, with a clock that says what the test wants."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import Agent, RunDirectory, write_json
+from ddp_ladder.run import signs
+from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, Signs, sign_of_life
+
+FIRST, SECOND = Agent(0), Agent(1)
+
+
+class Desk:
+    """Two agents, and the job that looks at their files."""
+
+    signs: Signs
+
+    def __init__(self, path: Path) -> None:
+        self.now_s, self.touches = 1000.0, 0
+        self.directory = RunDirectory(path)
+        self.directory.nodes.mkdir()
+
+    def touch(self, *agents: Agent) -> None:
+        self.touches += 1
+        for agent in agents:
+            self.directory.sign(agent).touch()
+            os.utime(self.directory.sign(agent), (self.touches, self.touches))
+
+    def later(self, seconds: float, *touching: Agent) -> list[int]:
+        """Look every few seconds, with these agents alive; return the nodes of those that are silent then."""
+        for _ in range(int(seconds / LOOK_S)):
+            self.now_s += LOOK_S
+            self.touch(*touching)
+            self.signs.look()
+        return [one.node_rank for one in self.signs.silent]
+
+    def end(self, agent: Agent, **values: Any) -> None:
+        self.directory.sign(agent).unlink(missing_ok=True)
+        end = {
+            "schema_version": 1,
+            "spec_hash": "0" * 64,
+            "job": {"id": "1", "attempt": 1, "run_id": "1"},
+            "node_rank": agent.node_rank,
+            "local_rank": None,
+            "node": "node7",
+            "host": "node7",
+            "launched_at_s": 1.0,
+            "ended_at_s": 2.0,
+            "exit_code": 0,
+            "signal": None,
+            "argv": [],
+            "cpus": [],
+        }
+        write_json(self.directory.agent_end(agent), {**end, **values})
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    desk = Desk(tmp_path)
+    monkeypatch.setattr(signs, "time", SimpleNamespace(monotonic=lambda: desk.now_s))
+    desk.signs = Signs(desk.directory, (FIRST, SECOND))
+    return desk
+
+
+def test_an_agent_whose_file_does_not_change_is_silent_and_no_other(desk: Desk) -> None:
+    assert desk.later(1000, FIRST, SECOND) == []
+    assert desk.later(SILENT_AFTER_S - LOOK_S, FIRST) == []
+    assert desk.later(LOOK_S, FIRST) == [1]
+    (silent,) = desk.signs.silent
+    assert (silent.silent_s, silent.has_begun) == (SILENT_AFTER_S, True)
+    assert desk.later(LOOK_S, FIRST, SECOND) == []
+
+
+def test_a_look_that_comes_late_counts_from_anew(desk: Desk) -> None:
+    """The job was suspended with its agents, or the file system did not answer."""
+    desk.later(LOOK_S, FIRST, SECOND)
+    desk.now_s += 3600
+    assert desk.later(SILENT_AFTER_S, FIRST) == []
+    assert desk.later(LOOK_S, FIRST) == [1]
+
+
+def test_a_job_that_cannot_look_itself_blames_no_agent(desk: Desk) -> None:
+    desk.later(SILENT_AFTER_S - LOOK_S, FIRST, SECOND)
+    shutil.rmtree(desk.directory.nodes)
+    desk.directory.nodes.write_text("in the way")
+    assert desk.later(600) == []
+
+
+def test_an_agent_that_ended_is_not_silent_also_if_it_left_its_file_or_its_record_is_seen_late(desk: Desk) -> None:
+    desk.later(LOOK_S, FIRST, SECOND)
+    desk.end(FIRST)
+    desk.directory.sign(SECOND).unlink()
+    assert desk.later(600) == []
+    desk.end(SECOND)
+    desk.touch(FIRST)
+    assert desk.later(600) == []
+
+
+def test_an_agent_that_does_not_begin_has_more_time(desk: Desk) -> None:
+    assert desk.later(FIRST_AFTER_S - LOOK_S, FIRST) == []
+    assert desk.later(LOOK_S, FIRST) == [1]
+    assert not desk.signs.silent[0].has_begun
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_srun_is_overdue_after_all_agents_have_ended_or_one_has_failed(desk: Desk, failed: bool) -> None:
+    desk.later(LOOK_S, FIRST, SECOND)
+    desk.end(FIRST, exit_code=1 if failed else 0)
+    desk.later(SILENT_AFTER_S, SECOND)
+    assert not desk.signs.is_overdue
+    desk.later(LOOK_S, SECOND)
+    assert desk.signs.is_overdue == failed
+    desk.end(SECOND)
+    desk.later(SILENT_AFTER_S + LOOK_S)
+    assert desk.signs.is_overdue
+
+
+def test_an_agent_whose_parent_died_is_named_at_once(desk: Desk) -> None:
+    desk.later(LOOK_S, FIRST, SECOND)
+    desk.end(SECOND, exit_code=-15, signal="SIGTERM", orphaned=True)
+    desk.later(LOOK_S, FIRST)
+    assert desk.signs.orphan
+    assert desk.signs.orphan[0] == SECOND
+
+
+def test_an_agent_touches_its_file_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "BEAT_S", 0.05)
+    file = tmp_path / "node0.alive"
+    with sign_of_life(file):
+        times = set()
+        while len(times) < 3:
+            if file.exists():
+                times.add(file.stat().st_mtime_ns)
+    assert not file.exists()
