@@ -170,12 +170,16 @@ class Cluster:
         return {job: self.states.get(job, JobState(GONE)) for job in jobs}
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 class Desk:
     """A watch over job 7, with everything around it."""
 
-    def __init__(self, log: Path) -> None:
-        self.cluster = Cluster()
-        self.stream = io.StringIO()
+    def __init__(self, log: Path, stream: io.StringIO) -> None:
+        self.cluster, self.stream = Cluster(), stream
         self.watch = JobWatch(self.cluster.ask, Console(self.stream), lambda: self.cluster.now_s)
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
@@ -196,7 +200,7 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "7.log")
+    return Desk(tmp_path / "7.log", io.StringIO())
 
 
 def test_a_good_job_from_end_to_end(desk: Desk) -> None:
@@ -272,6 +276,26 @@ def test_the_jobs_own_lines_are_passed_on_whole_and_once(desk: Desk) -> None:
     assert desk.text.count("stage2 1x4 [1/1] default/weak/r1: started\n") == 1
     assert "Building" not in desk.text
     assert "stage3" not in desk.text
+
+
+def test_on_a_terminal_the_progress_of_a_run_is_in_the_status_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    desk = Desk(tmp_path / "7.log", Terminal())
+    desk.later(0, RUNNING)
+    run = "stage2 1x4 [1/1] default/weak/r1"
+    for line in ("started", "starting, at most 9 min left", "step 20 of 400, 12 samples/s, 2 min left", "12 samples/s"):
+        with desk.log.open("a") as file:
+            file.write(f"{run}: {line}\n")
+        desk.later(10)
+        last = desk.text.rpartition("\r\x1b[K")[2]
+        assert last == f"1x4 runs {desk.cluster.now_s:.0f} s" + (
+            f" [1/1] default/weak/r1: {line}" if "left" in line else ""
+        )
+    assert f"{run}: started\n" in desk.text
+    assert f"{run}: 12 samples/s\n" in desk.text
+    assert f"{run}: st" not in desk.text.replace(f"{run}: started", "")
 
 
 def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> None:

@@ -28,7 +28,7 @@ from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_pat
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console
+from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console, progress_in
 from ddp_ladder.slurm.jobs import (
     AGAIN,
     ENDED_WELL,
@@ -239,6 +239,7 @@ class WatchedJob:
     gone_since_s: float | None = None
     is_reported_alive: bool = False
     is_finished: bool = False  # its last words are in the log
+    progress: str | None = None  # of the run that goes on, for the status line
     read_bytes: int = 0
     touch_s: float = 0.0  # of its lock, as last seen
     looked_s: float = 0.0
@@ -444,13 +445,15 @@ class JobWatch:
     def _print_lines(self, job: WatchedJob) -> None:
         for line in job.new_lines():
             job.is_finished = job.is_finished or line.endswith((LAST_WORDS, LAST_WORDS_OF_PREFLIGHT))
-            self._console.say(line)
+            job.progress = progress_in(line) if self._console.is_terminal else None
+            if job.progress is None:
+                self._console.say(line)
 
     def _status(self, job: WatchedJob) -> str:
         if job.started_s is None:
             waited = duration(self._clock() - job.submitted_s)
             return f"{job.scale} waits {waited}" + (f" ({job.state.reason})" if job.state.reason else "")
-        return f"{job.scale} runs {duration(self._clock() - job.started_s)}"
+        return f"{job.scale} runs {duration(self._clock() - job.started_s)} {job.progress or ''}".rstrip()
 
 
 def _waiting(job: WatchedJob) -> str:

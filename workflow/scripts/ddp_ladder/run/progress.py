@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import time
@@ -71,12 +72,22 @@ def state(progress: Progress | None, expected: int | None, left_at_most_s: float
     return f"step {progress.step:,} of {expected:,}, {rate}{at_most}"
 
 
+def progress_in(line: str) -> str | None:
+    """Return the run and its state from a line that follow has printed in a pipe; None for any other line."""
+    form = re.fullmatch(r"\S+ \S+ (\[\d+/\d+\] \S+: (?:starting|step [0-9]).*)", line)
+    return form and form[1]
+
+
 class Console:
     """Lines of text and, on a terminal, a status line below them. Characters that the encoding lacks are replaced."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
         self._status = ""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._stream.isatty()
 
     def say(self, text: str) -> None:
         """Print a line above the status line."""
@@ -85,7 +96,7 @@ class Console:
 
     def status(self, text: str) -> None:
         """Show the status line; nothing in a pipe. An empty text ends it."""
-        if self._stream.isatty() and (text or self._status):
+        if self.is_terminal and (text or self._status):
             self._status = printable(text)[: shutil.get_terminal_size().columns - 1]
             self._write(f"\r\x1b[K{self._status}")
 
@@ -106,7 +117,7 @@ class RunConsole(Console):
         self._index = 0
         self._label = ""
         self._started_s = self._next_line_s = 0.0
-        self._has_steps = False
+        self._shown_step: int | None = None  # 0: before the first one
 
     def expect(self, runs: int) -> None:
         """Count so many further runs."""
@@ -120,9 +131,9 @@ class RunConsole(Console):
     def started(self, spec: RunSpec) -> None:
         self._label = self._begin(spec)
         self._started_s = time.monotonic()
-        self._has_steps = False
+        self._shown_step = None
         self._next_line_s = self._started_s + LINE_EVERY_S
-        if self._stream.isatty():
+        if self.is_terminal:
             self.status(f"{self._label} starting")
         else:
             self.say(f"{self._label}: started")
@@ -132,11 +143,12 @@ class RunConsole(Console):
         progress = None
         with contextlib.suppress(OSError, ValueError):  # a run does not fail because it cannot be shown
             progress = read_progress(path)
-        text = state(progress, expected, left_at_most_s)
-        if self._stream.isatty():
+        text, step = state(progress, expected, left_at_most_s), progress.step if progress else 0
+        if self.is_terminal:
             self.status(f"{self._label} {text}")
-        elif time.monotonic() >= self._next_line_s or (progress is not None and not self._has_steps):
-            self._has_steps = progress is not None  # the first steps are shown at once: a run may end in 10 s
+        # The first steps are shown at once: a run may end in 10 s.
+        elif step != self._shown_step and (time.monotonic() >= self._next_line_s or (step and not self._shown_step)):
+            self._shown_step = step
             now_s = time.monotonic()
             self._next_line_s = now_s + max(LINE_EVERY_S, LINE_EVERY_FRACTION * (now_s - self._started_s))
             self.say(f"{self._label}: {text}")
