@@ -11,7 +11,7 @@ from project_copy import NO_TORCH, ONE_STAGE, Checkout
 RUNS = ["default/weak/1x1/r1", "plain/weak/1x1/r1", "default/weak/1x1/r2"]
 # How a plain baseline fails or hangs: as scripts that wait for a peer, who does not come without a launcher.
 SCRIPTS = {
-    "rank 0: KeyError: 'RANK'": "import os\nrank = int(os.environ['RANK'])\n",
+    "the script needs a launcher": "import os\nrank = int(os.environ['RANK'])\n",
     "no first step": "import os, threading\nif 'RANK' not in os.environ: threading.Event().wait()\n",
 }
 

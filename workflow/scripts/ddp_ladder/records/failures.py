@@ -67,6 +67,24 @@ def _agent(end: AgentEnd) -> Agent:
 # Ended on purpose, or not set up
 
 
+_NOT_SET = re.compile(
+    r"environment variable \w+ expected, but not set|KeyError: '(?:\w+_)?(?:RANK|WORLD_SIZE|ADDR|PORT)'"
+)
+
+
+def without_launcher(case: Case) -> Failure | None:
+    """Return the failure of a plain baseline whose script asks for what a launcher sets."""
+    end = next((end for end in case.own if case.raw.spec.is_plain and _NOT_SET.search(end.exception or "")), None)
+    if end is None:
+        return None
+    return Failure(
+        verdict="the script needs a launcher",
+        why=f"the script needs a launcher ({end.exception}), so there is no baseline without DDP",
+        next="nothing has to be done; `plain_baseline: false` below measure in config.yaml leaves it out",
+        **_of_rank(end),
+    )
+
+
 def time_limit(case: Case) -> Failure | None:
     """Return the failure of a run that the end of its job cut short."""
     if case.outcome != "time limit":
@@ -531,6 +549,7 @@ Row = Callable[[Case], Failure | None]
 
 ROWS: tuple[Row, ...] = (
     # Named causes.
+    without_launcher,
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
     no_gpu,
     port_taken,
