@@ -60,9 +60,7 @@ def assert_ended_in_order(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize(("signum", "told"), [(signal.SIGTERM, "a signal"), (signal.SIGINT, "Ctrl-C")])
-def test_a_signal_ends_the_climb_and_the_next_start_goes_on(
-    checkout: Checkout, signum: signal.Signals, told: str
-) -> None:
+def test_after_a_signal_the_next_start_goes_on(checkout: Checkout, signum: signal.Signals, told: str) -> None:
     """SIGTERM to Snakemake alone, and SIGINT, as from a terminal, to the whole process group."""
     configure(checkout)
     with climbing(checkout) as process:
