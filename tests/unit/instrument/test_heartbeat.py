@@ -82,6 +82,20 @@ def test_the_median_is_of_the_last_steps_without_the_first() -> None:
     assert signs(clock, NOTHING, False).step_s == 1.0
 
 
+def test_the_last_throughput_stays_when_a_rank_ends(tmp_path: Path) -> None:
+    clock = StepClock()
+    clock.table.add(4, 0, 0.1, 0.0)
+    heart = progress.Heartbeat(tmp_path, clock, lambda: signs(clock, NOTHING, False), lambda: 2)
+    heart.start()
+    heart._beat()
+    clock.table.add(4, 0, 0.1, 0.0)
+    heart._beat()
+    shown = json.loads((tmp_path / "progress.json").read_text())
+    heart.stop()
+    assert shown["samples_per_s"] > 0
+    assert json.loads((tmp_path / "progress.json").read_text()) == shown
+
+
 SCRIPT = """
 import ctypes, os, sys, _thread, threading
 def wait():

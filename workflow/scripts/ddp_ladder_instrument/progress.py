@@ -152,7 +152,8 @@ class Heartbeat:
         """Write the signs and the progress. Raises OSError."""
         with self._writing:
             self._write(self._look())
-            if self._progress is not None and self._clock.table.count:
+            has_ended = not self._stop.locked()  # without a further step the last throughput stays
+            if self._progress is not None and self._clock.table.count > (self._shown[0] if has_ended else 0):
                 self._show(self._progress)
 
     def _show(self, path: Path) -> None:
