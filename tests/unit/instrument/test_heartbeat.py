@@ -82,7 +82,8 @@ def test_the_median_is_of_the_last_steps_without_the_first() -> None:
     assert signs(clock, NOTHING, False).step_s == 1.0
 
 
-def test_the_last_throughput_stays_when_a_rank_ends(tmp_path: Path) -> None:
+def test_the_last_throughput_stays_when_a_rank_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 1000.0)
     clock = StepClock()
     clock.table.add(4, 0, 0.1, 0.0)
     heart = progress.Heartbeat(tmp_path, clock, lambda: signs(clock, NOTHING, False), lambda: 2)
