@@ -139,7 +139,7 @@ class Heartbeat:
         """Write the last signs and end the thread."""
         if self._file >= 0 and self._stop.locked():
             self._stop.release()
-            self._beat()
+            self._beat(more_than=self._shown[0])  # without a further step the last throughput stays
 
     def _beat_until(self, stop: threading.Lock) -> None:
         while not stop.acquire(timeout=INTERVAL_S):
@@ -148,12 +148,11 @@ class Heartbeat:
             except Exception:  # a full disk is tried again; a fault of ours must not show in the script's output
                 continue
 
-    def _beat(self) -> None:
-        """Write the signs and the progress. Raises OSError."""
+    def _beat(self, more_than: int = 0) -> None:
+        """Write the signs and, with more than so many steps, the progress. Raises OSError."""
         with self._writing:
             self._write(self._look())
-            has_ended = not self._stop.locked()  # without a further step the last throughput stays
-            if self._progress is not None and self._clock.table.count > (self._shown[0] if has_ended else 0):
+            if self._progress is not None and self._clock.table.count > more_than:
                 self._show(self._progress)
 
     def _show(self, path: Path) -> None:
