@@ -24,7 +24,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
 def test_loaders_that_are_slow_on_all_ranks_are_data_wait_and_no_node_is_left_out(told: Mapping[str, Told]) -> None:
     _, found = told["loaders"]
     assert found.named[0].cause == "data"  # other tests beside this one may slow the computation, too
-    assert "no rank is the cause" in found.named[0].evidence
     assert any("loader workers per rank" in change.what for change in found.changes)
     assert not any("exclude" in change.what for change in found.changes)
 
