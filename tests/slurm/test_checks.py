@@ -34,6 +34,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, str]] = {
         "--nodes=3",
         "change one of config/config.yaml: stages.stage3.scales, config/cluster.yaml: node.gres",
     ),
+    "shape": (
+        {"partition": "gpu"},
+        {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2", "1x8"], "runtime": 5}},
+        "config/cluster.yaml: node: no node is as large as described here; Slurm refuses the jobs of 1x8: "
+        "Requested node configuration is not available",
+        "node.gpus: 8, node.gres: gpu, node.cpus: 8, node.memory_mb: 8000",
+        "set node.gpus: 4, node.gres: gpu, node.cpus: 8 or less, node.memory_mb: 16000 or less",
+    ),
     "time": (
         {"partition": "debug"},
         {"stage1": {"scales": ["1x1"], "runtime": 31}},
@@ -52,7 +60,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 def configure(checkout: Checkout, slurm: dict[str, Any], stages: dict[str, Any]) -> None:
     checkout.configure(stages=stages)
-    site = {"site": "test", "slurm": slurm, "node": NODE}
+    gpus = 8 if "1x8" in str(stages) else NODE["gpus"]
+    site = {"site": "test", "slurm": slurm, "node": {**NODE, "gpus": gpus}}
     (checkout.path / "config/cluster.yaml").write_text(yaml.safe_dump(site))
 
 

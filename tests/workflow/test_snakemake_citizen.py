@@ -173,7 +173,7 @@ def value_in(page: str, name: str) -> dict[str, Any]:
 def test_every_target_is_listed_with_a_sentence(elsewhere: Path, project: Checkout) -> None:
     listed = snakemake(elsewhere, *mine(project, elsewhere), "--list")
     printed = dict(re.findall(r"(?m)^(\w+) \((.*)\)$", listed))
-    assert printed.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject"}
+    assert printed.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject", "new_site"}
     assert all(sentence.endswith(".") for sentence in printed.values())
 
 

@@ -45,7 +45,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process
-from ddp_ladder.settings.sources import WITHOUT_TRAINING, module_sources, moved, read_sources
+from ddp_ladder.settings.sources import CLUSTER, OF_NO_SITE, WITHOUT_TRAINING, module_sources, moved, read_sources
 
 failed_jobs = patch_process(workflow, is_module)
 rule_name = workflow.modifier.modify_rulename  # in a module, `use rule * from ladder as ladder_*`
@@ -150,7 +150,8 @@ try:
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
-    ladder = Ladder.of(sources.load())
+    is_new_site = not is_module and "new_site" in sys.argv[1:]  # there are no settings for it yet
+    ladder = Ladder.of((OF_NO_SITE if is_new_site else sources).load())
     report_options = ladder.report_options(sources.centre)
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))
