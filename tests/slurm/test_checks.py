@@ -86,6 +86,16 @@ def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, check
     assert jobs(cluster) == before
 
 
+def test_resources_for_slurm_that_no_job_uses_are_named(cluster: Cluster, checkout: Checkout) -> None:
+    configure(checkout, {"partition": "gpus"}, SMALL)
+    asked = ("--profile", "profiles/slurm", "--default-resources", "slurm_account=whoever", "runtime=7")
+    printed = Checkout(checkout.path, cluster).snakemake(*asked).stdout
+    assert (
+        "warning: no job uses slurm_account=whoever, runtime=7; all ask for what is in config/cluster.yaml " in printed
+    )
+    assert "(slurm.account: null, slurm.partition: gpus)" in printed
+
+
 def test_doctor_with_accounting(cluster: Cluster, checkout: Checkout) -> None:
     configure(checkout, {"partition": "gpu", "qos": "smal"}, NODES_3)
     done = Checkout(checkout.path, cluster).snakemake("doctor")

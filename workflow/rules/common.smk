@@ -44,7 +44,7 @@ from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
-from ddp_ladder.climb.snakemake import patch_execution, patch_process
+from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
 from ddp_ladder.settings.sources import CLUSTER, OF_NO_SITE, WITHOUT_TRAINING, module_sources, moved, read_sources
 
 failed_jobs = patch_process(workflow, is_module)
@@ -85,7 +85,7 @@ def climb(stage=None):
     if workflow.is_main_process:
         for announcement in announcements(ladder, stages):
             print(announcement, file=sys.stderr)
-        if workflow.dryrun:
+        if workflow.dryrun and (is_module or shows_plan(workflow)):
             print(plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
     return [ladder.gate(each) for each in stages]
 
@@ -100,6 +100,11 @@ def asked_preflight():
         return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))
     except UserError as error:
         stop(error)
+
+
+def awaited_records(stage):
+    """Return the records that a stage's gate waits for; for Snakemake's report and graphs, which run nothing, all."""
+    return ladder.awaited_records(stage) if workflow.executor_plugin else ladder.stage_records(stage)
 
 
 def force(files, after):
