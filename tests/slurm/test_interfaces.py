@@ -90,6 +90,17 @@ def test_a_wrong_name_on_one_node_names_key_node_and_the_interfaces_there(ethern
     assert "network.interface in cluster.yaml" in failure["next"]
 
 
+def test_a_name_that_the_first_node_does_not_know(ethernet: Cluster, tmp_path: Path) -> None:
+    with ethernet.hosts_line("node1", f"{ethernet.addresses['node2']} node2\n", ""):
+        failure = failed_in(ethernet, tmp_path, "auto")
+        asked = ["getent", "hosts", "node2"]
+        assert ethernet.run(asked, node="node1", check=False).stdout == ""  # as the advice says
+    assert failure["why"].startswith("node1 has no address for the name node2: ")
+    assert "`getent hosts node2`" in failure["next"]
+    assert "network.interface" not in failure["next"]
+    assert ethernet.run(asked, node="node1").stdout.split()[0] == ethernet.addresses["node2"]
+
+
 def test_an_address_of_the_first_node_that_no_other_reaches(ethernet: Cluster, tmp_path: Path) -> None:
     failure = failed_in(ethernet, tmp_path, {**MAP, "node1": "lo"})
     message = "127.0.0.1 of node1 is an address that no other node reaches"
