@@ -65,6 +65,11 @@ def test_each_node_uses_its_own_interface(met: Checkout, ethernet: Cluster, vari
     run_file = json.loads((met.results / "runs" / run / "run.json").read_text())
     assert run_file["rendezvous"]["host"] == ethernet.addresses["node1"]
     assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
+    head = {"node": "node1", "address": ethernet.addresses["node1"], "interface": INTERFACES[0]}
+    assert record["world"]["head"] == head
+    log = (met.results / "runs" / run / "train.log").read_text()
+    point = f"{head['address']}:{run_file['rendezvous']['port']}"
+    assert log.count(f"ddp-ladder: head node node1, {point} on {INTERFACES[0]}\n") == 1
 
 
 def test_the_network_environment_of_the_site_arrives_on_every_node(met: Checkout) -> None:

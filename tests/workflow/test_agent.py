@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -255,7 +256,7 @@ def test_of_a_flood_the_head_and_the_tail_are_kept(spec: RunSpec, tmp_path: Path
     assert agent.wait(TIMEOUT_S) == 0
     end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
     log = RunDirectory(tmp_path).log.read_bytes()
-    assert log.startswith(b"the first line\n")
+    assert re.match(rb"ddp-ladder: head node \S+, \S+:\d+ on \S+\nthe first line\n", log)
     assert log.endswith(b"\nthe last line\n")
     assert len(log) <= 1_000_000
     assert log.count(b"logs.max_mb_per_node is 1 in config.yaml") == 1
@@ -268,7 +269,7 @@ def test_the_head_of_the_log_survives_a_killed_agent(spec: RunSpec, tmp_path: Pa
     agent.kill()
     agent.wait()
     log = RunDirectory(tmp_path).log
-    assert log.read_bytes().startswith(b"the first line\n")
+    assert b"\nthe first line\n" in log.read_bytes()[:200]
     assert log.stat().st_size <= 1_000_000
 
 
@@ -278,7 +279,7 @@ def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Pat
     agent = start(spec.replace(launcher="srun"), tmp_path, f"ready()\n{FLOOD}")
     assert agent.wait(TIMEOUT_S) == 0
     end = json.loads(RunDirectory(tmp_path).agent_end(Agent(0)).read_text())
-    assert end["log"]["lost_bytes"] == end["log"]["bytes"] == 20_000_000
+    assert end["log"]["lost_bytes"] == end["log"]["bytes"] > 20_000_000
     lost = [remark.what for remark in assemble(RunDirectory(tmp_path)).remarks if remark.name == "log"]
     assert lost == [
         "the log is incomplete: 20.0 MB of the output of node 0 could not be written: No space left on device"
