@@ -2,6 +2,7 @@
 
     snakemake --cores all          climb all stages on this machine, write the report
     snakemake stage2 --dry-run     what would stage 2 do?
+    snakemake new_site             draft config/cluster.yaml from what Slurm says of this cluster
 
 Settings are read from config/config.yaml (the experiment; another one: --config experiment=FILE) and
 config/cluster.yaml (the site; another one: --config cluster=FILE).
@@ -14,6 +15,7 @@ min_version("9.17")
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/check.smk"
+include: "workflow/rules/new_site.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/preflight.smk"
 include: "workflow/rules/data.smk"

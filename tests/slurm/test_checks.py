@@ -33,6 +33,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], Mapping[str, Any], str, str, str]] = {
         "--nodes=3",
         "change one of config/config.yaml: stages.stage3.scales, config/cluster.yaml: node.gres",
     ),
+    "shape": (
+        {"partition": "gpu"},
+        {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x2", "1x8"], "runtime": 5}},
+        "config/cluster.yaml: node: no node is as large as described here; Slurm refuses the jobs of 1x8: "
+        "Requested node configuration is not available",
+        "node.gpus: 8, node.gres: gpu, node.cpus: 8, node.memory_mb: 8000",
+        "set node.gpus: 4, node.gres: gpu, node.cpus: 8 or less, node.memory_mb: 16000 or less",
+    ),
 }
 
 
@@ -45,7 +53,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 def configure(
     checkout: Checkout, slurm: dict[str, Any], stages: Mapping[str, Any], node: Mapping[str, Any] = NODE
 ) -> None:
-    checkout.set_up(NO_TORCH, {"site": "test", "slurm": slurm, "node": node}, stages=stages)
+    gpus = 8 if "1x8" in str(stages) else node["gpus"]
+    checkout.set_up(NO_TORCH, {"site": "test", "slurm": slurm, "node": {**node, "gpus": gpus}}, stages=stages)
 
 
 def jobs(cluster: Cluster) -> str:
@@ -67,6 +76,16 @@ def test_mistake_is_one_message_and_nothing_is_submitted(cluster: Cluster, check
     assert lines[-1].split()[0] == "next"
     assert advice in lines[-1]
     assert jobs(cluster) == before
+
+
+def test_resources_for_slurm_that_no_job_uses_are_named(cluster: Cluster, checkout: Checkout) -> None:
+    configure(checkout, {"partition": "gpus"}, ONE_STAGE)
+    asked = ("--profile", "profiles/slurm", "--default-resources", "slurm_account=whoever", "runtime=7")
+    printed = Checkout(checkout.path, cluster).snakemake(*asked).stdout
+    assert (
+        "warning: no job uses slurm_account=whoever, runtime=7; all ask for what is in config/cluster.yaml " in printed
+    )
+    assert "(slurm.account: null, slurm.partition: gpus)" in printed
 
 
 def test_doctor_without_accounting(cluster_without_accounting: Cluster, checkout: Checkout) -> None:

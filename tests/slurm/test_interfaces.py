@@ -68,6 +68,11 @@ def test_each_node_uses_its_own_interface_and_the_sites_variables(
     assert {rank["MASTER_ADDR"] for rank in seen} == {ethernet.addresses["node1"]}
     for rank in seen:
         assert SITE_ENV.items() <= rank.items()
+    head = {"node": "node1", "address": ethernet.addresses["node1"], "interface": INTERFACES[0]}
+    assert record["world"]["head"] == head
+    log = (met.results / "runs" / run / "train.log").read_text()
+    point = f"{head['address']}:{run_file['rendezvous']['port']}"
+    assert log.count(f"ddp-ladder: head node node1, {point} on {INTERFACES[0]}\n") == 1
 
 
 MISTAKES = {
@@ -89,3 +94,17 @@ def test_a_wrong_name_on_one_node_is_named_with_key_and_node(ethernet: Cluster, 
     failure = checkout.record("default/weak/6x1/r1")["failure"]
     assert (failure["verdict"], failure["why"]) == (verdict, why)
     assert "network.interface in cluster.yaml" in failure["next"]
+
+
+def test_a_name_that_the_first_node_does_not_know(ethernet: Cluster, tmp_path: Path) -> None:
+    checkout = copy_project(tmp_path)
+    prepare(checkout, MEETING, "6x1", site("auto"))
+    asked = ["getent", "hosts", "node2"]
+    with ethernet.hosts_line("node1", f"{ethernet.addresses['node2']} node2\n", ""):
+        climb(ethernet, checkout)
+        assert ethernet.run(asked, node="node1", check=False).stdout == ""  # as the advice says
+    failure = checkout.record("default/weak/6x1/r1")["failure"]
+    assert failure["why"].startswith("node1 has no address for the name node2: ")
+    assert "`getent hosts node2`" in failure["next"]
+    assert "network.interface" not in failure["next"]
+    assert ethernet.run(asked, node="node1").stdout.split()[0] == ethernet.addresses["node2"]

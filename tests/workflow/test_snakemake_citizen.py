@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -163,10 +164,81 @@ def value_in(page: str, name: str) -> dict[str, Any]:
     return value
 
 
+# Snakemake's own options, after the climb
+
+
+def of_climb(project: Checkout, user: Path, *arguments: str) -> str:
+    return snakemake(user, *mine(project, user), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "directories"),
+    [
+        (["-R", "measure_stage1"], "results/runs/default/weak/1x1/r1"),
+        (["-F"], "results/runs/default/weak/1x1/r1, results/runs/default/weak/1x2/r1"),
+        (["-f", "results/runs/default/weak/1x2/r1/record.json"], "results/runs/default/weak/1x2/r1"),
+        (["-R", "gate"], ""),
+    ],
+)
+def test_forced_runs_are_not_repeated_and_their_directories_are_named(
+    elsewhere: Path, project: Checkout, options: list[str], directories: str
+) -> None:
+    told = re.findall(
+        "repeat no finished run; to repeat them, delete (.*) and start again",
+        of_climb(project, elsewhere, "-n", *options),
+    )
+    assert told == ([directories] if directories else [])
+
+
+def test_a_dry_run_of_a_part_shows_snakemakes_list(elsewhere: Path, project: Checkout) -> None:
+    of_one_file = of_climb(project, elsewhere, "-n", "results/report/scaling.csv")
+    assert "rule scaling_report:" in of_one_file
+    until = of_climb(project, elsewhere, "-n", "--until", "scaling_report")
+    assert ("rule scaling_report:" in until, "rule all:" in until) == (True, False)
+    without = of_climb(project, elsewhere, "-n", "--omit-from", "scaling_report")
+    assert ("rule gate:" in without, "rule scaling_report:" in without) == (True, False)
+    for listed in (of_one_file, until, without):
+        assert "The plan for site" not in listed
+    assert "The plan for site" in of_climb(project, elsewhere, "-n", "stage2")
+
+
+def test_graph_and_statistics_have_the_rules_that_measured(elsewhere: Path, project: Checkout) -> None:
+    graph = of_climb(project, elsewhere, "--rulegraph")
+    assert {"measure_stage1", "measure_stage2"} <= {*re.findall(r'label = "(\w+)"', graph)}
+    of_climb(project, elsewhere, "--report", "report.html")
+    rules = value_in((elsewhere / "report.html").read_text(), "rules")
+    assert {"measure_stage1", "measure_stage2"} <= rules.keys()
+
+
+def test_touching_says_that_there_is_nothing_to_touch(elsewhere: Path, project: Checkout) -> None:
+    told = of_climb(project, elsewhere, "--touch", "--cores", "1").splitlines()
+    assert told[-1].startswith("nothing to touch: ")
+
+
+@pytest.mark.parametrize(("target", "guess"), [("stage4", "stage3"), ("new-site", "new_site")])
+def test_a_target_that_there_is_not(elsewhere: Path, project: Checkout, target: str, guess: str) -> None:
+    done = Checkout(elsewhere).snakemake(*mine(project, elsewhere), "-n", target)
+    first, allowed, advice = done.stdout.splitlines()[-3:]
+    assert (done.returncode, first) == (1, f"snakemake {target}: there is no such target")
+    assert {"stage3", "new_site"} <= {*allowed.removeprefix("  allowed  ").split(", ")}
+    assert advice == f'  next     did you mean "{guess}"?'
+
+
+def test_what_a_start_that_was_ended_has_begun_stops_no_report(elsewhere: Path, project: Checkout) -> None:
+    """Snakemake marks a file while its rule runs, and refuses to read a marked one."""
+    name = base64.b64encode(b"results/gates/stage2.json").decode()
+    marker = elsewhere / ".snakemake/incomplete" / name
+    marker.parent.mkdir(exist_ok=True)
+    marker.write_text("{}")
+    for option in (["--report", "report.html"], ["--summary"], ["--rulegraph"]):
+        of_climb(project, elsewhere, *option)
+    marker.unlink()
+
+
 def test_every_target_is_listed_with_a_sentence(elsewhere: Path, project: Checkout) -> None:
     listed = snakemake(elsewhere, *mine(project, elsewhere), "--list")
     printed = dict(re.findall(r"(?m)^(\w+) \((.*)\)$", listed))
-    assert printed.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject"}
+    assert printed.keys() >= {"all", "stage1", "stage2", "stage3", "report", "doctor", "eject", "new_site"}
     assert all(sentence.endswith(".") for sentence in printed.values())
 
 

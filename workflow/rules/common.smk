@@ -44,8 +44,8 @@ from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
-from ddp_ladder.climb.snakemake import patch_execution, patch_process
-from ddp_ladder.settings.sources import WITHOUT_TRAINING, module_sources, moved, read_sources
+from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
+from ddp_ladder.settings.sources import CLUSTER, OF_NO_SITE, WITHOUT_TRAINING, module_sources, moved, read_sources
 
 failed_jobs = patch_process(workflow, is_module)
 rule_name = workflow.modifier.modify_rulename  # in a module, `use rule * from ladder as ladder_*`
@@ -85,7 +85,7 @@ def climb(stage=None):
     if workflow.is_main_process:
         for announcement in announcements(ladder, stages):
             print(announcement, file=sys.stderr)
-        if workflow.dryrun:
+        if workflow.dryrun and (is_module or shows_plan(workflow)):
             print(plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
     return [ladder.gate(each) for each in stages]
 
@@ -100,6 +100,11 @@ def asked_preflight():
         return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))
     except UserError as error:
         stop(error)
+
+
+def awaited_records(stage):
+    """Return the records that a stage's gate waits for; for Snakemake's report and graphs, which run nothing, all."""
+    return ladder.awaited_records(stage) if workflow.executor_plugin else ladder.stage_records(stage)
 
 
 def force(files, after):
@@ -151,7 +156,8 @@ try:
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
-    ladder = Ladder.of(sources.load())
+    is_new_site = not is_module and "new_site" in sys.argv[1:]  # there are no settings for it yet
+    ladder = Ladder.of((OF_NO_SITE if is_new_site else sources).load())
     report_options = ladder.report_options(sources.centre)
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))

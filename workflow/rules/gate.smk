@@ -11,7 +11,7 @@ rule gate:
     input:
         plan=f"{ladder.results}/plan.json",
         before=lambda wildcards: ladder.gate_before(wildcards.stage),
-        records=lambda wildcards: force([ladder.gate(wildcards.stage)], after=ladder.awaited_records(wildcards.stage)),
+        records=lambda wildcards: force([ladder.gate(wildcards.stage)], after=awaited_records(wildcards.stage)),
     output:
         f"{ladder.results}/gates/{{stage}}.json",
     log:

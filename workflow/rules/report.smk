@@ -93,14 +93,14 @@ rule report:
 
 
 onsuccess:
-    if not is_for("compare", "doctor", "eject", "preflight", "report"):
+    if not is_for("compare", "doctor", "eject", "new_site", "preflight", "report"):
         print_summary()
 
 
 onerror:
     snakemakes_log = shown_path(Path(log[0])) if log else ""
     # After a signal nothing is judged: what was cut short is measured by the next start.
-    if not ended_by() and not is_for("compare", "doctor", "eject", "preflight", "report"):
+    if not ended_by() and not is_for("compare", "doctor", "eject", "new_site", "preflight", "report"):
         if ladder.has_room:
             judge_partial_results()
         print_summary(snakemakes_log)

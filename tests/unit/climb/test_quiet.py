@@ -22,7 +22,7 @@ def record(level: int, message: str, *arguments: object) -> logging.LogRecord:
 
 def workflow(*quiet: Quietness) -> Any:
     output = SimpleNamespace(printshellcmds=False, verbose=False, quiet=set(quiet))
-    return SimpleNamespace(dryrun=False, output_settings=output)
+    return SimpleNamespace(dryrun=False, output_settings=output, dag_settings=None)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from ddp_ladder.doctor.doctor import (
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from ddp_ladder.slurm.shapes import parse_nodes
 from make_files import write_programs
 from slurm_captured import CAPTURED
 
@@ -238,15 +239,18 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
     refuses = "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
-    for answer, outcomes in ((takes, ["pass", "pass", "pass"]), (refuses, ["pass", "FAIL"])):
+    for answer, outcomes in ((takes, ["pass", "pass", "pass", "pass"]), (refuses, ["pass", "pass", "FAIL"])):
         write_programs(tmp_path, scontrol=shown, sbatch=answer)
         found = [each for each in checks.slurm(ladder, on_a_cluster=True) if each.place != "architecture"]
         assert [outcome(finding) for finding in found][: len(outcomes)] == outcomes
+        nodes = only(found, "nodes").measured
+        assert nodes.startswith("gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB (")
+        assert nodes.endswith("node.gpus: 2, node.gres: null, node.cpus: 2, node.memory_mb: null)")
 
 
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
     """The captured nodes are x86_64; Olivia has it the other way round."""
-    ladder, nodes = Ladder.of(on_a_cluster()), (CAPTURED / "node.txt").read_text()
+    ladder, nodes = Ladder.of(on_a_cluster()), parse_nodes((CAPTURED / "node.txt").read_text())
     assert list(checks.architecture(ladder, nodes, "x86_64")) == []
     (finding,) = checks.architecture(ladder, nodes, "aarch64")
     assert (outcome(finding), "compute nodes are x86_64" in finding.measured) == ("FAIL", True)

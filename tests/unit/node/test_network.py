@@ -4,7 +4,7 @@ import socket
 
 import pytest
 from ddp_ladder.node import network
-from ddp_ladder.node.network import PORTS, address, free_port, interface_here
+from ddp_ladder.node.network import PORTS, address, free_port, interface_here, route_to
 
 LINUX_EPHEMERAL = 32_768  # where the kernel's default range begins
 
@@ -31,6 +31,13 @@ def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(network, "PORTS", range(taken, taken + 1))
         with pytest.raises(OSError, match=f"no free port between {taken} and {taken}"):
             free_port("job")
+
+
+def test_a_name_without_an_address_is_no_missing_route() -> None:
+    with pytest.raises(OSError, match=r"^\S+ has no address for the name node2\.invalid: .*known"):
+        route_to("node2.invalid")
+    with pytest.raises(OSError, match=r"^no route from \S+ to 255\.255\.255\.255: "):
+        route_to("255.255.255.255")
 
 
 def test_addresses() -> None:

@@ -22,11 +22,18 @@ def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) 
     monkeypatch.setenv("PATH", str(write_programs(directory, **commands)), prepend=":")
 
 
-def asked(directory: Path, runtime: int = 20, stage: dict[str, Any] | None = None, **slurm: Any) -> Admission:
+def asked(
+    directory: Path,
+    runtime: int = 20,
+    stage: dict[str, Any] | None = None,
+    stages: dict[str, Any] | None = None,
+    node: dict[str, Any] | None = None,
+    **slurm: Any,
+) -> Admission:
     (directory / "train.py").touch()
-    stages = {"stage1": {"scales": ["1x1"], "runtime": runtime, "slurm": stage or {}}}
+    stages = {"stage1": {"scales": ["1x1"], "runtime": runtime, "slurm": stage or {}}, **(stages or {})}
     config = {"workload": {"script": str(directory / "train.py"), "batch_per_gpu": 64}, "stages": stages}
-    node = {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 8000}
+    node = {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 8000, **(node or {})}
     site = {"site": "test", "slurm": {"partition": "gpu", **slurm}, "node": node}
     for name, data in (("config", config), ("cluster", site)):
         (directory / f"{name}.yaml").write_text(yaml.safe_dump(data))
@@ -84,6 +91,35 @@ def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
     for name, value in (slurm.get("stage") or slurm).items():
         assert (value[0] if name == "extra" else f"--{name}={value}") in problem.found
     assert problem.next
+
+
+@pytest.mark.parametrize(
+    ("node", "advice"),
+    [
+        ({"gpus": 8}, True),
+        ({"cpus": 64}, True),
+        ({"memory_mb": 256_000}, True),
+        ({"gres": "gpu:h100"}, True),
+        ({"gres": "gpu"}, False),  # such a node is there, so it is something else
+    ],
+)
+def test_nodes_that_are_smaller_than_described_are_one_problem_with_their_shape_and_the_keys(
+    node: dict[str, Any], advice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = f"echo '{FAILURE} Requested node configuration is not available' >&2; exit 1"
+    stand_in(tmp_path, monkeypatch, sbatch=refuses, sinfo="", scontrol=f"cat {CAPTURED}/node.txt")
+    scales = {"stage2": {"scales": ["1x2"], "runtime": 20, "slurm": {"partition": "debug"}}}
+    refused = asked(tmp_path, node=node, stages=scales).refused
+    assert len(refused) == (1 if advice else 2)
+    if advice:
+        (problem,) = refused
+        assert problem.where == f"{tmp_path}/cluster.yaml: node"
+        assert "Slurm refuses the jobs of 1x1, 1x2: " in problem.what
+        assert [f"node.{key}: {value}" in (problem.found or "") for key, value in node.items()] == [True]
+        of_debug = "debug: 2 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB"
+        assert problem.allowed == f"gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB; {of_debug}"
+        keys = "node.gpus: 4, node.gres: gpu:a100, node.cpus: 8 or less, node.memory_mb: 16000 or less"
+        assert (problem.next or "").startswith(f"set {keys}, or change slurm.partition; ")
 
 
 def test_a_job_that_slurm_takes_has_its_expected_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

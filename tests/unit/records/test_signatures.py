@@ -16,6 +16,7 @@ from ddp_ladder.records.signatures import (
     Words,
     classify,
     last_lines,
+    of_agent,
     root_cause,
     signatures,
 )
@@ -146,3 +147,8 @@ def test_last_lines(tmp_path: Path) -> None:
     assert last_lines(file, 3) == []
     file.write_text("one\r\n10 %\r20 %\r\n\n  \x1b[31mtwo\x1b[0m\n" + "x" * 500)
     assert last_lines(file, 3) == ["20 %", "two", "x" * 300 + "..."]
+
+
+def test_the_agents_own_line_is_no_word_of_a_rank() -> None:
+    (words,) = of_agent(["ddp-ladder: head node node1, 10.0.0.1:20001 on ib0", "epoch 1"], 0, "node1")
+    assert (words.rank, words.lines) == (0, ("epoch 1",))

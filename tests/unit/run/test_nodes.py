@@ -93,6 +93,11 @@ def test_a_job_with_too_few_nodes_is_reported_with_the_start_that_names_one_for_
         (answer("127.0.1.1", [20_001]), "127.0.1.1 of node1 is an address that no other node reaches", "interface"),
         (answer("10.0.0.1", []), "no free port on node1", "ss --listening"),
         ("echo no ib7 >&2; echo 'srun: error: node1: task 0: Exited' >&2; exit 1", "no ib7", "network.interface"),
+        (
+            "echo 'node1 has no address for the name node2: Name or service not known' >&2; exit 1",
+            "node1 has no address for the name node2: Name or service not known",
+            "on node1, `getent hosts node2` must print an address (srun --nodelist=node1 getent hosts node2)",
+        ),
         ("echo 'srun: error: Invalid job id' >&2; exit 1", "srun: error: Invalid job id", "scontrol"),
         ("exit 3", "srun ended with 3 and printed ''", "scontrol"),
         ("echo 'A nice day'", "srun ended with 0 and printed 'A nice day\\n'", "scontrol"),

@@ -91,6 +91,10 @@ class Ladder:
             file for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do for file in self.records(job)
         ]
 
+    def stage_records(self, stage: str) -> list[str]:
+        """Return the records of all runs of a stage."""
+        return [file for job in self.plan.stage_jobs(stage) for file in self.records(job)]
+
     def preflight_file(self, scale: str) -> str:
         """Return the result of a scale's preflight."""
         return f"{self.results}/preflight/{scale}.json"

@@ -27,11 +27,13 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from ddp_ladder.climb.executor import ladder_executor
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.start import FailedJob, require_every_job_over
+from ddp_ladder.climb.start import FailedJob, no_such_target, not_repeated, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
+from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm.lock import START, Lock, held
 
 MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale")
@@ -67,6 +69,9 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
     is_same_plan = not ladder.plan_to_write
     slurm.executor = ladder_executor(SlurmExecutor, Path(ladder.results), ladder.job, rules, is_same_plan)
     if workflow.is_main_process and not is_module:
+        check_requests(
+            workflow, ladder
+        )  # Snakemake's own words for what it does not know or has to leave to the ladder
         replace_lock(workflow, ladder)  # Snakemake's lock names no process
 
 
@@ -75,6 +80,8 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
 # them. These are filters and no logger plugin: a plugin would have to be an installed package, and named on the command
 # line.
 
+# Targets of which a dry run shows the ladder's plan in place of Snakemake's list of jobs.
+PLANNED = frozenset({"all", *STAGES})
 # Never shown: Snakemake prints these before it knows that it is in a dry run.
 HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
 # Snakemake's messages on a failure, which has the ladder's box.
@@ -89,6 +96,12 @@ CLOSING = (
 IRRELEVANT_WARNINGS = ("MinJobAge", "The 'sacct' command is not available")
 
 
+def shows_plan(workflow: Any) -> bool:
+    """Return True if a dry run of what is asked for shows the plan: whole stages, no single files, nothing left out."""
+    asked = workflow.dag_settings
+    return asked is None or not (asked.until or asked.omit_from or set(asked.targets) - PLANNED)
+
+
 class SchedulingMessages(logging.Filter):
     """Filter that shows warnings, errors and "Nothing to be done"; all but the head if the user asks for more."""
 
@@ -100,7 +113,8 @@ class SchedulingMessages(logging.Filter):
         """Return True if a record of Snakemake's logger is shown."""
         message, settings = record.getMessage(), self._workflow.output_settings
         # Asked late: Snakemake knows of a dry run only after the Snakefile is read.
-        if settings.printshellcmds or settings.verbose if self._workflow.dryrun else not _is_quiet(settings):
+        is_listed = settings.printshellcmds or settings.verbose or not shows_plan(self._workflow)
+        if is_listed if self._workflow.dryrun else not _is_quiet(settings):
             return not message.startswith(HEAD)
         if record.levelno == logging.WARNING:
             return not message.startswith(IRRELEVANT_WARNINGS)
@@ -165,6 +179,34 @@ def filter_terminal(added: logging.Filter) -> None:
             handler.filters.insert(0, added)
 
 
+# Before Snakemake reads any file: what it would tell in its own words, or not at all
+# (tests/workflow/test_snakemake_citizen.py).
+
+
+def check_requests(workflow: Any, ladder: Ladder) -> None:
+    """Make ``workflow`` check its targets and options; what it shows, too, is not stopped by incomplete files."""
+    prepare = workflow._prepare_dag
+
+    def prepare_checked(*arguments: Any, **options: Any) -> Any:
+        asked = workflow.dag_settings
+        # No question to the user about incomplete files of a killed start: each start computes what is to do.
+        asked.force_incomplete = True
+        if workflow.touch:
+            notify("nothing to touch: what is to do depends on the settings and the records, not on time stamps")
+            sys.exit(0)
+        targets = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
+        if problem := no_such_target(asked.targets, targets):
+            print(problem, file=sys.stderr)
+            sys.exit(1)
+        forced = {*asked.forcerun, *(asked.targets if asked.forcetargets else ())}
+        if (asked.forceall or forced) and (kept := not_repeated(ladder, asked.forceall, forced)):
+            advice = f"to repeat them, delete {in_short(kept)} and start again"
+            notify(f"warning: -F, -f and -R repeat no finished run; {advice}")
+        return prepare(*arguments, **options)
+
+    workflow._prepare_dag = prepare_checked
+
+
 # Snakemake's lock names no process, so it cannot be taken over from a killed start. One start at a time on one results
 # directory, over all checkouts and hosts (tests/workflow/test_ends_and_locks.py).
 
@@ -179,8 +221,6 @@ def replace_lock(workflow: Any, ladder: Ladder) -> None:
     def execute_held(executor_plugin: Any, **settings: Any) -> Any:
         plugin, targets = executor_plugin.common_settings, workflow.dag_settings.targets
         wanted = workflow.execution_settings.lock
-        # No question to the user about incomplete files of a killed start: each start computes what is to do.
-        workflow.dag_settings.force_incomplete = True
         workflow.execution_settings.lock = False
         is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets)
         with _holding(ladder, submits=not plugin.local_exec) if is_held else nullcontext():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import in_short, signal_of
-from ddp_ladder.common.messages import Problem, UserError, box, notify
+from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.signatures import last_lines
@@ -65,7 +65,44 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     return lines
 
 
+# What is asked for on the command line
+
+
+def no_such_target(asked: Iterable[str], targets: Collection[str]) -> Problem | None:
+    """Return the problem of a target that is no rule's name, and does not look like a file."""
+    for name in sorted(set(asked) - set(targets)):
+        if "/" not in name and "." not in name and not Path(name).exists():
+            guess = did_you_mean(name, targets) or "`snakemake --list` explains them"
+            return Problem(f"snakemake {name}", "there is no such target", None, ", ".join(targets), guess)
+    return None
+
+
+def not_repeated(ladder: Ladder, everything: bool, forced: Set[str]) -> list[str]:
+    """Return the directories of finished runs that Snakemake would make again, if their files were its own.
+
+    forced: names of rules, and records.
+    """
+    kept = [run for job in ladder.plan.jobs for run in job.runs if run not in ladder.to_do.get(str(job.scale), ())]
+    found = {f"{ladder.results}/runs/{run.name}": f"measure_{run.stage}" for run in kept}
+    return [
+        directory
+        for directory, rule in found.items()
+        if everything or not forced.isdisjoint((rule, f"{directory}/record.json"))
+    ]
+
+
 # Before jobs are submitted to Slurm
+
+
+def unused_resources(ladder: Ladder, resources: Mapping[str, object]) -> str:
+    """Return a line on what --default-resources and the like ask of Slurm; empty if they ask for nothing."""
+    unused = [f"{name}={value}" for name, value in resources.items() if name.startswith("slurm_") or name == "runtime"]
+    if not unused:
+        return ""
+    site = ladder.settings.site
+    asked = f"slurm.account: {site.slurm.account or 'null'}, slurm.partition: {site.slurm.partition or 'null'}"
+    where = f"{site.file} ({asked}) and the stages of {ladder.settings.experiment.file}"
+    return f"warning: no job uses {', '.join(unused)}; all ask for what is in {where}"
 
 
 def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:

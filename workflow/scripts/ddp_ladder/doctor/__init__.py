@@ -1,1 +1,1 @@
-"""Checks of `snakemake doctor`: this machine, the settings, the software, Slurm."""
+"""Before a climb: the checks of `snakemake doctor`, and the draft of `snakemake new_site`."""

@@ -26,12 +26,13 @@ from ddp_ladder.node import network
 from ddp_ladder.node.launch import VERBS
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.admission import check_jobs, read_partitions
+from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, node_in_words, offered, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.keys import Container, Site
 from ddp_ladder.settings.sources import Sources
-from ddp_ladder.slurm.query import SlurmError, records, run_command
+from ddp_ladder.slurm.query import SlurmError, run_command
+from ddp_ladder.slurm.shapes import read_nodes
 
 WIDTH = 96
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
@@ -336,7 +337,9 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     try:
         partitions = read_partitions()
         yield passed("controller", f"Slurm answers; partitions: {', '.join(partitions)}")
-        yield from architecture(ladder, run_command(["scontrol", "--oneliner", "show", "node"]), platform.machine())
+        nodes = read_nodes()
+        yield passed("nodes", _nodes(ladder, partitions, nodes))
+        yield from architecture(ladder, nodes, platform.machine())
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
     except UserError as error:
         yield from (mistake(problem, "jobs", "note") for problem in error.problems)
@@ -353,13 +356,20 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
 
 
-def architecture(ladder: Ladder, nodes: str, here: str) -> Iterator[Finding]:
+def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> str:
+    """Return the shape of the nodes, and what the site says of them. Whether the jobs fit is for Slurm to say."""
+    found = "; ".join(partition.in_words for partition in offered(ladder.plan.jobs, partitions, nodes))
+    site = ladder.settings.site
+    return f"{found or 'no default partition'} ({site.file}: {node_in_words(site.node)})"
+
+
+def architecture(ladder: Ladder, nodes: Nodes, here: str) -> Iterator[Finding]:
     """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
 
-    nodes: ``scontrol --oneliner show node``. here: this machine's architecture, as ``uname -m`` prints it.
+    here: this machine's architecture, as ``uname -m`` prints it.
     """
     wanted = {name for job in ladder.plan.jobs for name in (job.slurm.partition or "").split(",") if name}
-    rows = [row for row in records(nodes, "NodeName") if not wanted or wanted & {*row.get("Partitions", "").split(",")}]
+    rows = [row for row in nodes if not wanted or wanted & {*row.get("Partitions", "").split(",")}]
     found = {row.get("Arch", "") for row in rows} - {""}
     if other := sorted(found - {here}):
         yield not_passed(

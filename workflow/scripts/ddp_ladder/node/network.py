@@ -12,6 +12,7 @@ import psutil
 from ddp_ladder.settings.terms import Interface, interface_on
 
 LOOPBACK = "127.0.0.1"
+NO_ADDRESS = "has no address for the name"  # of a message: the name service, and no interface, is wrong
 
 # Below Linux's and IANA's ephemeral ranges (from 32768): no outgoing connection takes such a port first.
 PORTS = range(20_000, 30_000)
@@ -41,10 +42,12 @@ def address(interface: str) -> str:
 
 
 def route_to(host: str) -> str:
-    """Return this machine's address on the route to a host. Sends nothing. Raises OSError if there is no route."""
+    """Return this machine's address on the route to a host. Raises OSError if there is no route, or no such name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))
+            probe.connect((host, 9))  # sends nothing
+        except socket.gaierror as error:
+            raise OSError(f"{node_name()} {NO_ADDRESS} {host}: {error.strerror}") from error
         except OSError as error:
             raise OSError(f"no route from {node_name()} to {host}: {error.strerror}") from error
         own: str = probe.getsockname()[0]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.settings.keys import Settings
+from ddp_ladder.settings.keys import Node, Settings
 from ddp_ladder.slurm.query import SlurmError, records, run_command, seconds, unreadable
+from ddp_ladder.slurm.shapes import Partition, Shape, read_nodes, shapes_of
 from ddp_ladder.slurm.steps import sbatch_options
 
 MOST_NAMES = 12  # of a list in a message
@@ -42,6 +43,7 @@ KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
 
 
 Partitions = Mapping[str, Mapping[str, str]]  # of `scontrol show partition`, by name
+Nodes = Sequence[Mapping[str, str]]  # of `scontrol show node`
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,10 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
                 problems.append(_Waits("sbatch --test-only", what, str(error), next=advice))
                 continue
             refused.setdefault((job.stage, _in_short(str(error))), []).append(job)
+    too_small = [job for (_, words), these in refused.items() if NO_SUCH_NODES in words for job in these]
+    if too_small and (problem := _smaller_nodes(too_small, settings, partitions)):
+        problems.append(problem)
+        refused = {key: these for key, these in refused.items() if NO_SUCH_NODES not in key[1]}
     problems += [_problem(words, these, settings, partitions) for (_, words), these in refused.items()]
     problems += _of_partitions(jobs, settings, partitions)
     return Admission(
@@ -146,6 +152,51 @@ def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partition
     )
 
 
+def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: Nodes) -> list[Partition]:
+    """Return what the nodes of these jobs' partitions offer, or those of the default one."""
+    names = dict.fromkeys(name for job in jobs for name in _names(job, partitions))
+    return [shapes_of(partitions[name], nodes) for name in names if name in partitions]
+
+
+def _names(job: ScaleJob, partitions: Partitions) -> list[str]:
+    """Return the names of the job's partitions; of the default one if it names none."""
+    default = ",".join(name for name, each in partitions.items() if each.get("Default") == "YES")
+    return (job.slurm.partition or default).split(",")
+
+
+def _smaller_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Problem | None:
+    """Return one problem for all jobs if no node of their partitions is as large as `node` says, and its three keys."""
+    node = settings.site.node
+    try:
+        found = offered(jobs, partitions, read_nodes())
+    except SlurmError:
+        return None
+    usual = next((partition.usual for partition in found if partition.shapes), None)
+    if usual is None or any(_fits(node, shape) for partition in found for shape in partition.shapes):
+        return None
+    gpus = f"node.gpus: {usual.gpus}, node.gres: {usual.gres}" if usual.gpus else "node.device: cpu, node.gres: null"
+    scales = in_short([str(job.scale) for job in jobs], MOST_NAMES)
+    return Problem(
+        f"{settings.site.file}: node",
+        f"no node is as large as described here; Slurm refuses the jobs of {scales}: {NO_SUCH_NODES}",
+        found=node_in_words(node),
+        allowed="; ".join(partition.in_words for partition in found),
+        next=f"set {gpus}, node.cpus: {usual.cpus} or less, node.memory_mb: {usual.memory_mb} or less, or change "
+        "slurm.partition; `snakemake new_site` drafts the file from what Slurm says",
+    )
+
+
+def node_in_words(node: Node) -> str:
+    """Return the keys of a node that Slurm compares with what it has."""
+    return ", ".join(f"node.{key}: {getattr(node, key) or 'null'}" for key in ("gpus", "gres", "cpus", "memory_mb"))
+
+
+def _fits(node: Node, shape: Shape) -> bool:
+    """Return True if a node of this shape has what `node` describes."""
+    gpus = node.gres is None or (node.gpus <= shape.gpus and node.gres in ("gpu", shape.gres))
+    return gpus and node.cpus <= shape.cpus and (node.memory_mb or 0) <= shape.memory_mb
+
+
 def _where(key: str, job: ScaleJob, settings: Settings) -> str:
     """Return the file and key that set a value of this job: a stage's own `slurm` goes before the site's."""
     experiment, name = settings.experiment, key.removeprefix("slurm.")
@@ -170,9 +221,7 @@ def _nodes_down(job: ScaleJob) -> list[str]:
 def _of_partitions(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Iterator[Problem]:
     """Yield what --test-only does not tell of a partition, once per stage: its time limit, and that it is closed."""
     for job in {job.stage: job for job in jobs}.values():  # the jobs of a stage have one limit
-        names = (
-            job.slurm.partition or ",".join(name for name, each in partitions.items() if each.get("Default") == "YES")
-        ).split(",")
+        names = _names(job, partitions)
         those = [partitions[name] for name in names if name in partitions]
         limits_s = [seconds(each.get("MaxTime", "")) for each in those]
         most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)

@@ -18,7 +18,7 @@ from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.node_usage import usage_of
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
 from ddp_ladder.records.raw_models import Parameters, RankFacts
-from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Rank, Record, Remark, Throughput, Timing, World
+from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Head, Rank, Record, Remark, Throughput, Timing, World
 from ddp_ladder.records.statistic import Warmup, find_warmup, median
 from ddp_ladder.records.timing import (
     data_wait_fraction,
@@ -107,6 +107,11 @@ def _world(raw: RawRun) -> World:
         backend=backends.pop() if len(backends) == 1 else None,
         nodes=raw.run.nodes,
         hosts=tuple(dict.fromkeys(end.host for end in raw.ends)),
+        head=Head(
+            node=raw.run.nodes[0],
+            address=raw.run.rendezvous.host,
+            interface=next((end.interface for end in raw.agents.values() if end.node_rank == 0), None),
+        ),
     )
 
 

@@ -26,6 +26,7 @@ Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 Duration = Annotated[float, Field(ge=0, description="Seconds.")]
 
+OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
@@ -166,6 +167,7 @@ class AgentEnd(RawFile):
     argv: Several[str]
     cpus: Several[int]
     gpus: Several[Gpu] = Field((), description="Empty without nvidia-smi.")
+    interface: Name | None = Field(None, description="Network interface of NCCL and Gloo; null if there was none.")
     error: Name | None = Field(None, description="Why its processes could not be started.")
     orphaned: bool = Field(False, description="Its parent had died: under Slurm the step daemon of its node.")
     log: AgentLog | None = None

@@ -31,6 +31,14 @@ SAMPLES_PER_TIME: Statistic = "samples / time"
 """Statistic of rate and step time: the median over the blocks of a run, or all samples / all time."""
 
 
+class Head(Model):
+    """The node that the ranks of a run meet at: that of rank 0."""
+
+    node: Name
+    address: Name
+    interface: Name | None = Field(description="Null if its agent left no end record, or found none.")
+
+
 class World(Model):
     """The process group as the ranks saw it; null if no rank reported it, or they disagree."""
 
@@ -38,6 +46,7 @@ class World(Model):
     backend: str | None
     nodes: Several[str] = Field(description="Node names in the order of their ranks; equal if simulated.")
     hosts: Several[str] = Field(description="Host names in the order of the ranks.")
+    head: Head | None = None
 
     @property
     def simulated(self) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.redaction import redacted
+from ddp_ladder.records.raw_models import OWN_LINE
 from ddp_ladder.settings.terms import STAGES
 
 Role = Literal["root", "sched", "symptom", "victim", "warn"]
@@ -226,6 +227,8 @@ def of_agent(lines: Iterable[str], rank: int | None, node: str | None, at_s: flo
     of_torchrun: list[str] = []
     unmarked = rest
     for line in lines:
+        if line.startswith(OWN_LINE):
+            continue
         if marked := _OF_RANK.match(line):
             of_ranks.setdefault(int(marked[1]), []).append(line[marked.end() :])
             continue

@@ -34,7 +34,7 @@ from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import AgentEnd, AgentLog, FailedRank, Gpu, RunFile, read_run_file
+from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, AgentLog, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import LogPipe, log_of_agent
 
@@ -102,13 +102,16 @@ def run_node(task: NodeTask) -> int:
     log = LogPipe(log_of_agent(task.directory, task.run, task.agent))
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
-    error = None
+    error = interface = None
     watch: HangWatch | None = None
     monitor: NodeMonitor | None = None
     code = 1
     try:
         working = _working_directory(task)
         interface = _interface(task)
+        if task.agent.node_rank == 0 and task.agent.local_rank in (None, 0):
+            head = task.run.rendezvous
+            log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())
         monitor = _started_monitor(task, interface)
         starts = task.processes()
         made = environment(task.spec, os.environ, _shell(events), log.write)
@@ -131,7 +134,7 @@ def run_node(task: NodeTask) -> int:
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()
     orphaned = os.getppid() != parent
-    _write_end(task, starts, launched_at_s, code, failed, error, kept, sampled, orphaned)
+    _write_end(task, starts, launched_at_s, code, failed, interface, error, kept, sampled, orphaned)
     return code if code >= 0 else 128 - code
 
 
@@ -313,6 +316,7 @@ def _write_end(
     launched_at_s: float,
     code: int,
     failed: Sequence[FailedRank],
+    interface: str | None,
     error: str | None,
     log: AgentLog,
     sampled: MonitorEnd | None,
@@ -334,6 +338,7 @@ def _write_end(
         argv=starts[0].argv if starts else (),
         cpus=tuple(_cpus()),
         gpus=_gpus(),
+        interface=interface,
         error=error,
         orphaned=orphaned,
         log=log,

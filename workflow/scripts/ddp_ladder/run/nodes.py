@@ -20,10 +20,10 @@ from typing import Any
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory, profile, write_json, writing
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.messages import UserError, printable
+from ddp_ladder.common.messages import UserError, leave_out, printable
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places, Rendezvous
-from ddp_ladder.node.network import LOOPBACK, address_towards, free_port, is_loopback, node_name
+from ddp_ladder.node.network import LOOPBACK, NO_ADDRESS, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import Launcher, Starter
@@ -175,7 +175,8 @@ class Allocation:
         lines = [line for line in printable(asked.stderr).splitlines() if line.strip()]
         own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd"))]
         if asked.returncode != 0 and own:  # the program's words
-            raise NoRendezvous("; ".join(own))
+            said = "; ".join(own)
+            raise NoRendezvous(said, _name_service(*hostnames[:2])) if NO_ADDRESS in said else NoRendezvous(said)
         # A prolog or an epilog of the site may have printed other lines.
         answer = next((line for line in asked.stdout.splitlines() if line.startswith('{"host"')), None)
         if asked.returncode != 0 or answer is None:
@@ -227,6 +228,11 @@ class Allocation:
             return JobStep(self.job_id, name, argv_of_agents, env, directory.launcher_log)
 
         return [start]
+
+
+def _name_service(node: str, other: str) -> str:
+    look = f"on {node}, `getent hosts {other}` must print an address (srun --nodelist={node} getent hosts {other})"
+    return f"{look}; if it does not, ask your site to correct /etc/hosts or DNS there, or {leave_out(node)}"
 
 
 class JobStep(Launcher):

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.common.files import CENTRES, located
+from ddp_ladder.common.files import CENTRES, OWN, located
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import OVERLAY, load_settings
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
-WITHOUT_TRAINING = frozenset({"compare", "doctor", "eject", "report"})  # quick targets that run on this machine alone
+WITHOUT_TRAINING = frozenset(
+    {"compare", "doctor", "eject", "new_site", "report"}
+)  # quick targets that run on this machine alone
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,14 @@ class Sources:
     def load(self) -> Settings:
         """Read and check the settings. Raises UserError."""
         return load_settings(self.config, self.cluster, self.overrides)
+
+
+OF_NO_SITE = Sources(
+    None,
+    OWN / "config/sites/local.yaml",
+    {"workload": {"script": "-m none", "batch_per_gpu": 1}, "stages": {"stage1": {}}},
+)
+"""Settings for a start that needs none."""
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -1,0 +1,154 @@
+"""The draft of cluster.yaml from what Slurm 22.05.8 printed on the test cluster (tests/unit/slurm_output)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import new_site
+import pytest
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.doctor.site_draft import Cluster, cluster_of, draft
+from ddp_ladder.preflight.admission import parse_partitions
+from ddp_ladder.settings.keys import Site
+from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.sources import CLUSTER, CONFIG
+from ddp_ladder.slurm.shapes import parse_nodes
+from make_files import write_programs
+from project_copy import ROOT
+from slurm_captured import CAPTURED
+
+PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
+NODES = (CAPTURED / "node.txt").read_text()
+GPUS_IN_DEBUG = "\n".join(
+    line.replace("Partitions=gpu,", "Partitions=")
+    if "debug" in line
+    else line.replace("Gres=gpu:a100:4", "Gres=(null)")
+    for line in NODES.splitlines()
+)
+
+
+def captured(*partitions: str, nodes: str = NODES) -> Cluster:
+    """The cluster of the captured output, with these partitions alone."""
+    return cluster_of("ladder", {name: PARTITIONS[name] for name in partitions or PARTITIONS}, parse_nodes(nodes))
+
+
+def loaded(cluster: Cluster, directory: Path) -> Site:
+    """The draft as the ladder reads it, with the shipped experiment."""
+    (directory / "site.yaml").write_text(draft(cluster, directory / "site.yaml"))
+    return load_settings(CONFIG, directory / "site.yaml").site
+
+
+def node_of(site: Site) -> dict[str, Any]:
+    return site.node.model_dump()
+
+
+def test_the_draft_of_the_captured_cluster(tmp_path: Path) -> None:
+    site = loaded(captured(), tmp_path)
+    assert (site.site, site.slurm.partition, site.slurm.account) == ("ladder", "gpu", None)
+    assert node_of(site) == {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 16000}
+    text = (tmp_path / "site.yaml").read_text()
+    listed = [line.split(":")[0].removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
+    assert listed[:3] == ["gpu", "debug", "picky"]  # those that are closed, hidden or for root come last
+    assert set(listed) == set(PARTITIONS)
+    assert "#   gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB; default, MaxTime=1-00:00:00\n" in text
+    assert "; MaxNodes=2, " not in text.partition("picky")[0]
+    assert all(len(line) <= 200 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("cluster", "partition", "node"),
+    [
+        # What a job of the partition may have of a node, not what the node has.
+        (captured("picky"), "picky", {"gpus": 4, "device": "cuda", "cpus": 6, "gres": "gpu:a100", "memory_mb": 8000}),
+        # Without GPUs: two CPU processes.
+        (
+            captured("gpu", nodes=NODES.replace("Gres=gpu:a100:4", "Gres=(null)")), "gpu",
+            {"gpus": 2, "device": "cpu", "cpus": 8, "gres": None, "memory_mb": 16000},
+        ),
+        # As sites with Slurm 23 and sockets print it; of several types that of most GPUs.
+        (
+            captured("gpu", nodes=NODES.replace("gpu:a100:4", "gpu:nvidia_a100-80gb:2(S:0),gpu:1g.10gb:7(S:1),nvme:1")),
+            "gpu", {"gpus": 7, "device": "cuda", "cpus": 8, "gres": "gpu:1g.10gb", "memory_mb": 16000},
+        ),
+        # The default partition has no GPUs, so another one is chosen.
+        (
+            captured("gpu", "debug", nodes=GPUS_IN_DEBUG),
+            "debug", {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 16000},
+        ),
+    ],
+)  # fmt: skip
+def test_other_clusters(cluster: Cluster, partition: str, node: dict[str, Any], tmp_path: Path) -> None:
+    site = loaded(cluster, tmp_path)
+    assert (site.slurm.partition, node_of(site)) == (partition, node)
+
+
+def test_a_partition_of_different_nodes_says_so(tmp_path: Path) -> None:
+    text = draft(captured(nodes=NODES.replace("Gres=gpu:a100:4", "Gres=(null)", 4)), tmp_path / "site.yaml")
+    assert "gpu: 4 nodes with no GPU, 8 CPUs and 16000 MB, 2 nodes with 4 GPUs (gpu:a100), 8 CPUs" in text
+    assert "  # confirm: GPUs of one node. The nodes of this partition differ" in text
+    assert "\n  gpus: 4\n" in text
+
+
+def test_without_nodes_there_is_nothing_to_draft() -> None:
+    with pytest.raises(UserError, match="no partition has nodes"):
+        captured(nodes="")
+
+
+# Where it is written
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout's config, on a machine with the captured Slurm."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
+    write_programs(tmp_path, scontrol=f"case $* in *config) echo 'ClusterName             = vega';; esac\n{shown}")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def drafted(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert new_site.main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_shipped_site_is_replaced_and_a_file_that_someone_wrote_is_not(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"written: {CLUSTER}\n" in drafted(capsys)
+    assert "partition: gpu" in CLUSTER.read_text()
+    assert f"nothing to write: {CLUSTER} is this draft already" in drafted(capsys)
+
+    mine = CLUSTER.read_text().replace("account: null", "account: mine")
+    CLUSTER.write_text(mine)
+    ready_made = Path("config/sites/vega.yaml").read_text()
+    printed = drafted(capsys)
+    assert (CLUSTER.read_text(), Path("config/sites/vega.yaml").read_text()) == (mine, ready_made)
+    assert (
+        "kept as it is: config/cluster.yaml (to compare: diff config/cluster.yaml config/sites/vega-2.yaml)" in printed
+    )
+    assert "written: config/sites/vega-2.yaml" in printed
+    assert "snakemake doctor --config cluster=config/sites/vega-2.yaml\n" in printed
+    assert "nothing to write: config/sites/vega-2.yaml is this draft already" in drafted(capsys)
+    load_settings(CONFIG, Path("config/sites/vega-2.yaml"))
+
+
+def test_a_named_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = CLUSTER.read_text()
+    assert "snakemake doctor --config cluster=mine.yaml" in drafted(capsys, "--out", "mine.yaml")
+    assert load_settings(CONFIG, Path("mine.yaml")).site.site == "vega"
+    assert CLUSTER.read_text() == shipped
+
+
+def test_without_slurm_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert new_site.main(["--out", str(tmp_path / "new.yaml")]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "Slurm: a draft of cluster.yaml needs the answers of Slurm"
+    assert told[-1].startswith("  next     try `sinfo` on this machine")
+    assert not (tmp_path / "new.yaml").exists()

@@ -1,0 +1,86 @@
+"""What the nodes of a partition offer a job: GPUs, CPUs and memory, as Slurm counts them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import count
+from ddp_ladder.slurm.query import records, run_command
+
+_GPUS = re.compile(r"\bgpu(?::([^:,()]+))?:(\d+)")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One node. gres: the name of its GPUs in Slurm, of the most common type; empty without GPUs."""
+
+    gpus: int
+    gres: str
+    cpus: int
+    memory_mb: int
+
+    def __str__(self) -> str:
+        gpus = f"{count(self.gpus, 'GPU')} ({self.gres})" if self.gpus else "no GPU"
+        return f"{gpus}, {count(self.cpus, 'CPU')} and {self.memory_mb} MB"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition, and how many of its nodes have which shape, the most common one first."""
+
+    name: str
+    shapes: Mapping[Shape, int]
+
+    @property
+    def usual(self) -> Shape:
+        """The shape that most of its nodes have; of those with GPUs, if any has one."""
+        return max(self.shapes, key=lambda shape: (shape.gpus > 0, self.shapes[shape]))
+
+    @property
+    def in_words(self) -> str:
+        """``gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB``."""
+        found = ", ".join(f"{count(number, 'node')} with {shape}" for shape, number in self.shapes.items())
+        return f"{self.name}: {found or 'no nodes'}"
+
+
+def read_nodes() -> list[dict[str, str]]:
+    """Ask Slurm for its nodes. Raises SlurmError."""
+    return parse_nodes(run_command(["scontrol", "--oneliner", "--all", "show", "node"]))
+
+
+def parse_nodes(text: str) -> list[dict[str, str]]:
+    """Parse the output of ``scontrol --oneliner show node``; other lines are messages of the site."""
+    return list(records(text, "NodeName"))
+
+
+def shapes_of(partition: Mapping[str, str], nodes: Iterable[Mapping[str, str]]) -> Partition:
+    """Return a partition's shapes, from its record and those of all nodes."""
+    name = partition["PartitionName"]
+    own = [node for node in nodes if name in node.get("Partitions", "").split(",")]
+    return Partition(name, dict(Counter(_shape(node, partition) for node in own).most_common()))
+
+
+def _shape(node: Mapping[str, str], partition: Mapping[str, str]) -> Shape:
+    gpus = Counter[str]()
+    for kind, number in _GPUS.findall(node.get("Gres", "")):
+        gpus[f"gpu:{kind}" if kind else "gpu"] += int(number)
+    ((gres, most),) = gpus.most_common(1) or [("", 0)]
+    return Shape(
+        most,
+        gres,
+        _least(node.get("CPUEfctv") or node.get("CPUTot"), partition.get("MaxCPUsPerNode")),
+        _least(node.get("RealMemory"), partition.get("MaxMemPerNode"), reserved=node.get("MemSpecLimit")),
+    )
+
+
+def _least(amount: str | None, limit: str | None, reserved: str | None = None) -> int:
+    """Return an amount without what is reserved for the system, and within a limit such as UNLIMITED or 6."""
+    left = _number(amount) - _number(reserved)
+    return min(left, _number(limit) or left)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0

@@ -1,0 +1,37 @@
+"""Write a draft of cluster.yaml from what Slurm says of this cluster. Replaces no file that someone has written."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import ddp_ladder.common.requirements  # noqa: F401
+from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.doctor.site_draft import CONFIRM, read_cluster, write_draft
+from ddp_ladder.settings.sources import CLUSTER
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the draft; print where it is and how to use it."""
+    parser = parser_of(__doc__, "new_site.py --out config/cluster.yaml")
+    parser.add_argument("--out", type=Path, default=CLUSTER, metavar="FILE", help="default: %(default)s")
+    arguments = parser.parse_args(argv)
+    cluster = read_cluster()
+    file, is_new, kept = write_draft(cluster, arguments.out)
+    for each in kept:
+        print(f"kept as it is: {each} (to compare: diff {shlex.quote(str(each))} {shlex.quote(str(file))})")
+    for partition in cluster.partitions[:1]:
+        print(f"chosen: partition {partition.in_words}; {cluster.limits(partition.name)}")
+    print(f"written: {file}" if is_new else f"nothing to write: {file} is this draft already")
+    named = "" if file == CLUSTER else f" --config cluster={shlex.quote(str(file))}"
+    print(f'\nnext: confirm its values with "{CONFIRM}" in an editor, then\n    snakemake doctor{named}')
+    if named:
+        print(f"and name it in each start, or copy it over {CLUSTER} if you no longer need what is there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
