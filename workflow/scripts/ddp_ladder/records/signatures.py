@@ -18,7 +18,7 @@ from ddp_ladder.common.messages import printable
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.settings.terms import STAGES
 
-Role = Literal["root", "sched", "symptom", "victim", "warn"]
+Role = Literal["root", "sched", "symptom", "victim"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order in which they claim a line: one that names a cause is not taken for a consequence."""
 MOST_STEPS = 3  # in a remedy
