@@ -197,7 +197,7 @@ TORCH_MISSING = (
     "python: Error while finding module specification for 'torch.distributed.run' "
     "(ModuleNotFoundError: No module named 'torch')\n"
 )
-PORT = "DistNetworkError: The server socket has failed. {}useIpv6: false, code: -98, name: EADDRINUSE, message"
+PORT = "DistNetworkError: The server socket has failed. port: 20001, useIpv6: false, code: -98, name: EADDRINUSE"
 TOLD = both(in_agent(0, exit_code=-15, signal="SIGTERM"), in_agent(1, exit_code=-15, signal="SIGTERM"))
 OF_FOUR: dict[str, tuple[Any, ...]] = {
     # A rank that died, against those that lost it, by clocks that differ.
@@ -360,13 +360,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "a file is missing (rank 2 on node1): node1 has no /data/part-7",
         "software.container.binds",
     ),
-    "the script's port": (
-        both(raised(0, PORT.format("port: 12355, ")), raised(1, LOST)),
-        "the script's port is taken (rank 0 on node0): another process listens on port 12355, which the script has ",
-    ),
-    "the run's port": (
-        both(raised(0, PORT.format("")), raised(1, LOST)),
-        f"{PORT_TAKEN} (node0): another process listens on port 20001 of 127.0.0.1",
+    "the run's port": (both(raised(0, PORT), raised(1, LOST)), f"{PORT_TAKEN} (rank 0 on node0): another process"),
+    "the run's port, where a launcher listens": (
+        both(without(0, 1, 2, 3), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, f"{PORT}\n")),
+        f"{PORT_TAKEN} (node0): another process listens on port 20001, at which",
     ),
     **{
         f"out of memory {k}": (

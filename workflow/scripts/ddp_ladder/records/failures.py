@@ -21,7 +21,6 @@ from ddp_ladder.records.case import (
     caught,
     crash,
     ended_by_scheduler,
-    quote,
     root_at_end,
     root_printed,
     root_raised,
@@ -36,10 +35,10 @@ from ddp_ladder.records.hangs import SAME_CALLS, hung
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
-from ddp_ladder.records.signatures import Words, classify, is_consequence
+from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
-PORT_TAKEN = "the port of the rendezvous is taken"
+PORT_TAKEN = "the port of the rendezvous is taken"  # the verdict of the signature rdzv_port_in_use
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
@@ -111,9 +110,6 @@ def not_written(case: Case) -> Failure | None:
     )
 
 
-# What the script met: no GPU, no srun, a port in use
-
-
 def no_gpu(case: Case) -> Failure | None:
     """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
     without = [(end, end.gpus_seen) for end in case.raw.ends if end.gpus_seen and end.gpus_seen.count == 0]
@@ -140,31 +136,6 @@ def no_gpu(case: Case) -> Failure | None:
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
-    )
-
-
-def port_taken(case: Case) -> Failure | None:
-    """Return the failure of a launcher or a rank whose port was in use: the run's own, or one that the script chose."""
-    rendezvous, own = case.raw.run.rendezvous, next(iter(case.own), None)
-    node = own.host if own else case.host(case.raw.run.all_agents[0])
-    words = [Words("rank", own.rank, node, (own.exception or "",))] if own else []
-    if not case.raw.ends:
-        words = [each for each in case.printed if each.node == node]
-    lines = [(each, line) for each in words for line in each.lines if "EADDRINUSE" in line]
-    if not lines:
-        return None
-    named = re.search(r"\bport: ([0-9]+)", lines[0][1])  # torch 2.4 does not name it
-    port = int(named[1]) if named else rendezvous.port
-    is_ours = port == rendezvous.port
-    why = f"another process listens on port {port}"
-    return Failure(
-        verdict=PORT_TAKEN if is_ours else "the script's port is taken",
-        why=f"{why} of {rendezvous.host}" if is_ours else f"{why}, which the script has chosen",
-        next="start snakemake again, which takes another port for a script that leaves MASTER_ADDR and MASTER_PORT as "
-        "the launcher sets them; see what listens there with `ss --listening --processes`",
-        rank=own.rank if own and not is_ours else None,
-        node=node,
-        evidence=quote(lines[0][0], [lines[0][1]]),
     )
 
 
@@ -533,7 +504,6 @@ ROWS: tuple[Row, ...] = (
     # Named causes.
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
     no_gpu,
-    port_taken,
     root_raised,
     root_printed,
     # The scheduler.
