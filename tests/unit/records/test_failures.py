@@ -47,12 +47,6 @@ CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WORKER = "RuntimeError: DataLoader worker (pid(s) 4081) exited unexpectedly"
 SHM = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
 NODE_FAILURE = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***"
-ABORTED = """epoch 1
-terminate called after throwing an instance of 'c10::DistBackendError'
-  what():  [PG ID 0 PG GUID 0 Rank 1] Process group watchdog thread terminated with exception: CUDA error
-Fatal Python error: Aborted
-"""
-
 # What torchrun and the ranks of two nodes print, torch 2.13, shortened to the frames of the script.
 OF_NODE_0 = f"""\
 [rank0]: Traceback (most recent call last):
@@ -463,12 +457,6 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
     "not torchrun's root cause, which may be that of the healthy rank if another one hangs": (
         both(raised(0, LOST), without(1), srun("srun: error: node2: task 1: Exited with exit code 1\n")),
         "the ranks lost each other (): no rank is known to have failed by itself; rank 1 left no end record",
-    ),
-    "an abort, with the words of the runtime": (
-        both(prints(1, ABORTED), raised(0, LOST), died(1, "SIGABRT")),
-        "a rank aborted (rank 1 on node1)",
-        "\nrank 1 (node1): terminate called after throwing an instance of 'c10::DistBackendError'",
-        "\nrank 1 (node1): what():  [PG ID 0",
     ),
 }
 

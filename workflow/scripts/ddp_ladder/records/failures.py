@@ -19,7 +19,6 @@ from ddp_ladder.records.case import (
     Case,
     Ended,
     caught,
-    crash,
     ended_by_scheduler,
     root_at_end,
     root_printed,
@@ -27,9 +26,8 @@ from ddp_ladder.records.case import (
     symptom,
     symptom_of,
     where_raised,
-    with_caught,
 )
-from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
+from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, hung
 from ddp_ladder.records.raw_files import RawRun
@@ -249,7 +247,6 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
-        evidence=crash(case, first.host),
         **_of_rank(first),
     )
 
@@ -313,13 +310,13 @@ def left_early(case: Case) -> Failure | None:
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
         left = in_short([f"rank {end.rank} ended after {end.steps.count} steps" for end in done], NAMED)
-        failure = Failure(
+        return Failure(
             verdict="a rank left the others",
             why=f"{left}; {in_short(waiting, NAMED)} and waited for it",
             next=EQUALLY_MANY,
+            evidence=caught(case, done[0].host, done[0].rank),
             **_of_rank(done[0]),
         )
-        return with_caught(failure, case)
     if len(raised) == raw.spec.world_size > 1 and all(_waited(end.exception or "") for end in raised):
         return Failure(
             verdict="the ranks waited for each other",
@@ -474,15 +471,15 @@ def nothing_seen(case: Case) -> Failure | None:
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith("steps: ")]
     started = f"; it started {own_processes} processes with multiprocessing" if own_processes else ""
-    failure = Failure(
+    return Failure(
         verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
         f"{started}{''.join(unhooked[:1])}",
         next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "
         "started, with rank and world size from the environment; a program without one can write its steps to the file "
         f"that DDP_LADDER_METRICS names, or set workload.throughput_regex\n{OWN_DIRECTORY_ADVICE}",
+        evidence=caught(case),
     )
-    return with_caught(failure, case)
 
 
 def failed_check(case: Case) -> Failure:
@@ -491,8 +488,6 @@ def failed_check(case: Case) -> Failure:
     # Ranks of a group of their own write over each other's files, which are then missing.
     is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
     first = next((each for each in failed if is_alone and each.check.name == WORLD_SIZE), failed[0])
-    if first.check.name == ENOUGH_STEPS:
-        return with_caught(first.failure, case)
     return first.failure if first.failure.next else first.failure.replace(next=case.look)
 
 
