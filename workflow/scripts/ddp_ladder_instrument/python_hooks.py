@@ -1,4 +1,4 @@
-"""What is patched in Python itself, before the script runs: imports, os._exit, os.exec, own processes.
+"""What is patched in Python itself, before the script runs: imports, os._exit, os.exec.
 
 A process that the script starts may be no rank, and the script may not replace its process: both are refused with an
 exception, by which the verdict knows it. Otherwise the ranks would wait for each other until a timeout, or end without
@@ -8,7 +8,6 @@ a record.
 from __future__ import annotations
 
 import functools
-import multiprocessing.process
 import os
 import sys
 import time
@@ -17,9 +16,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
-
-OF_LIBRARIES = ("torch.", "multiprocessing.", "concurrent.")
-"""Modules whose processes are no ranks, such as loader workers."""
 
 Action = Callable[[float], None]
 """Receives the seconds that the import took."""
@@ -121,17 +117,3 @@ def refuse_rank(rank: object, size: int) -> None:
         f"a process that the script has started would be rank {rank} of {size}, beside the {launched} "
         f"{'rank' if launched == 1 else 'ranks'} that the launcher has started"
     )
-
-
-def count_processes(on_start: Callable[[], None]) -> None:
-    """Call ``on_start`` before each multiprocessing.Process of the script's own starts."""
-    original = multiprocessing.process.BaseProcess.start
-
-    @functools.wraps(original)
-    def start(self: Any) -> None:
-        target = getattr(self, "_target", None)
-        if target is not None and not str(getattr(target, "__module__", "")).startswith(OF_LIBRARIES):
-            on_start()
-        original(self)
-
-    multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]

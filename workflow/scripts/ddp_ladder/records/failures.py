@@ -467,14 +467,12 @@ def nothing_seen(case: Case) -> Failure | None:
     raw = case.raw
     if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
         return None
-    own_processes = sum(end.own_processes for end in raw.ends)
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith("steps: ")]
-    started = f"; it started {own_processes} processes with multiprocessing" if own_processes else ""
     return Failure(
         verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
-        f"{started}{''.join(unhooked[:1])}",
+        f"{''.join(unhooked[:1])}",
         next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "
         "started, with rank and world size from the environment; a program without one can write its steps to the file "
         f"that DDP_LADDER_METRICS names, or set workload.throughput_regex\n{OWN_DIRECTORY_ADVICE}",
