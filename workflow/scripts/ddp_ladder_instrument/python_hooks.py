@@ -1,13 +1,11 @@
-"""What is patched in Python itself, before the script runs: imports, os._exit, os.exec.
+"""What is patched in Python itself, before the script runs: imports, os._exit.
 
-A process that the script starts may be no rank, and the script may not replace its process: both are refused with an
-exception, by which the verdict knows it. Otherwise the ranks would wait for each other until a timeout, or end without
-a record.
+A process that the script starts may be no rank: it is refused with an exception, by which the verdict knows it.
+Otherwise the ranks would wait for each other until a timeout.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
@@ -88,26 +86,6 @@ def on_hard_exit(record: Callable[[int], object]) -> None:
 
 class ScriptDoesNotFit(RuntimeError):
     """The script does what cannot be measured; the text is for the user."""
-
-
-def refuse_exec() -> None:
-    """Raise where this process would be replaced by another program, but not in a forked child."""
-    process = os.getpid()
-
-    def refused(name: str) -> Callable[..., Any]:
-        original = getattr(os, name)
-
-        @functools.wraps(original)
-        def execute(path: Any, args: Any, *more: Any) -> Any:
-            if os.getpid() == process:
-                command = " ".join(os.fsdecode(arg) for arg in args)
-                raise ScriptDoesNotFit(f"os.{name} would replace the process that is measured by: {command}")
-            return original(path, args, *more)
-
-        return execute
-
-    for name in ("execv", "execve"):  # all others call these
-        setattr(os, name, refused(name))
 
 
 def refuse_rank(rank: object, size: int) -> None:
