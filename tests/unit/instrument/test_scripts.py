@@ -83,8 +83,6 @@ def test_script_on_one_rank(warm: Warm, tmp_path: Path, line: str) -> None:
 def test_batches_that_another_thread_draws_are_not_counted(warm: Warm, tmp_path: Path, how: str) -> None:
     measured = run(warm, tmp_path / "counted", "background.py", how, ranks=1)
     assert set(measured.samples(0)) == {0}
-    (reason,) = measured.ran.rank()["not_measured"]
-    assert reason.endswith("not counted, because another thread draws the batches: set workload.samples_per_step")
     measured = run(warm, tmp_path / "set", "background.py", how, ranks=1, samples_per_step=4)
     assert set(measured.samples(0)) == {4}
     assert off_by(measured, 0) < 5 * TOLERANCE
