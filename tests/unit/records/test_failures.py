@@ -479,20 +479,6 @@ def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:
     assert shown == Evidence(speaker="rank 1 (node1)", line=f"{NO_INTERFACE} {'x' * (299 - len(NO_INTERFACE))}...")
 
 
-@pytest.mark.parametrize(
-    ("scale", "stage", "larger"),
-    [("1x1", "stage1", "1x2"), ("1x2", "stage1", "1x4"), ("2x4", "stage1", "4x4"), ("1x2", "stage2", None)],
-)
-def test_a_model_that_does_not_fit_where_the_ladder_starts(
-    tmp_path: Path, scale: str, stage: str, larger: str | None
-) -> None:
-    run = write_run(tmp_path, make_spec(scale, stage=stage))
-    raised(0, CUDA)(run)
-    text = f"; or, if it is sharded (FSDP, ZeRO), start the ladder at a larger scale: stages.stage1.scales: [{larger}]"
-    found = failure_of(run).next
-    assert (text in found) == ("FSDP" in found) == bool(larger)
-
-
 APEX = "ModuleNotFoundError: No module named 'apex'"
 HANDLED_PORT = f"""\
 ERROR:root:no server for the metrics

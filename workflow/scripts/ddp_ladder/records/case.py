@@ -339,7 +339,6 @@ def failure_of(case: Case, match: Match) -> Failure:
         "stage": spec.stage,
         "log": case.raw.directory.log,
         "python": ", ".join(sorted(pythons)) or None,
-        "larger": spec.scale.doubled,
     }
     steps = list(match.next(**known))
     if not any("start snakemake" in step for step in steps):
