@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from ddp_ladder.gates.scaling import scale_points
 from one_run import Here, failure_of
 from project_copy import LOOP
@@ -40,8 +39,6 @@ if __name__ == "__main__":
     how = sys.argv[1]
     if how == "SPAWN":
         mp.spawn(train, args=(2,), nprocs=2)
-    if how == "EXEC" and "TUNED" not in os.environ:
-        os.execvpe(sys.executable, [sys.executable, *sys.argv], {**os.environ, "TUNED": "1"})
     if how == "HELPER":
         context = mp.get_context("spawn")
         queue = context.Queue()
@@ -53,18 +50,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "verdict", "why", "advice"),
-    [
-        ("SPAWN", "the script starts its own ranks", "would be rank ", "call the training function itself"),
-        ("EXEC", "the script replaces its own process (os.exec)", "os.execve would replace", "workload.env"),
-    ],
-)
-def test_a_script_that_does_not_fit_says_so_at_once(here: Here, how: str, verdict: str, why: str, advice: str) -> None:
-    failure = failure_of(here.run(SCRIPT, "1x1", args=(how,), launcher="srun"))
-    assert failure.verdict == verdict
-    assert why in failure.why
-    assert advice in failure.next
+def test_a_script_that_starts_its_own_ranks_says_so_at_once(here: Here) -> None:
+    failure = failure_of(here.run(SCRIPT, "1x1", args=("SPAWN",), launcher="srun"))
+    assert failure.verdict == "the script starts its own ranks"
+    assert "would be rank " in failure.why
+    assert "call the training function itself" in failure.next
 
 
 def test_processes_that_are_no_ranks_are_left_alone(here: Here) -> None:

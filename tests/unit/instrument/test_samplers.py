@@ -237,16 +237,6 @@ def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
     assert kept() is None
 
 
-class RepeatSampler(OfOnesOwn):
-    """TRL's, for GRPO: a step trains on a part of each batch."""
-
-    mini_repeat_count, repeat_count = 2, 4
-
-
-def test_the_size_of_batches_that_are_drawn_again_is_a_guess(data: Data) -> None:
-    assert facts([DataLoader(data, batch_size=8, sampler=RepeatSampler(data))])["unclear_sizes"] == [2, 8]
-
-
 class EpochsOfData(Data):
     epoch = 0
 

@@ -41,12 +41,6 @@ def test_healthy_nodes(tmp_path: Path) -> None:
 
 
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
-    "another world size": (
-        {"rank0": {"world_size": 3}},
-        "node1",
-        "rank 0 is process 0 of node1, in a world of 3 ranks",
-    ),
-    "another order": ({"rank3": {"node": "node1", "host": "node1"}}, "node1", "rank 3 is process 1 of node1"),
     "shared device": (
         {f"rank{k}": {"device": {"kind": "cuda", "name": "A", "id": "GPU-0"}} for k in (0, 1)},
         "node1",

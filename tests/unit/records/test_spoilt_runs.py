@@ -115,12 +115,15 @@ EACH = (0, 1, 2, 3)
 ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     # The ranks disagree: the odd one is named with its node.
     "script": (seen("script_sha256", "e" * 64), ("script_sha256: ", "eeeeeeeeeeee on rank 3 (node1)", FILES)),
-    "script on rank 0": (seen("script_sha256", "e" * 64, 0), ("on ranks 1-3 (node0, node1)", "on rank 0 (node0)")),
+    "script on rank 0": (seen("script_sha256", "e" * 64, 0), ("on ranks 1, 2, 3 (node0, node1)", "on rank 0 (node0)")),
     "module": (
         on_ranks(seen("sources", {"m.py": "b" * 64}, 1, 2, 3), seen("sources", {"m.py": "c" * 64}, 0)),
         ("sources: m.py: bbbbbbbbbbbb", "on rank 0 (node0)", FILES),
     ),
-    "torch": (seen("torch", "2.4.1"), ("torch: 2.13.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE)),
+    "torch": (
+        seen("torch", "2.4.1"),
+        ("torch: 2.13.0 on ranks 0, 1, 2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE),
+    ),
     "torch of three kinds": (
         on_ranks(seen("torch", "2.4.1", 2), seen("torch", "2.5.0", 3)),
         ("2.4.1 on rank 2 (node1), 2.5.0 on rank 3 (node1)",),
@@ -133,7 +136,7 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     "threads": (seen("threads", 64), ("threads: 1 on", "64 on rank 3 (node1)", CHOICES)),
     "autocast": (
         seen("autocast_dtype", "float16", 0, 1, 3),
-        ("autocast_dtype: float16 on ranks 0-1, 3 (node0, node1), none on rank 2 (node1)",),
+        ("autocast_dtype: float16 on ranks 0, 1, 3 (node0, node1), none on rank 2 (node1)",),
     ),
     "optimizer": (seen("optimizer", "AdamW (fused)"), ("optimizer: SGD", "AdamW (fused) on rank 3 (node1)")),
     "DDP": (in_rank(3, "ddp", to=None), ("DistributedDataParallel: used", "not used on rank 3 (node1)")),

@@ -213,14 +213,12 @@ def test_a_slow_plateau_at_the_start_is_left_out(slow: int, steps: int, noise: f
         found = find(times)
         assert found.stable
         assert slow <= found.steps <= slow + 5
-        assert found.slower is not None
-        assert 2.5 < found.slower < 6
 
 
 def test_two_plateaus_are_left_out() -> None:
     times = np.concatenate([[300.0], np.full(39, 3.0), np.full(20, 1.5), np.ones(140)])
     found = find(times)
-    assert (found.steps, found.stable, found.slower) == (60, True, pytest.approx((30 * 3 + 20 * 1.5) / 50))
+    assert (found.steps, found.stable) == (60, True)
 
 
 @pytest.mark.parametrize("slow", [55, 80])

@@ -6,7 +6,7 @@ may set environment variables before it does.
 
     entry          command line: what to run, how the process ends
     program        run the user's script as python itself would
-    python_hooks   what is patched in Python itself: imports, os._exit, os.exec, own processes
+    python_hooks   what is patched in Python itself: imports, os._exit
     measurement    connects everything that is measured in this rank; its CSV and end record
     observer *     what the hooks on torch observe of the training
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train

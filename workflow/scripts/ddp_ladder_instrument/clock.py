@@ -34,13 +34,12 @@ EARLY_STEPS = 12
 class OptimizerSteps:
     """The optimizers that step in a row.
 
-    calls: the number of steps of all optimizers. known: the optimizers that have stepped.
+    known: the optimizers that have stepped.
     in_row, in_row_before: the number of steps in the last row, and in the one before it.
     on_new: called with each optimizer before its first step is counted.
     """
 
     def __init__(self) -> None:
-        self.calls = 0
         self.on_new: Callable[[Any], None] = lambda optimizer: None
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last: Callable[[], Any] = lambda: None
@@ -50,7 +49,6 @@ class OptimizerSteps:
 
     def count(self, optimizer: Any) -> None:
         """Count a step of this optimizer."""
-        self.calls += 1
         if self._last() is not optimizer:
             if optimizer not in self.known:
                 self.known.add(optimizer)
@@ -232,7 +230,6 @@ class StepClock:
     """The clock that the hooks notify; each part of it has its own class. Seconds are from time.perf_counter().
 
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
-    on_elsewhere: called after a step for which another thread drew the batches.
     read_times: called after step ``read_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     """
@@ -250,8 +247,6 @@ class StepClock:
         self.read_times: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
-        self.drawn_elsewhere = False  # another thread draws from a pass, unseen
-        self.on_elsewhere: Callable[[], None] = lambda: None
         self._ended = False
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False  # a backward pass was made before the step that began the last row
@@ -296,8 +291,6 @@ class StepClock:
         if self.timer.evaluating:
             self.timer.trained_in_eval_mode()
         batches = self.batches
-        if self.drawn_elsewhere and not batches.pending:
-            self.on_elsewhere()
         loops = batches.training()
         if not loops and self.table.count and self._continues_row(optimizer):
             self._extend_row(now_s, mark)

@@ -10,7 +10,7 @@ from ddp_ladder_instrument import files
 from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
 from ddp_ladder_instrument.measurement import Measurement, write_or_note
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, handlers_set_aside, hide_own_frames
-from ddp_ladder_instrument.python_hooks import count_processes, on_hard_exit, refuse_exec
+from ddp_ladder_instrument.python_hooks import on_hard_exit
 
 USAGE_EXIT_CODE = 2
 HELP = """\
@@ -49,8 +49,6 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     die_with_parent()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
-    count_processes(measurement.count_own_process)
-    refuse_exec()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
     _search_path_without(own_directory)
     error_at_end = _run(program, measurement)

@@ -154,8 +154,6 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
         state, outer = self.__dict__, INSIDE.outer
         loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
-        if not is_main and outer is None:
-            clock.drawn_elsewhere = loop is not None
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
         if not is_main or INSIDE.loader or (outer is None and (loop is None or not loop.living)):
             batch = original(self)

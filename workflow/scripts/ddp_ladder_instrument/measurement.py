@@ -50,7 +50,6 @@ class Measurement:
         self.configuration = host.configuration_files(program.args)
         self._reported = progress.announce(run.directory)
         self.source = "counted" if run.samples_per_step is None else "samples_per_step"
-        self.own_processes = 0
         self.program_end = ProgramEnd()
         self.training_s: float | None = None
         self.profiled = ProfiledSteps(run.profile_steps, self._end_measured)
@@ -102,10 +101,6 @@ class Measurement:
         device = self.observer.device if self.observer is not None else None
         if device is not None and device.type == "cuda":
             self.profiled.device = device
-
-    def count_own_process(self) -> None:
-        """Count a process that the script starts."""
-        self.own_processes += 1
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
@@ -241,7 +236,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "source": "guessed" if is_guessed else measurement.source,
-        "own_processes": measurement.own_processes,
         "ended_at_s": time.time(),
         "exit_code": end.exit_code,
         "ended_by": end.ended_by,

@@ -15,8 +15,6 @@ from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
 
-ELSEWHERE = "samples, data_wait_s: not counted, because another thread draws the batches: set workload.samples_per_step"
-
 
 class TorchObserver:
     """The facts that the hooks notify this of. device: of the first parameters that are trained."""
@@ -49,12 +47,10 @@ class TorchObserver:
         clock.on_batch = self._on_batch
         clock.batches.on_loop = self._on_loop
         clock.read_times = self.ddp.read
-        clock.on_elsewhere = self._on_elsewhere
         clock.check_limits = self._limits.check
         clock.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
-        patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
@@ -99,10 +95,6 @@ class TorchObserver:
         """Digest the first batches of each pass; only later is it known which passes are training."""
         digest = self._not_measured.attempt("first samples", lambda: batch_sizes.digest(batch))
         loop.first_samples += [digest] if digest else []
-
-    def _on_elsewhere(self) -> None:
-        if ELSEWHERE not in self._not_measured:
-            self._not_measured.append(ELSEWHERE)
 
     def _on_loop(self, loop: Loop) -> None:
         self.loader.begin_pass(loop, self.world.size)

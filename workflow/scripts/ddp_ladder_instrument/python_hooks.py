@@ -1,14 +1,11 @@
-"""What is patched in Python itself, before the script runs: imports, os._exit, os.exec, own processes.
+"""What is patched in Python itself, before the script runs: imports, os._exit.
 
-A process that the script starts may be no rank, and the script may not replace its process: both are refused with an
-exception, by which the verdict knows it. Otherwise the ranks would wait for each other until a timeout, or end without
-a record.
+A process that the script starts may be no rank: it is refused with an exception, by which the verdict knows it.
+Otherwise the ranks would wait for each other until a timeout.
 """
 
 from __future__ import annotations
 
-import functools
-import multiprocessing.process
 import os
 import sys
 import time
@@ -17,9 +14,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
-
-OF_LIBRARIES = ("torch.", "multiprocessing.", "concurrent.")
-"""Modules whose processes are no ranks, such as loader workers."""
 
 Action = Callable[[float], None]
 """Receives the seconds that the import took."""
@@ -94,26 +88,6 @@ class ScriptDoesNotFit(RuntimeError):
     """The script does what cannot be measured; the text is for the user."""
 
 
-def refuse_exec() -> None:
-    """Raise where this process would be replaced by another program, but not in a forked child."""
-    process = os.getpid()
-
-    def refused(name: str) -> Callable[..., Any]:
-        original = getattr(os, name)
-
-        @functools.wraps(original)
-        def execute(path: Any, args: Any, *more: Any) -> Any:
-            if os.getpid() == process:
-                command = " ".join(os.fsdecode(arg) for arg in args)
-                raise ScriptDoesNotFit(f"os.{name} would replace the process that is measured by: {command}")
-            return original(path, args, *more)
-
-        return execute
-
-    for name in ("execv", "execve"):  # all others call these
-        setattr(os, name, refused(name))
-
-
 def refuse_rank(rank: object, size: int) -> None:
     """Raise where a process that the script starts would be a rank beside those of the launcher."""
     launched = int(os.environ.get("WORLD_SIZE") or 1)
@@ -121,17 +95,3 @@ def refuse_rank(rank: object, size: int) -> None:
         f"a process that the script has started would be rank {rank} of {size}, beside the {launched} "
         f"{'rank' if launched == 1 else 'ranks'} that the launcher has started"
     )
-
-
-def count_processes(on_start: Callable[[], None]) -> None:
-    """Call ``on_start`` before each multiprocessing.Process of the script's own starts."""
-    original = multiprocessing.process.BaseProcess.start
-
-    @functools.wraps(original)
-    def start(self: Any) -> None:
-        target = getattr(self, "_target", None)
-        if target is not None and not str(getattr(target, "__module__", "")).startswith(OF_LIBRARIES):
-            on_start()
-        original(self)
-
-    multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]

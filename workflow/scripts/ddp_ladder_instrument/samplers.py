@@ -65,7 +65,6 @@ class Sampling:
     shuffle: the order is meant to differ between passes.
     own_order: each pass has its own order without set_epoch.
     real_samples: samples of one pass of this rank without padding; NEVER if nothing is padded, or it is not known.
-    repeats: batches are drawn so many times, and a step may train on a part of each (TRL's RepeatSampler).
     """
 
     name: str
@@ -73,7 +72,6 @@ class Sampling:
     shuffle: bool | None
     own_order: bool
     real_samples: int = NEVER
-    repeats: int = 1
 
 
 UNKNOWN = Sampling("unknown", None, None, False)
@@ -95,7 +93,6 @@ def _sampling(loader: Any) -> Sampling:
         return UNKNOWN
     shown = [link for link in links[:-1] if not _wraps(link) or type(link).__name__ in SHOWN]
     orders = [_shuffles(link) for link in links if not _wraps(link)]
-    repeats = [_whole_number(link, "repeat_count") or 1 for link in links if hasattr(link, "mini_repeat_count")]
     dispatched = type(loader).__name__ == "DataLoaderDispatcher"  # it pads the last round in a way of its own
     endless = any(type(link).__name__ == ENDLESS for link in links)
     return Sampling(
@@ -104,7 +101,6 @@ def _sampling(loader: Any) -> Sampling:
         shuffle=None if None in orders else any(orders),
         own_order=endless or _iterates_as(links[-1]) in UNAWARE_OF_RANKS,
         real_samples=NEVER if dispatched or endless else _real(links),
-        repeats=max(repeats, default=1),
     )
 
 
@@ -281,7 +277,6 @@ class TrainingLoader:
         self.first_samples: list[str] = []
         self._facts: dict[str, Any] | None = None
         self._unclear: list[int] = []
-        self._repeated: set[int] = set()  # sizes of a batch that is drawn again, and of the part of a step
         self._epochs: set[int] = set()
         self._passes: list[tuple[Callable[[], Any], int]] = []  # over each dataset
 
@@ -295,8 +290,6 @@ class TrainingLoader:
         if not self._unclear:
             self._unclear += loop.batch_sizes.unclear
         loop.batch_sizes.unclear = self._unclear  # of all passes from now on
-        if source.sampling.repeats > 1 and source.batch_size:
-            self._repeated |= {source.batch_size, source.batch_size // source.sampling.repeats}
         passes = self._count_pass(source.dataset)
         epoch = source.epoch()  # now, as accelerate sets it when the pass has begun
         self._epochs |= {epoch} if epoch is not None else set()
@@ -311,9 +304,7 @@ class TrainingLoader:
     @property
     def facts(self) -> dict[str, Any] | None:
         """The record's ``loader``; None inside means unknown, or not needed."""
-        if self._facts is None:
-            return None
-        return {**self._facts, "unclear_sizes": sorted({*self._unclear, *self._repeated})}
+        return self._facts and {**self._facts, "unclear_sizes": sorted({*self._unclear})}
 
     def _count_pass(self, dataset: Callable[[], Any]) -> int:
         """Return the number of this pass over a dataset, by whatever loader, from 1."""

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from ddp_ladder.common.formats import significant
 from ddp_ladder.gates.groups import Group
-from ddp_ladder.gates.interval import median_of_known
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, STRONGEST
 from ddp_ladder.records.fingerprint import Difference, all_differences, differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME
 
-NOTABLE_WAIT = 0.05  # fraction of a step: a larger difference in data wait is noted
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
 
 
@@ -74,21 +72,9 @@ def no_plain_baseline(plain: Group) -> str:
     return ""
 
 
-def waits_longer(baseline: float | None, here: float | None) -> bool:
-    """Return True if the baseline's longer data wait explains an efficiency above the ideal."""
-    return (baseline or 0) - (here or 0) > NOTABLE_WAIT
-
-
-def excess_note(point: ScalePoint, baseline: Group) -> str:
-    """Return an explanation of an efficiency above the ideal."""
-    excess = f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; the baseline is slower than it should be"
-    base_wait = median_of_known([run.timing.data_wait_fraction for run in baseline.good])
-    here = point.data_wait_fraction
-    if waits_longer(base_wait, here):
-        waits = f"it waits for data {100 * (base_wait or 0):.0f} % of the time, here {100 * (here or 0):.0f} %"
-        return f"{excess}: {waits}"
-    cache = ", or the smaller batch per GPU fits a cache" if point.mode == "strong" else ""
-    return f"{excess}{cache}: repeat {baseline.first.scale} and look for other load on its nodes"
+def excess_note(point: ScalePoint) -> str:
+    """Return what an efficiency above the ideal means; the gate says what to do."""
+    return f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; the baseline is slower than it should be"
 
 
 def notes_on(point: ScalePoint, group: Group) -> str:
@@ -126,13 +112,6 @@ def _unsteady(point: ScalePoint, group: Group) -> list[str]:
     if point.drift_fraction is not None and abs(point.drift_fraction) > NOTABLE_GAP:
         how = f"{100 * abs(point.drift_fraction):.0f} % {'slower' if point.drift_fraction > 0 else 'faster'}"
         notes.append(f"the last third of the steps was {how} than the first")
-    slow = [run.timing for run in group.good if run.timing.warmup_slower and run.timing.warmup_stable]
-    if slow:
-        longest = max(slow, key=lambda timing: timing.warmup_steps)
-        notes.append(
-            f"the first {longest.warmup_steps} of {longest.warmup_steps + longest.measured_steps} steps are left out: "
-            f"after the first {group.first.warmup_steps} they took {longest.warmup_slower:.2g} times as long as later"
-        )
     return [*notes, *filter(None, [unsteady(group)])]
 
 

@@ -111,7 +111,7 @@ def _point(group: Group, groups: Groups) -> ScalePoint:
         return replace(point, status="not comparable", note=joined(obstacle, notes_on(point, group)))
     point = _with_ratios(point, group, baseline)
     suspect = (point.efficiency or 0) > MOST_EFFICIENCY
-    excess = excess_note(point, baseline) if suspect else ""
+    excess = excess_note(point) if suspect else ""
     status: Status = "check" if suspect else "incomplete" if len(group.good) < len(group.specs) else "ok"
     why = no_plain_ratio(group, plain) if group is baseline else ""
     return replace(point, status=status, note=joined(excess, notes_on(point, group), why))

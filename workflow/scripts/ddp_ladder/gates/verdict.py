@@ -17,7 +17,6 @@ from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.interval import LogMean, Variance
-from ddp_ladder.gates.notes import waits_longer
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult
@@ -25,6 +24,7 @@ from ddp_ladder.records.fingerprint import MUST_MATCH
 from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 
+NOTABLE_WAIT = 0.05  # fraction of a step: a baseline that waits for data so much longer is slow by it
 SANITY = "sanity"  # the name of the one finding for a run that passed all its checks
 Word = Literal["open", "closed"]
 
@@ -311,7 +311,7 @@ def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float
         f"look for other load on the nodes of {point.baseline}, delete {runs} and start snakemake again: the baseline "
         "is measured again, and all gates are judged again"
     )
-    if waits_longer(baseline.data_wait_fraction, point.data_wait_fraction):
+    if (baseline.data_wait_fraction or 0) - (point.data_wait_fraction or 0) > NOTABLE_WAIT:
         advice = f"give the script more loader workers, so that {point.baseline} does not wait for data; or {advice}"
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"

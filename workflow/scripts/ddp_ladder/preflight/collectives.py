@@ -185,20 +185,10 @@ def networks_used(found: Iterable[str]) -> dict[str, Transport | None]:
 
 
 def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
-    """Yield ranks in other places than planned, shared devices and differing versions.
+    """Yield shared devices and differing versions.
 
     nodes: their names in findings, by node rank.
     """
-    order = "remove variables of the launcher (RANK, GROUP_RANK, SLURM_...) from software.setup in cluster.yaml"
-    for k, rank in sorted(ranks.items()):
-        node_rank, local_rank = divmod(k, spec.gpus_per_node)
-        node = nodes[node_rank]
-        place = (rank.node_rank, rank.local_rank, rank.world_size)
-        if place != (node_rank, local_rank, spec.world_size) or rank.node not in node:
-            what = f"rank {k} is process {rank.local_rank} of {rank.node}, in a world of {rank.world_size} ranks"
-            wanted = f"process {local_rank} of {node}, of {spec.world_size} ranks in the order of the nodes"
-            yield error(what, wanted, order, rank.node)
-            return
     yield from _devices(spec, ranks, nodes)
     yield from _versions(spec, ranks, nodes)
 

@@ -178,9 +178,6 @@ def _last_of_no_victim(lines: Sequence[str]) -> str:
 _MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*\b)")  # before the name of an exception
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/ddp_ladder_instrument/|/instrument\.py$")
-_CURRENT = "Current thread"  # the fault handler's mark of the thread that crashed
-_CRASH = re.compile(r"Fatal Python error: |terminate called after throwing|.*: Assertion `.*' failed")
-_CRASH_LINES = 200  # of the threads that the fault handler shows
 _MARKS = re.compile(r"^[\s^~]*$")  # below a statement of a traceback
 _JOINTS = {  # between an exception and another one that was raised because of it
     "During handling of the above exception, another exception occurred:",
@@ -249,30 +246,6 @@ def caught(case: Case, node: str | None = None, rank: int | None = None) -> tupl
             line = words.lines[index]
             if line[:1].isalpha() and _statement(words.lines, index) and not is_consequence(line):
                 return with_place(words, index)
-    return ()
-
-
-def with_caught(failure: Failure, case: Case) -> Failure:
-    """Return the failure of ranks that ended well, with the exception that they may have ended because of."""
-    if not (shown := caught(case, failure.node, failure.rank)):
-        return failure
-    first = (
-        "the script printed an exception: if it ended because of it, fix its cause, and let the script raise it "
-        "instead of ending with exit code 0; then start snakemake again"
-    )
-    return failure.replace(next=numbered((first, failure.next)), evidence=shown)
-
-
-def crash(case: Case, node: str) -> tuple[Evidence, ...]:
-    """Return what Python's fault handler or the C++ runtime printed as a process crashed; empty if they did not."""
-    for words in case.of_scripts(node, None):
-        for index, line in enumerate(words.lines):
-            if _CRASH.match(line):
-                following = words.lines[index + 1 : index + 1 + _CRASH_LINES]
-                what = [one for one in following[:1] if one.lstrip().startswith("what():")]
-                current = next((k for k, one in enumerate(following) if one.startswith(_CURRENT)), 0)
-                frames = (one for one in following[current:] if (at := _FRAME.match(one)) and not LIBRARY.search(at[1]))
-                return quote(words, (line, *what, next(frames, "")))
     return ()
 
 
@@ -366,7 +339,6 @@ def failure_of(case: Case, match: Match) -> Failure:
         "stage": spec.stage,
         "log": case.raw.directory.log,
         "python": ", ".join(sorted(pythons)) or None,
-        "larger": spec.scale.doubled,
     }
     steps = list(match.next(**known))
     if not any("start snakemake" in step for step in steps):

@@ -184,16 +184,9 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
 
 
 def _places(ends: Sequence[RankEnd]) -> str:
-    """Return ``rank 3 (node1)`` or ``ranks 0-2, 7 (node0, node1)``."""
-    names = list(dict.fromkeys(end.host for end in ends))
-    ranges: list[list[int]] = []
-    for end in ends:
-        if ranges and ranges[-1][1] == end.rank - 1:
-            ranges[-1][1] = end.rank
-        else:
-            ranges.append([end.rank, end.rank])
-    numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-    return f"rank{'s' if len(ends) > 1 else ''} {numbers} ({in_short(names, NAMED)})"
+    """Return ``rank 3 (node1)`` or ``ranks 0, 1, 2 and 4 more (node0, node1)``."""
+    ranks, names = [str(end.rank) for end in ends], list(dict.fromkeys(end.host for end in ends))
+    return f"rank{'s' if len(ends) > 1 else ''} {in_short(ranks, NAMED)} ({in_short(names, NAMED)})"
 
 
 def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:

@@ -19,27 +19,24 @@ from ddp_ladder.records.case import (
     Case,
     Ended,
     caught,
-    crash,
     ended_by_scheduler,
-    quote,
     root_at_end,
     root_printed,
     root_raised,
     symptom,
     symptom_of,
     where_raised,
-    with_caught,
 )
-from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
+from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, hung
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
-from ddp_ladder.records.signatures import Words, classify, is_consequence
+from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
-PORT_TAKEN = "the port of the rendezvous is taken"
+PORT_TAKEN = "the port of the rendezvous is taken"  # the verdict of the signature rdzv_port_in_use
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
@@ -129,9 +126,6 @@ def not_written(case: Case) -> Failure | None:
     )
 
 
-# What the script met: no GPU, no srun, a port in use
-
-
 def no_gpu(case: Case) -> Failure | None:
     """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
     without = [(end, end.gpus_seen) for end in case.raw.ends if end.gpus_seen and end.gpus_seen.count == 0]
@@ -158,31 +152,6 @@ def no_gpu(case: Case) -> Failure | None:
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
-    )
-
-
-def port_taken(case: Case) -> Failure | None:
-    """Return the failure of a launcher or a rank whose port was in use: the run's own, or one that the script chose."""
-    rendezvous, own = case.raw.run.rendezvous, next(iter(case.own), None)
-    node = own.host if own else case.host(case.raw.run.all_agents[0])
-    words = [Words("rank", own.rank, node, (own.exception or "",))] if own else []
-    if not case.raw.ends:
-        words = [each for each in case.printed if each.node == node]
-    lines = [(each, line) for each in words for line in each.lines if "EADDRINUSE" in line]
-    if not lines:
-        return None
-    named = re.search(r"\bport: ([0-9]+)", lines[0][1])  # torch 2.4 does not name it
-    port = int(named[1]) if named else rendezvous.port
-    is_ours = port == rendezvous.port
-    why = f"another process listens on port {port}"
-    return Failure(
-        verdict=PORT_TAKEN if is_ours else "the script's port is taken",
-        why=f"{why} of {rendezvous.host}" if is_ours else f"{why}, which the script has chosen",
-        next="start snakemake again, which takes another port for a script that leaves MASTER_ADDR and MASTER_PORT as "
-        "the launcher sets them; see what listens there with `ss --listening --processes`",
-        rank=own.rank if own and not is_ours else None,
-        node=node,
-        evidence=quote(lines[0][0], [lines[0][1]]),
     )
 
 
@@ -296,7 +265,6 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
-        evidence=crash(case, first.host),
         **_of_rank(first),
     )
 
@@ -360,13 +328,13 @@ def left_early(case: Case) -> Failure | None:
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
         left = in_short([f"rank {end.rank} ended after {end.steps.count} steps" for end in done], NAMED)
-        failure = Failure(
+        return Failure(
             verdict="a rank left the others",
             why=f"{left}; {in_short(waiting, NAMED)} and waited for it",
             next=EQUALLY_MANY,
+            evidence=caught(case, done[0].host, done[0].rank),
             **_of_rank(done[0]),
         )
-        return with_caught(failure, case)
     if len(raised) == raw.spec.world_size > 1 and all(_waited(end.exception or "") for end in raised):
         return Failure(
             verdict="the ranks waited for each other",
@@ -517,19 +485,17 @@ def nothing_seen(case: Case) -> Failure | None:
     raw = case.raw
     if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
         return None
-    own_processes = sum(end.own_processes for end in raw.ends)
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith("steps: ")]
-    started = f"; it started {own_processes} processes with multiprocessing" if own_processes else ""
-    failure = Failure(
+    return Failure(
         verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
-        f"{started}{''.join(unhooked[:1])}",
+        f"{''.join(unhooked[:1])}",
         next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "
         "started, with rank and world size from the environment; a program without one can write its steps to the file "
         f"that DDP_LADDER_METRICS names, or set workload.throughput_regex\n{OWN_DIRECTORY_ADVICE}",
+        evidence=caught(case),
     )
-    return with_caught(failure, case)
 
 
 def failed_check(case: Case) -> Failure:
@@ -538,8 +504,6 @@ def failed_check(case: Case) -> Failure:
     # Ranks of a group of their own write over each other's files, which are then missing.
     is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
     first = next((each for each in failed if is_alone and each.check.name == WORLD_SIZE), failed[0])
-    if first.check.name == ENOUGH_STEPS:
-        return with_caught(first.failure, case)
     return first.failure if first.failure.next else first.failure.replace(next=case.look)
 
 
@@ -552,7 +516,6 @@ ROWS: tuple[Row, ...] = (
     without_launcher,
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
     no_gpu,
-    port_taken,
     root_raised,
     root_printed,
     # The scheduler.

@@ -301,7 +301,6 @@ class RankEnd(RawFile, RankFacts):
     backend: str | None
     gpus_seen: GpusSeen | None = None
     source: Literal["counted", "samples_per_step", "metrics", "guessed", "none"] = "counted"
-    own_processes: int = Field(0, ge=0, description="Started by the script with multiprocessing.")
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exception: str | None
     after_training: bool = Field(False, description="It failed, but only after the limit (max_steps, max_seconds).")

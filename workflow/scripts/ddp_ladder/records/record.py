@@ -99,12 +99,6 @@ class Timing(Model):
     warmup_stable: bool | None = Field(
         default=None, description="Step times were steady after it; null if not checked (log)."
     )
-    warmup_slower: float | None = Field(
-        default=None,
-        ge=0,
-        description="Mean time of the slow steps that were left out beyond measure.warmup_steps / median of the later "
-        "ones; null if there were none.",
-    )
     measured_steps: Positive
     step_time_s: Duration
     step_time_s_p5: float = Field(ge=0, description="5th percentile of single steps, each on its slowest rank.")

@@ -17,9 +17,8 @@ from typing import Any, Literal, get_args
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.records.raw_models import OWN_LINE
-from ddp_ladder.settings.terms import STAGES
 
-Role = Literal["root", "sched", "symptom", "victim", "warn"]
+Role = Literal["root", "sched", "symptom", "victim"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """In the order in which they claim a line: one that names a cause is not taken for a consequence."""
 MOST_STEPS = 3  # in a remedy
@@ -41,7 +40,6 @@ class Signature:
     of_its_own: bool = False
     fatal: bool = False
     only_with: str = ""
-    in_stage1: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,7 @@ class Match:
 
     def next(self, **values: object) -> tuple[str, ...]:
         """Return what to do, in at most three steps."""
-        first, *others = self.signature.next
-        if values.get("stage") == STAGES[0] and self.signature.in_stage1:
-            first += f"; or, {self.signature.in_stage1}"
-        return tuple(self._filled(step, values) for step in (first, *others))
+        return tuple(self._filled(step, values) for step in self.signature.next)
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
         own = {"node": self.words.node, "rank": self.words.rank}
@@ -86,7 +81,6 @@ UNKNOWN: Mapping[str, object] = {
     "stage": "<stage>",
     "python": "the training's Python",
     "log": "the log",
-    "larger": "1x2",
 }
 """The names that every template may use, with their values where the run does not tell."""
 

@@ -157,14 +157,10 @@ STILL_FASTER = 1.5  # the first third of what is left, over the last: it is not 
 
 @dataclass(frozen=True)
 class Warmup:
-    """The warm-up of a run. steps: left out of every figure. stable: step times were steady after it.
-
-    slower: how many times as long as the later ones the slow steps took that were left out beyond the minimum.
-    """
+    """The warm-up of a run. steps: left out of every figure. stable: step times were steady after it."""
 
     steps: int
     stable: bool
-    slower: float | None = None
 
 
 def find_warmup(step_time_s: Values, minimum: int, keep: int) -> Warmup:
@@ -190,12 +186,11 @@ def find_warmup(step_time_s: Values, minimum: int, keep: int) -> Warmup:
         end += slow
     left = step_time_s[min(end, steps - size) :]
     third = math.ceil(len(left) / 3)
-    slower = float(step_time_s[minimum:end].mean()) / median(left) if end > minimum else None
     # Of both, as steps may alternate, or a few of them take very long.
     faster = min(median(left[:third]) / median(left[-third:]), float(left[:third].mean() / left[-third:].mean()))
     if end > most or faster > STILL_FASTER:
-        return Warmup(most, stable=False, slower=slower)
-    return Warmup(end, stable=True, slower=slower)
+        return Warmup(most, stable=False)
+    return Warmup(end, stable=True)
 
 
 def _windows(step_time_s: Values, size: int) -> Values:

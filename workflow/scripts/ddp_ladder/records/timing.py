@@ -80,7 +80,6 @@ def measure(
         Timing(
             warmup_steps=warmup.steps,
             warmup_stable=warmup.stable,
-            warmup_slower=warmup.slower,
             measured_steps=times.shape[1],
             step_time_s=float(step_times.of(statistic)),
             step_time_s_p5=float(p5_s),

@@ -39,11 +39,6 @@ class Scale:
     def world_size(self) -> int:
         return self.nodes * self.gpus_per_node
 
-    @property
-    def doubled(self) -> Scale:
-        """Return a scale with twice the GPUs: of one node, or twice the nodes if there are several."""
-        return Scale(2 * self.nodes, self.gpus_per_node) if self.nodes > 1 else Scale(1, 2 * self.gpus_per_node)
-
     @classmethod
     def parse(cls, text: str) -> Scale:
         """Read ``2x4``. Raises ValueError for anything else."""
