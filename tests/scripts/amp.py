@@ -1,4 +1,4 @@
-"""autocast and a GradScaler that skips steps: their batches belong to the next step."""
+"""autocast and a GradScaler that skips steps: those batches take time, and no step trains on them."""
 
 import torch
 from ranks import together
@@ -27,4 +27,6 @@ for index, x in enumerate(loader):
     scaler.update()
     if len(steps) > before:
         tally.step()
+    else:
+        tally.pending = 0
 tally.write()

@@ -207,6 +207,18 @@ def test_batches_drawn_ahead_wait_for_their_step(code: Script) -> None:
     assert [row[:2] for row in code.rows()] == [(5, 0), (6, 0), (7, 0), (8, 0), (1, 3)]
 
 
+def test_a_step_left_out_of_one_optimizer_only(code: Script) -> None:
+    """A GradScaler with two optimizers: the batch is lost where neither steps."""
+    train, other = code.loop(), Loader()
+    for skipped in ((), ("first",), ("first", "other"), ()):
+        code.batch(train)
+        for name, optimizer in (("first", code), ("other", other)):
+            backward(code)
+            code.clock.batches.skipped() if name in skipped else code.step(0, optimizer)
+    assert [row[0] for row in code.rows()] == [8, 8, 8]
+    assert sum(row[2] for row in code.rows()) == 4 * 5
+
+
 def test_padding_comes_last(code: Script) -> None:
     train = code.loop(real_samples=10)
     for size in (4, 4, 4, 1):

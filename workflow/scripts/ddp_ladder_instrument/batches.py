@@ -8,8 +8,9 @@ The training passes of a step are those that yielded batches for it, except
 - passes that are over or abandoned, if a living one also yielded. The remainder of the previous pass over the same
   loader counts (an accumulation across the end of an epoch), unless the script dropped its gradients.
 
-Its samples are those of the batches that these passes yielded since the last step, except batches drawn ahead: the
-second step of a pass shows how many, as it draws fewer than the first for as many backward passes.
+Its samples are those of the batches that these passes yielded since the last step, except batches whose step
+GradScaler skipped, and batches drawn ahead: the second step of a pass shows how many, as it draws fewer than the first
+for as many backward passes.
 """
 
 from __future__ import annotations
@@ -320,9 +321,12 @@ class StepBatches:
         self.trained: list[Loop] = []
         self.on_loop: Callable[[Loop], None] = lambda loop: None
         self.paused_at = -1
+        self._skipped = False
 
     def add(self, loop: Loop, size: int, left_out: int) -> None:
         """Add a batch of ``size`` indices, padding included, of which ``left_out`` did not arrive."""
+        if self._skipped:
+            self._discard()
         if loop.step != self._table.count:
             loop.begin_step(self._table.count)
         if not loop.batches:
@@ -359,6 +363,18 @@ class StepBatches:
         """Return True if a backward pass that begins now can only be for batches of a pass that is over."""
         return bool(self.pending) and not any(loop.living and not loop.without_grad for loop in self.pending)
 
+    def skipped(self) -> None:
+        """Note that GradScaler skipped a step. Another optimizer may still step on the same batches."""
+        self._skipped = True
+
+    def _discard(self) -> None:
+        """Discard the batches since the last step: no step trains on them."""
+        loops = self.training()
+        for loop in self.pending:
+            self._take(loop, None) if loop in loops else loop.take()
+            loop.batches = 0
+        self.end_step()
+
     def training(self) -> list[Loop]:
         """Return the training passes of the running step."""
         return training(self.pending, self.samples_per_step is None)
@@ -373,7 +389,7 @@ class StepBatches:
         samples = padding = 0
         wait_s = 0.0
         for loop in loops:
-            for real, filled in self._take(loop):
+            for real, filled in self._take(loop, step):
                 samples += real
                 padding += filled
             if loop.step == step:
@@ -396,10 +412,11 @@ class StepBatches:
     def end_step(self) -> None:
         """Begin the next step."""
         self.pending = []
+        self._skipped = False
         self._backwards.end_step()
 
-    def _take(self, loop: Loop) -> list[tuple[int, int]]:
-        """Take and return the batches of ``loop`` that this step trains on."""
+    def _take(self, loop: Loop, row: int | None) -> list[tuple[int, int]]:
+        """Take and return the batches of ``loop`` that this step trains on; row: None if the step was skipped."""
         backwards = self._backwards
         made = backwards.count - backwards.at_step
         fresh = loop.batches if loop.step == self._table.count else 0
@@ -411,7 +428,7 @@ class StepBatches:
         batches = loop.take(left)
         if not loop.stepped and fresh > 1:
             made = min(made, backwards.count - loop.backwards_at_begin)
-            loop.first = (self._table.count, made, batches)
+            loop.first = (NEVER if row is None else row, made, batches)
         return batches
 
     def _find_ahead(self, loop: Loop, made: int, fresh: int) -> int:
@@ -426,7 +443,7 @@ class StepBatches:
         loop.ahead, loop.each_step = ahead, fresh
         for samples, padding in reversed(first[int(used) :]):
             loop.give_back(samples, padding)
-            if self.samples_per_step is None:
+            if row < self._table.count and self.samples_per_step is None:
                 self._table.samples[row] -= samples
                 self._table.padding_samples[row] -= padding
         return ahead

@@ -34,12 +34,13 @@ EARLY_STEPS = 12
 class OptimizerSteps:
     """The optimizers that step in a row.
 
-    known: the optimizers that have stepped.
+    calls: the number of steps of all optimizers. known: the optimizers that have stepped.
     in_row, in_row_before: the number of steps in the last row, and in the one before it.
     on_new: called with each optimizer before its first step is counted.
     """
 
     def __init__(self) -> None:
+        self.calls = 0
         self.on_new: Callable[[Any], None] = lambda optimizer: None
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last: Callable[[], Any] = lambda: None
@@ -49,6 +50,7 @@ class OptimizerSteps:
 
     def count(self, optimizer: Any) -> None:
         """Count a step of this optimizer."""
+        self.calls += 1
         if self._last() is not optimizer:
             if optimizer not in self.known:
                 self.known.add(optimizer)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.clock import PassTimer, StepClock
+from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
 from ddp_ladder_instrument.python_hooks import refuse_rank
 from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
@@ -83,6 +83,23 @@ def patch_optimizers(notify: Callable[..., None]) -> None:
     """Call this after every step of every optimizer."""
     # Imported by name: torch.optim deletes its attribute ``optimizer``.
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(eager(notify))
+
+
+def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> None:
+    """Call ``on_skipped`` after each step that GradScaler skips."""
+    skipped = eager(on_skipped)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _maybe_opt_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            before = optimizers.calls
+            result = original(self, *args, **kwargs)
+            if optimizers.calls == before:
+                skipped()
+            return result
+
+        return _maybe_opt_step
+
+    patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
 
 
 def patch_call(owner: Any, name: str, after: Callable[[Sequence[Any], float], None]) -> None:

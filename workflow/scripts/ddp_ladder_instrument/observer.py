@@ -51,6 +51,7 @@ class TorchObserver:
         clock.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
+        patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
