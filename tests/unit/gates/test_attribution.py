@@ -222,7 +222,7 @@ def test_the_closed_gate_says_it() -> None:
     plan = replace(plan, gates={"stage2": GateThresholds(min_efficiency=0.8)})
     here = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["communication"])])
     (finding,) = performance(plan, here[-1], here, Path("results"))
-    assert "efficiency 0.50" in finding.measured
+    assert "efficiency 50." in finding.measured
     assert "; of a step's 100 ms, 50.0 ms are lost: 50.0 ms exposed communication" in finding.measured
     assert finding.next.startswith("see whether network.interface is the fastest one")
     assert "(at most 100 % more samples/s)" in finding.next
@@ -243,7 +243,7 @@ def test_other_processes_stand_before_every_other_cause(disturbed: int) -> None:
     here[disturbed] = replace(here[disturbed], findings=(finding,))
     (found,) = performance(plan, here[-1], here, Path("results"))
     at = f"at {here[disturbed].scale}, here: {what}"
-    assert found.measured.startswith("efficiency 0.50")
+    assert found.measured.startswith("efficiency 50.")
     assert found.measured.partition("; ")[2] == at  # and no other cause
     assert (found.next, found.evidence) == ("end them", ())
     lost = attribution(here[-1], here[0])

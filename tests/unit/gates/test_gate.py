@@ -107,8 +107,8 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert sanity["check"] == "sanity"
     assert sanity["measured"].endswith(" checks passed")
     assert efficiency["check"] == "efficiency"
-    assert efficiency["measured"].startswith("efficiency 0.90 (95 % interval 0.")
-    assert efficiency["wanted"] == "at least 0.80 (stages.stage2.gate.min_efficiency)"
+    assert efficiency["measured"].startswith("efficiency 89.9 % (95 % interval ")
+    assert efficiency["wanted"] == "at least 80.0 % (stages.stage2.gate.min_efficiency)"
     records = [ladder.run(f"default/weak/{k}").record for k in ("1x1/r1", "1x1/r2", "1x2/r1")]
     records.append(ladder.run(RUN).record)
     digests = {str(file.relative_to(ladder.results)): sha256(file.read_bytes()) for file in records}

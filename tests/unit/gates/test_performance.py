@@ -82,7 +82,7 @@ AT_80 = GateThresholds(min_efficiency=0.8)
 def test_an_interval_wholly_above_the_ideal_closes_the_gate(gate: GateThresholds) -> None:
     finding, *others = judged((1.44, 0.03), gate)
     assert (finding.check, finding.ok, finding.uncertain) == ("baseline", False, False)
-    assert finding.measured == "efficiency 1.44 (95 % interval 1.40 to 1.48, in one job): more than the ideal"
+    assert finding.measured == "efficiency 144.0 % (95 % interval 139.7 % to 148.4 %, in one job): more than the ideal"
     assert "delete results/runs/default/weak/1x1 and start snakemake again" in finding.next
     assert all(other.ok for other in others)
 
@@ -90,7 +90,7 @@ def test_an_interval_wholly_above_the_ideal_closes_the_gate(gate: GateThresholds
 def test_one_repeat_far_above_the_ideal_closes_the_gate_on_its_estimate() -> None:
     (finding,) = judged((1.44, 0.0), GateThresholds(), repeats=1, differ_percent=2)
     assert (finding.check, finding.ok, finding.uncertain) == ("baseline", False, True)
-    assert finding.measured == "efficiency 1.44: more than the ideal"
+    assert finding.measured == "efficiency 144.0 %: more than the ideal"
     assert judged((1.08, 0.0), GateThresholds(), repeats=1, differ_percent=2) == []
 
 
@@ -110,10 +110,10 @@ REMEDY = "make 1x1 faster first"
     ("efficiency", "repeats", "differ_percent", "ok", "told", "advice"),
     [
         # Within 5 %, or 1 % where jobs differ by 2 %: two jobs differ by up to 5.5 %.
-        ((0.82, 0.05), 5, 0, True, "in other jobs it may be 0.78 to 0.86", "set repeats: 10"),
-        ((0.78, 0.05), 3, 0, False, "in other jobs it may be 0.74 to 0.82", f"{REMEDY}.*; or set repeats: 6"),
-        ((0.82, 0.01), 5, 2, True, "in other jobs it may be 0.78 to 0.87", "set repeats: 10"),
-        ((0.78, 0.01), 5, 2, False, "in other jobs it may be 0.74 to 0.82", f"{REMEDY}.*; or set repeats: 10"),
+        ((0.82, 0.05), 5, 0, True, "in other jobs it may be 78.0 % to 86.2 %", "set repeats: 10"),
+        ((0.78, 0.05), 3, 0, False, "in other jobs it may be 74.2 % to 82.0 %", f"{REMEDY}.*; or set repeats: 6"),
+        ((0.82, 0.01), 5, 2, True, "in other jobs it may be 77.5 % to 86.7 %", "set repeats: 10"),
+        ((0.78, 0.01), 5, 2, False, "in other jobs it may be 73.7 % to 82.5 %", f"{REMEDY}.*; or set repeats: 10"),
         ((0.9, 0.0), 1, 2, True, "this is an estimate from one repeat", "set repeats: 3"),
         ((0.4, 0.0), 1, 2, False, "this is an estimate from one repeat", f"{REMEDY}.*; or set repeats: 3"),
         ((0.9, 1.0), 2, 0, True, "its interval is wider than a factor of 4", "set repeats: 4"),
@@ -159,7 +159,7 @@ def test_thresholds_open_at_their_boundary_and_close_beyond(
 
 def test_a_figure_that_slow_steps_recur_in_is_called_samples_over_time() -> None:
     measured = only((0.9, 0.01), AT_80, statistic="samples / time").measured
-    assert measured == "efficiency 0.90 (95 % interval 0.89 to 0.91, in one job), samples / time"
+    assert measured == "efficiency 90.0 % (95 % interval 89.1 % to 90.9 %, in one job), samples / time"
 
 
 def test_all_thresholds_are_judged_and_what_is_not_known_passes_none() -> None:

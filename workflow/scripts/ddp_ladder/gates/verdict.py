@@ -199,7 +199,9 @@ class _Minimum:
         return words + (f", {SAMPLES_PER_TIME}" if point.statistic == SAMPLES_PER_TIME else "")
 
 
-_EFFICIENCY = _Minimum("efficiency", EFFICIENCY, "min_efficiency", "log_efficiency", "{:.2f}".format)
+_EFFICIENCY = _Minimum(
+    "efficiency", EFFICIENCY, "min_efficiency", "log_efficiency", lambda fraction: f"{100 * fraction:.1f} %"
+)
 _THROUGHPUT = _Minimum(
     "throughput", SAMPLES_PER_S, "min_samples_per_s", "log_rate", lambda rate: f"{significant(rate)} samples/s"
 )

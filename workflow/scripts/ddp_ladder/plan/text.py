@@ -72,7 +72,7 @@ def _range(least: int, most: int) -> str:
 def _gate(gate: GateThresholds) -> str:
     wanted = []
     if gate.min_efficiency is not None:
-        wanted.append(f"efficiency at least {gate.min_efficiency:.2f}")
+        wanted.append(f"efficiency at least {100 * gate.min_efficiency:.1f} %")
     if gate.min_samples_per_s is not None:
         wanted.append(f"at least {significant(gate.min_samples_per_s)} samples/s")
     if gate.max_data_wait_fraction is not None:
