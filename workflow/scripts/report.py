@@ -21,7 +21,7 @@ from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.accounting.jobs import REPORT_WAITS_S, read_rows, update_or_warn
+from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
     plan = read_plan(arguments.plan or results / "plan.json")
-    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results, REPORT_WAITS_S)
+    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     found = read_results(results, plan, arguments.warning)
     found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
     found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))

@@ -302,13 +302,9 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     if notes := _notes(view.runs):
         yield Block(items=notes, style="notes")
     if view.results.jobs:
-        jobs = [*map(accounting.cells, view.results.jobs)]
-        rows = tuple(tuple(cells.values()) for cells in jobs)
-        yield Block(heading="Jobs", name="Jobs", headings=tuple(map(view.of_device, jobs[0])), rows=rows, style="jobs")
-        text = (
-            f"{accounting.totals(view.results.jobs, view.unit)}. All columns of the jobs are in results/accounting.csv."
-        )
-        yield Block(items=(text, *accounting.advice(view.plan, view.results.jobs)), style="notes")
+        text = f"{accounting.totals(view.results.jobs, view.unit)}. Each job is in results/accounting.csv."
+        advice = accounting.advice(view.plan, view.results.jobs)
+        yield Block(heading="Jobs", items=(text, *advice), style="notes")
 
 
 def _notes(runs: Sequence[Record]) -> tuple[str, ...]:

@@ -222,14 +222,9 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
 
 
 def tres(text: str) -> dict[str, int]:
-    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts; mem in MB."""
+    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts, without the memory."""
     pairs = (item.split("=", 1) for item in text.split(",") if "=" in item)
-    return {name: _memory_mb(value) if name == "mem" else int(float(value)) for name, value in pairs}
-
-
-def _memory_mb(text: str) -> int:
-    number, unit = text.rstrip("KMGTP"), text[len(text.rstrip("KMGTP")) :] or "M"
-    return int(float(number) * 1024.0 ** ("KMGTP".index(unit) - 1))
+    return {name: int(float(value)) for name, value in pairs if name != "mem"}
 
 
 def seconds(text: str) -> float | None:
