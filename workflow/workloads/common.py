@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,19 +184,16 @@ def as_it_is(batch: Batch) -> Batch:
 
 
 def begin_epoch(loader: DataLoader[Any], epoch: int) -> None:
-    """Shuffle for this epoch.
+    """Shuffle for this epoch, and seed the loader's workers, dropout and augmentation, which differ between ranks.
 
-    The loader has its own generator, for its workers: an epoch draws the same numbers whatever came before it.
+    So an epoch draws the same numbers whatever came before it, also after a resumption.
     """
     shards: Any = loader.sampler
     shards.set_epoch(epoch)
+    seed = 1_000_003 * shards.seed + 10_007 * (shards.rank + 1) + epoch
     generator: Any = loader.generator
-    generator.manual_seed(rank_seed(shards.seed, shards.rank) + epoch)
-
-
-def rank_seed(seed: int, rank: int) -> int:
-    """Return a seed that differs between ranks, for dropout and augmentation."""
-    return 1_000_003 * seed + 10_007 * (rank + 1)
+    generator.manual_seed(seed)
+    torch.manual_seed(seed)
 
 
 def train_loader(dataset: Dataset[Any], batch_size: int, world: World, seed: int, workers: int) -> DataLoader[Any]:
@@ -380,14 +377,9 @@ class Checkpoint:
         """Write it on rank 0; all ranks have to call this, and return once it is written."""
         training = self._training
         agree_on_buffers(training.model)
-        random_states = [_random_state(self._world.device)]
-        if dist.is_initialized():
-            random_states *= self._world.size
-            dist.all_gather_object(random_states, random_states[0])
         if self._world.rank == 0:
             content = {name: part.state_dict() for name, part in self._parts.items()}
-            content |= {"epoch": training.epoch, "random_states": random_states, "facts": self._facts}
-            save(content, self.file)
+            save({**content, "epoch": training.epoch, "facts": self._facts}, self.file)
         if dist.is_initialized():
             dist.barrier()
 
@@ -405,20 +397,6 @@ class Checkpoint:
         for name, part in self._parts.items():
             part.load_state_dict(content[name])
         training.epoch = content["epoch"]
-        _set_random_state(content["random_states"][self._world.rank], self._world.device)
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
