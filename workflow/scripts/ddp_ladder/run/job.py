@@ -371,8 +371,6 @@ def _supervise(
                         context.console.ending(f"{found.verdict}: {found.why}")
                         return {"outcome": "hang"}
                     signs.look()
-                    if signs.silent and context.nodes.is_suspended():
-                        signs.restart()
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
                         return {"outcome": "silent agent", "found_at_s": time.time(), "silent": signs.silent}
