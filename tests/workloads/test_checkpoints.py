@@ -98,20 +98,6 @@ def test_killed_in_the_second_epoch_and_resumed(name: str, size: int, step: int,
     assert_same(content(killed), content(tmp_path / "whole"))
 
 
-def test_a_checkpoint_of_another_run_is_refused(data: Path, tmp_path: Path) -> None:
-    assert on_ranks(1, run, "mnist", data, tmp_path) == [0]
-    message = on_ranks(2, refusal, data, tmp_path)[1]
-    assert "belongs to another run" in message
-    assert "world_size: 1 there, 2 now" in message
-    assert "gamma: 0.7 there, 0.5 now" in message
-
-
-def refusal(data: Path, directory: Path) -> str:
-    with pytest.raises(SystemExit) as refused:
-        run("mnist", data, directory, ["--resume", "--gamma", "0.5"])
-    return str(refused.value)
-
-
 def test_an_unfinished_checkpoint_leaves_the_last_one(data: Path, tmp_path: Path) -> None:
     assert on_ranks(1, run, "mlp", data, tmp_path, ["--resume"]) == [0]  # from nothing, as there is none yet
     before = (tmp_path / "checkpoint.pt").read_bytes()

@@ -352,15 +352,11 @@ class Training:
     epoch: int = 0  # complete ones
 
 
-# A resumed run may change these: they affect places and speed, not what is trained.
-FREE = ("data_dir", "checkpoint_dir", "resume", "workers", "data_on", "cores")
-
-
 class Checkpoint:
     """``checkpoint.pt`` in --checkpoint-dir, written after each epoch."""
 
-    def __init__(self, args: argparse.Namespace, training: Training, precision: Precision, world: World) -> None:
-        self.file = args.checkpoint_dir / "checkpoint.pt"
+    def __init__(self, directory: Path, training: Training, precision: Precision, world: World) -> None:
+        self.file = directory / "checkpoint.pt"
         self._training = training
         self._parts: dict[str, Any] = {
             "model": bare(training.model),
@@ -370,33 +366,22 @@ class Checkpoint:
         if training.scheduler:
             self._parts["scheduler"] = training.scheduler
         self._world = world
-        # What must be equal in the run that resumes it.
-        self._facts = {"world_size": world.size, **{k: value for k, value in vars(args).items() if k not in FREE}}
 
     def save(self) -> None:
         """Write it on rank 0; all ranks have to call this, and return once it is written."""
-        training = self._training
-        agree_on_buffers(training.model)
+        agree_on_buffers(self._training.model)
         if self._world.rank == 0:
             content = {name: part.state_dict() for name, part in self._parts.items()}
-            save({**content, "epoch": training.epoch, "facts": self._facts}, self.file)
+            save({**content, "epoch": self._training.epoch}, self.file)
         if dist.is_initialized():
             dist.barrier()
 
     def resume(self) -> None:
-        """Load its state; raise SystemExit if it belongs to a run with other settings."""
-        training = self._training
+        """Load its state; the options must be those of the run that has written it."""
         content = torch.load(self.file, map_location="cpu", weights_only=True)
-        found = content["facts"]
-        names = sorted({*found, *self._facts})
-        different = [name for name in names if found.get(name) != self._facts.get(name)]
-        if different:
-            lines = [f"    {name}: {found.get(name)} there, {self._facts.get(name)} now" for name in different]
-            message = [f"{self.file} belongs to another run:", *lines, "Use the same, or another --checkpoint-dir."]
-            raise SystemExit("\n".join(message))
         for name, part in self._parts.items():
             part.load_state_dict(content[name])
-        training.epoch = content["epoch"]
+        self._training.epoch = content["epoch"]
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -428,7 +413,7 @@ def fit(
     """
     checkpoint = None
     if args.checkpoint_dir is not None:
-        checkpoint = Checkpoint(args, training, recipe.precision, world)
+        checkpoint = Checkpoint(args.checkpoint_dir, training, recipe.precision, world)
         if args.resume and checkpoint.file.exists():
             checkpoint.resume()
             world.say(f"resuming from {checkpoint.file}: {training.epoch} epochs are done")
