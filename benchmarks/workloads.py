@@ -178,7 +178,7 @@ def our_steps(
         return len(data[1])
 
     model.train()
-    return endless(loader, step, lambda epoch: common.begin_epoch(loader, epoch, 0))
+    return endless(loader, step, lambda epoch: common.begin_epoch(loader, epoch))
 
 
 def our_mnist(directory: Path, world: World, precision: str) -> Steps:

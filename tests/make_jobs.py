@@ -24,7 +24,6 @@ def write_job(results: Path, name: str = JOB, **changes: Any) -> None:
         "job_id": JOB,
         "nodes": 1,
         "gpus": 2,
-        "memory_mb_per_node": 1000,
         "runs_planned": 2,
         "specs": "0123456789",
         "begun_at_s": BEGUN_S,

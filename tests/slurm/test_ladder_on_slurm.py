@@ -99,7 +99,6 @@ def test_accounting_agrees_with_slurm_and_the_records(climbed: Climbed, scale: s
     asked = climbed.asked_for(scale)
     assert row.job_id == str(climbed.job(scale))
     assert (row.nodes, row.gpus) == (nodes, nodes * gpus)
-    assert row.memory_asked_mb_per_node == int(asked["MinMemoryNode"].rstrip("M"))
     hours, minutes, seconds = map(int, asked["RunTime"].split(":"))
     assert row.elapsed_s == pytest.approx(3600 * hours + 60 * minutes + seconds, abs=1)
     # The run of the record is a part of its job, and so are its own parts.
@@ -112,7 +111,6 @@ def test_accounting_agrees_with_slurm_and_the_records(climbed: Climbed, scale: s
     assert (row.runs_planned, row.runs_measured, row.runs_ok) == (1, 1, 1)
     assert (row.source, row.state) == ("sacct", "COMPLETED")
     assert row.node_list == asked["NodeList"]
-    assert row.cpu_efficiency
     assert "results/accounting.csv" in climbed.done.stdout
 
 

@@ -18,7 +18,7 @@ def test_a_wrong_sum_closes_the_gate_and_starts_no_run(checkout: Checkout) -> No
     assert judged.returncode == 1
     box = last_box(judged.stdout.rpartition("written:")[0].strip())
     assert "an all-reduce of 4096 bytes returned wrong values on rank 1" in box["why"]
-    assert "1 of 512 elements are wrong, element 511 is" in box["why"]
+    assert "1 of 512 elements are wrong" in box["why"]
     assert box["verdict"].startswith("the preflight failed (")
     assert "network.env in cluster.yaml" in box["next"]
     assert checkout.processes() == []

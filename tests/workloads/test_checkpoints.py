@@ -1,4 +1,4 @@
-"""A run that is killed or told to stop, and resumed, ends like one that never was: bit for bit."""
+"""A run that is killed, and resumed, ends like one that never was: bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from small_datasets import accept_cifar
 from torch.utils._pytree import tree_flatten_with_path
 
 import common
-from common import INTERRUPTED
 
 SCRIPTS = {"mlp": mlp.main, "mnist": mnist.main, "cifar": cifar.main, "imagenet": imagenet.main}
 EPOCHS = 3
@@ -61,11 +60,11 @@ def assert_same(found: Any, wanted: Any) -> None:
         assert torch.equal(one, two) if isinstance(two, torch.Tensor) else one == two, where
 
 
-class Tell:
-    """A signal to one rank in the middle of a step."""
+class Kill:
+    """The last rank is killed in the middle of a step."""
 
-    def __init__(self, signum: int, rank: int, step: int) -> None:
-        self.signum, self.rank, self.step = signum, rank, step
+    def __init__(self, step: int) -> None:
+        self.step = step
 
     def __call__(self) -> None:
         train_step, steps = common.train_step, 0
@@ -73,64 +72,30 @@ class Tell:
         def counted(*arguments: Any) -> None:
             nonlocal steps
             steps += 1
-            if steps == self.step and os.environ["RANK"] == str(self.rank):
-                os.kill(os.getpid(), self.signum)
+            if steps == self.step and int(os.environ["RANK"]) + 1 == int(os.environ["WORLD_SIZE"]):
+                os.kill(os.getpid(), signal.SIGKILL)
             train_step(*arguments)
 
         common.train_step = counted
 
 
+def run_into_a_kill(name: str, data: Path, directory: Path, step: int) -> None:
+    with pytest.raises(RuntimeError):  # of a rank that loses its peer
+        run(name, data, directory, (), Kill(step))
+
+
 @pytest.mark.parametrize(
-    ("name", "size", "tell"),
-    [
-        ("mnist", 2, Tell(signal.SIGTERM, rank=1, step=8)),
-        ("cifar", 2, Tell(signal.SIGUSR1, rank=0, step=4)),  # the last step of the first epoch
-        ("imagenet", 2, Tell(signal.SIGUSR1, rank=0, step=3)),
-        ("mlp", 1, Tell(signal.SIGTERM, rank=0, step=9)),
-    ],
+    ("name", "size", "step"), [("mnist", 2, 7), ("cifar", 2, 10), ("imagenet", 2, 4), ("mlp", 1, 9)]
 )
-def test_stopped_by_a_signal_and_resumed(name: str, size: int, tell: Tell, data: Path, tmp_path: Path) -> None:
-    """The signal reaches one rank; all save at the next step. Told again as they leave, all end with that code."""
+def test_killed_in_the_second_epoch_and_resumed(name: str, size: int, step: int, data: Path, tmp_path: Path) -> None:
     assert on_ranks(size, run, name, data, tmp_path / "whole") == [0] * size
-    stopped = tmp_path / "stopped"
-    assert on_ranks(size, run_told_again, name, data, stopped, tell) == [INTERRUPTED] * size
-    found = content(stopped)
-    if "scheduler" in found:
-        assert found["scheduler"]["_step_count"] - 1 in (tell.step, tell.step + 1)
-    assert found["epoch"] < EPOCHS
-    assert on_ranks(size, run, name, data, stopped, ["--resume"]) == [0] * size
-    assert_same(content(stopped), content(tmp_path / "whole"))
-
-
-def run_told_again(name: str, data: Path, directory: Path, tell: Tell) -> int:
-    code = run(name, data, directory, (), tell)
-    os.kill(os.getpid(), tell.signum)
-    return code
-
-
-def test_a_run_without_a_place_for_checkpoints_ends_by_the_signal(data: Path, tmp_path: Path) -> None:
-    ended = on_ranks(1, run_without_checkpoints, data, Tell(signal.SIGTERM, rank=0, step=2))
-    assert isinstance(ended[0], Ended)
-    assert ended[0].code == -signal.SIGTERM
-
-
-def run_without_checkpoints(data: Path, tell: Tell) -> int:
-    tell()
-    return mnist.main(["--data-dir", str(data), "--epochs", "1"])
-
-
-def test_a_checkpoint_of_another_run_is_refused(data: Path, tmp_path: Path) -> None:
-    assert on_ranks(1, run, "mnist", data, tmp_path) == [0]
-    message = on_ranks(2, refusal, data, tmp_path)[1]
-    assert "belongs to another run" in message
-    assert "world_size: 1 there, 2 now" in message
-    assert "gamma: 0.7 there, 0.5 now" in message
-
-
-def refusal(data: Path, directory: Path) -> str:
-    with pytest.raises(SystemExit) as refused:
-        run("mnist", data, directory, ["--resume", "--gamma", "0.5"])
-    return str(refused.value)
+    killed = tmp_path / "killed"
+    end = on_ranks(size, run_into_a_kill, name, data, killed, step)[-1]
+    assert isinstance(end, Ended)
+    assert end.code == -signal.SIGKILL
+    assert content(killed)["epoch"] == 1
+    assert on_ranks(size, run, name, data, killed, ["--resume"]) == [0] * size
+    assert_same(content(killed), content(tmp_path / "whole"))
 
 
 def test_an_unfinished_checkpoint_leaves_the_last_one(data: Path, tmp_path: Path) -> None:

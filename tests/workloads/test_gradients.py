@@ -59,7 +59,7 @@ def first_gradient(name: str, accumulate: int, world: World) -> list[Tensor]:
     recipe = common.Recipe(lambda x: x, F.cross_entropy, Precision("fp32", world.device), accumulate)
     share = BATCH // world.size
     loader = common.train_loader(common.Resident(inputs, labels, world.device), share, world, seed=1, workers=0)
-    common.begin_epoch(loader, 0, 0)
+    common.begin_epoch(loader, 0)
     inputs, labels = next(iter(loader))
     # Unequal parts of the step, as at the end of an epoch.
     parts = [share] if accumulate == 1 else [share - share // 3, share // 3]

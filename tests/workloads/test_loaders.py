@@ -35,7 +35,7 @@ def test_an_epoch_has_every_sample_once(samples: int, size: int, workers: int) -
         of_all = []
         for rank in range(size):
             loader = common.train_loader(numbered(samples), 8, world(rank, size), 1, workers)
-            common.begin_epoch(loader, epoch, 0)
+            common.begin_epoch(loader, epoch)
             of_all.append(drawn(loader))
         assert len({len(mine) for mine in of_all}) == 1
         together = [sample for mine in of_all for sample in mine]
@@ -43,16 +43,6 @@ def test_an_epoch_has_every_sample_once(samples: int, size: int, workers: int) -
         assert len(together) - samples == -samples % size  # padding
         epochs.append(together)
     assert epochs[0] != epochs[1]
-
-
-def test_an_epoch_goes_on_where_it_was_left_and_the_next_one_is_whole() -> None:
-    loader = common.train_loader(numbered(61), 8, world(1, 2), 1, 0)
-    common.begin_epoch(loader, 3, 0)
-    whole = drawn(loader)
-    common.begin_epoch(loader, 3, 16)
-    assert drawn(loader) == whole[16:]
-    common.begin_epoch(loader, 4, 0)
-    assert len(drawn(loader)) == len(whole)
 
 
 def test_held_out_samples_are_on_one_rank_each() -> None:
@@ -72,7 +62,7 @@ class Crops(Dataset[Any]):
 
 def test_worker_processes_draw_the_same_in_an_epoch_whatever_came_before() -> None:
     def crops(loader: DataLoader[Any], epoch: int) -> list[float]:
-        common.begin_epoch(loader, epoch, 0)
+        common.begin_epoch(loader, epoch)
         return [float(crop) for images, _ in loader for crop in images]
 
     loader, resumed = (common.train_loader(Crops(), 4, world(0, 1), 1, workers=1) for _ in range(2))

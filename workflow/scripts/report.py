@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.accounting.jobs import REPORT_WAITS_S, read_rows, update_or_warn
+from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
     plan = read_plan(arguments.plan or results / "plan.json")
-    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results, REPORT_WAITS_S)
+    rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     found = read_results(results, plan, arguments.warning)
     found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
     found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
@@ -70,21 +69,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--summary", action="store_true", help="write nothing")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
     parser.add_argument("--log", default="", help="Snakemake's log, to be named")
-    parser.add_argument("--epochs", type=positive, help="show what a training of so many epochs costs")
-    parser.add_argument("--samples", type=positive, help="the same of so many samples, in place of epochs")
+    parser.add_argument("--epochs", type=float, help="show what a training of so many epochs costs")
+    parser.add_argument("--samples", type=float, help="the same of so many samples, in place of epochs")
     parser.add_argument("--centre", metavar="NAME", help="check the rules of a computing centre (workflow/centres)")
     return parser.parse_args(argv)
-
-
-def positive(text: str) -> float:
-    """Return a number above 0. Raises argparse.ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
 
 
 if __name__ == "__main__":

@@ -125,7 +125,6 @@ def train(args: argparse.Namespace, world: World) -> int:
     prepare = common.preparation(world.device, data.mean, data.std, change=common.crop_and_flip)
     prepare_test = common.preparation(world.device, data.mean, data.std)
 
-    torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own crops
     recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
     return common.fit(training, recipe, train_loader, test_loader, world, args, prepare_test)
 

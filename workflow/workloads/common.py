@@ -1,7 +1,7 @@
 """The parts that the four workloads share: plain PyTorch, Python 3.9 and torch 2.4, or newer.
 
 In this order: the process group; the image sets; loaders; augmentation on the device; DDP; precision; checkpoints and
-their resumption; the end at a signal; the training loop; options.
+their resumption; the training loop; options.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import contextlib
 import itertools
 import math
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,42 +183,26 @@ def as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-class Shards(DistributedSampler[Any]):
-    """DistributedSampler that can begin its next pass in the middle, where a checkpoint was written.
+def begin_epoch(loader: DataLoader[Any], epoch: int) -> None:
+    """Shuffle for this epoch, and seed the loader's workers, dropout and augmentation, which differ between ranks.
 
-    Every rank gets the same number of samples: up to world size - 1 of them occur twice in an epoch.
-    """
-
-    def __init__(self, dataset: Dataset[Any], world: World, seed: int) -> None:
-        super().__init__(dataset, num_replicas=world.size, rank=world.rank, seed=seed)
-        self.done = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        indices = list(super().__iter__())
-        done, self.done = self.done, 0
-        return iter(indices[done:])
-
-
-def begin_epoch(loader: DataLoader[Any], epoch: int, done: int) -> None:
-    """Shuffle for this epoch, and skip the ``done`` samples that this rank has already used.
-
-    The loader has its own generator, for its workers: an epoch draws the same numbers whatever came before it.
+    So an epoch draws the same numbers whatever came before it, also after a resumption.
     """
     shards: Any = loader.sampler
     shards.set_epoch(epoch)
-    shards.done = done
+    seed = 1_000_003 * shards.seed + 10_007 * (shards.rank + 1) + epoch
     generator: Any = loader.generator
-    generator.manual_seed(rank_seed(shards.seed, shards.rank) + epoch)
-
-
-def rank_seed(seed: int, rank: int) -> int:
-    """Return a seed that differs between ranks, for dropout and augmentation."""
-    return 1_000_003 * seed + 10_007 * (rank + 1)
+    generator.manual_seed(seed)
+    torch.manual_seed(seed)
 
 
 def train_loader(dataset: Dataset[Any], batch_size: int, world: World, seed: int, workers: int) -> DataLoader[Any]:
-    """Return a loader of this rank's share, shuffled in each epoch. ``batch_size`` is that of one rank."""
-    return _loader(dataset, batch_size, Shards(dataset, world, seed), world, workers)
+    """Return a loader of this rank's share, shuffled in each epoch. ``batch_size`` is that of one rank.
+
+    Every rank gets the same number of samples: up to world size - 1 of them occur twice in an epoch.
+    """
+    shards: Any = DistributedSampler(dataset, num_replicas=world.size, rank=world.rank, seed=seed)
+    return _loader(dataset, batch_size, shards, world, workers)
 
 
 def test_loader(dataset: Dataset[Any], batch_size: int, world: World, workers: int) -> DataLoader[Any]:
@@ -367,18 +350,13 @@ class Training:
     optimizer: Optimizer
     scheduler: LRScheduler | None = None  # None: a constant rate
     epoch: int = 0  # complete ones
-    samples_done: int = 0  # of this rank, in the current epoch
-
-
-# A resumed run may change these: they affect places and speed, not what is trained.
-FREE = ("data_dir", "checkpoint_dir", "resume", "workers", "data_on", "cores")
 
 
 class Checkpoint:
-    """``checkpoint.pt`` in --checkpoint-dir, written after each epoch and when a signal stops the run."""
+    """``checkpoint.pt`` in --checkpoint-dir, written after each epoch."""
 
-    def __init__(self, args: argparse.Namespace, training: Training, precision: Precision, world: World) -> None:
-        self.file = args.checkpoint_dir / "checkpoint.pt"
+    def __init__(self, directory: Path, training: Training, precision: Precision, world: World) -> None:
+        self.file = directory / "checkpoint.pt"
         self._training = training
         self._parts: dict[str, Any] = {
             "model": bare(training.model),
@@ -388,105 +366,22 @@ class Checkpoint:
         if training.scheduler:
             self._parts["scheduler"] = training.scheduler
         self._world = world
-        # What must be equal in the run that resumes it.
-        self._facts = {"world_size": world.size, **{k: value for k, value in vars(args).items() if k not in FREE}}
 
     def save(self) -> None:
         """Write it on rank 0; all ranks have to call this, and return once it is written."""
-        training = self._training
-        agree_on_buffers(training.model)
-        random_states = [_random_state(self._world.device)]
-        if dist.is_initialized():
-            random_states *= self._world.size
-            dist.all_gather_object(random_states, random_states[0])
+        agree_on_buffers(self._training.model)
         if self._world.rank == 0:
             content = {name: part.state_dict() for name, part in self._parts.items()}
-            progress = {"epoch": training.epoch, "samples_done": training.samples_done}
-            save({**content, **progress, "random_states": random_states, "facts": self._facts}, self.file)
+            save({**content, "epoch": self._training.epoch}, self.file)
         if dist.is_initialized():
             dist.barrier()
 
     def resume(self) -> None:
-        """Load its state; raise SystemExit if it belongs to a run with other settings."""
-        training = self._training
+        """Load its state; the options must be those of the run that has written it."""
         content = torch.load(self.file, map_location="cpu", weights_only=True)
-        found = content["facts"]
-        names = sorted({*found, *self._facts})
-        different = [name for name in names if found.get(name) != self._facts.get(name)]
-        if different:
-            lines = [f"    {name}: {found.get(name)} there, {self._facts.get(name)} now" for name in different]
-            message = [f"{self.file} belongs to another run:", *lines, "Use the same, or another --checkpoint-dir."]
-            raise SystemExit("\n".join(message))
         for name, part in self._parts.items():
             part.load_state_dict(content[name])
-        training.epoch = content["epoch"]
-        training.samples_done = content["samples_done"]
-        _set_random_state(content["random_states"][self._world.rank], self._world.device)
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
-
-
-INTERRUPTED = 75
-"""Exit code of a run that saved its state and can be resumed: EX_TEMPFAIL of sysexits.h, "try again"."""
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-
-
-class StopRequest:
-    """In a ``with`` block, handle the signals, and let the ranks agree on when to stop.
-
-    A signal may reach one rank earlier than another, or only one of them, but a step needs all ranks. So after each
-    step they sum up who has received one. The sum is read after the next step, so that no rank waits for it.
-
-    can_save: if False, because there is no place for checkpoints, signals keep their default, and no rank stops.
-    """
-
-    def __init__(self, can_save: bool) -> None:
-        self._handlers: dict[signal.Signals, Any] = dict.fromkeys(SIGNALS) if can_save else {}
-        self._stopped = self._signalled = False
-        self._sum = torch.zeros(1)
-        self._pending: Any = None
-        # The sum is one number on the host, so Gloo is enough and the GPU does not wait.
-        self._group: Any = dist.new_group(backend="gloo") if can_save and dist.is_initialized() else None
-
-    def __enter__(self) -> StopRequest:
-        self._handlers = {signum: signal.signal(signum, self._note) for signum in self._handlers}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if error == (None, None, None):
-            self._finish()
-        if not self._stopped:  # else another signal, which several senders may give, must not end it as it saves
-            for signum, handler in self._handlers.items():
-                signal.signal(signum, handler)
-
-    def _note(self, signum: int, frame: object) -> None:
-        self._signalled = True
-
-    def __call__(self) -> bool:
-        """Return True if all ranks must stop now. Every rank has to call this after every step."""
-        self._finish()
-        self._stopped = self._sum.item() > 0
-        self._sum = torch.tensor([float(self._signalled)])
-        if self._group:
-            self._pending = dist.all_reduce(self._sum, group=self._group, async_op=True)
-        return self._stopped
-
-    def _finish(self) -> None:
-        if self._pending:
-            self._pending.wait()
-            self._pending = None
+        self._training.epoch = content["epoch"]
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -518,27 +413,21 @@ def fit(
     """
     checkpoint = None
     if args.checkpoint_dir is not None:
-        checkpoint = Checkpoint(args, training, recipe.precision, world)
+        checkpoint = Checkpoint(args.checkpoint_dir, training, recipe.precision, world)
         if args.resume and checkpoint.file.exists():
             checkpoint.resume()
             world.say(f"resuming from {checkpoint.file}: {training.epoch} epochs are done")
-    with StopRequest(can_save=checkpoint is not None) as stop:
-        while training.epoch < args.epochs:
-            left = len(train.dataset) - training.samples_done * world.size  # type: ignore[arg-type]
-            begin_s = now(world.device)
-            done = train_epoch(training, recipe, train, stop)
-            if checkpoint and not done:
-                checkpoint.save()
-                world.say(f"stopped by a signal: saved {checkpoint.file}, continue with --resume")
-                return INTERRUPTED
-            samples_per_s = left / (now(world.device) - begin_s)
-            score = evaluate(training.model, test, prepare_test or recipe.prepare, recipe.precision, world.device)
-            world.say(
-                f"epoch {training.epoch:3d}  {samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  "
-                f"held-out accuracy {100 * score.accuracy:.2f} %"
-            )
-            if checkpoint:
-                checkpoint.save()
+    while training.epoch < args.epochs:
+        begin_s = now(world.device)
+        train_epoch(training, recipe, train)
+        samples_per_s = len(train.dataset) / (now(world.device) - begin_s)  # type: ignore[arg-type]
+        score = evaluate(training.model, test, prepare_test or recipe.prepare, recipe.precision, world.device)
+        world.say(
+            f"epoch {training.epoch:3d}  {samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  "
+            f"held-out accuracy {100 * score.accuracy:.2f} %"
+        )
+        if checkpoint:
+            checkpoint.save()
     return 0
 
 
@@ -549,18 +438,13 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def train_epoch(training: Training, recipe: Recipe, loader: DataLoader[Any], stop: Callable[[], bool]) -> bool:
-    """Train on this rank's share of the training set. Returns False if a signal stopped the ranks before the end."""
+def train_epoch(training: Training, recipe: Recipe, loader: DataLoader[Any]) -> None:
+    """Train on this rank's share of the training set."""
     training.model.train()
-    begin_epoch(loader, training.epoch, training.samples_done)
+    begin_epoch(loader, training.epoch)
     for batches in in_groups(loader, recipe.accumulate):
         train_step(training, recipe, batches)
-        training.samples_done += sum(len(labels) for _, labels in batches)
-        if stop():
-            return False
     training.epoch += 1
-    training.samples_done = 0
-    return True
 
 
 def steps_per_epoch(loader: DataLoader[Any], accumulate: int) -> int:
@@ -640,9 +524,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--compile", action="store_true", help="torch.compile the model")
     made.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches per optimizer step")
     group = made.add_argument_group("checkpoints")
-    group.add_argument(
-        "--checkpoint-dir", type=Path, help="save after each epoch; on SIGTERM or SIGUSR1 save and exit with code 75"
-    )
+    group.add_argument("--checkpoint-dir", type=Path, help="save after each epoch")
     group.add_argument("--resume", action="store_true", help="continue from the checkpoint, if there is one")
     return made
 

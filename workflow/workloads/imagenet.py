@@ -131,7 +131,6 @@ def train(args: argparse.Namespace, world: World) -> int:
     prepare = common.preparation(world.device, MEAN, STD)
     precision = common.Precision(args.precision, world.device)
 
-    torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks and crops
     recipe = common.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
     return common.fit(training, recipe, train_loader, test_loader, world, args)
 

@@ -154,7 +154,6 @@ def train(args: argparse.Namespace, world: World) -> int:
     recipe = common.Recipe(
         common.preparation(world.device, data.mean, data.std), F.nll_loss, precision, args.accumulate
     )
-    torch.manual_seed(common.rank_seed(args.seed, world.rank))  # each rank draws its own dropout masks
     return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting.advice import advice, cells, terminal_lines
+from ddp_ladder.accounting.advice import advice, terminal_lines
 from ddp_ladder.accounting.jobs import JobRow, specs_digest
-from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.plan.plan import Plan
 from make_records import make_plan_of, make_specs
 
@@ -94,7 +93,7 @@ def test_a_job_that_kept_runs_does_not_show_how_long_all_take() -> None:
     assert told(long, rows(long, runs_planned=2)) == {}
 
 
-def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
+def test_the_lines_in_the_terminal() -> None:
     long = plan(runtime_min=240)
     lines = terminal_lines(long, rows(long), Path("results"))
     assert all(len(line) <= 100 for line in lines)
@@ -105,5 +104,3 @@ def test_the_lines_in_the_terminal_and_the_table_of_the_report() -> None:
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
     found = rows(on_cpus, gpu_hours_training=0.001)
     assert "held 0.800 process h, 0.00100 of them" in terminal_lines(on_cpus, found, Path("results"))[0]
-    shown = cells(_row(long, 0, cpu_efficiency=0.5))
-    assert (shown["CPU"].replace(NARROW_SPACE, " "), shown["State"]) == ("50 %", "COMPLETED")

@@ -49,14 +49,14 @@ def sacct(monkeypatch: pytest.MonkeyPatch) -> Known:
     """What sacct knows, by job."""
     known: Known = {}
 
-    def ask(job_ids: list[str], wait_s: float) -> Mapping[str, Accounted]:
+    def ask(job_ids: list[str]) -> Mapping[str, Accounted]:
         return {job_id: job for job_id, job in known.items() if job_id in job_ids}
 
     monkeypatch.setattr(jobs, "ask_sacct", ask)
     return known
 
 
-def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, is_whole: bool = True, **changes: Any) -> Accounted:
+def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, **changes: Any) -> Accounted:
     """What sacct knows of the job. Slurm gave it all four GPUs of its node."""
     figures = {
         "source": "sacct",
@@ -67,11 +67,8 @@ def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, is_whole: bool = Tr
         "nodes": 1,
         "node_list": "node1",
         "gpus": 4,
-        "cpu_efficiency": 0.25,
-        "memory_asked_mb_per_node": 1000,
-        "memory_used_mb_per_node": 400,
     }
-    return Accounted(name, end_s, {**figures, **changes}, is_whole)
+    return Accounted(name, end_s, {**figures, **changes})
 
 
 def write_runs(results: Path) -> list[RunDirectory]:
@@ -108,7 +105,6 @@ def test_a_job_that_sacct_knows(results: Path, sacct: Known) -> None:
     assert (row.runs_planned, row.runs_measured, row.runs_ok) == (2, 2, 2)
     assert row.gpu_hours_held == pytest.approx(110 / 3600 * 4)
     assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)
-    assert (row.cpu_efficiency, row.memory_asked_mb_per_node, row.memory_used_mb_per_node) == (0.25, 1000, 400)
 
 
 def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None:
@@ -116,8 +112,7 @@ def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None
     write_job(results)
     row = the_row(results)
     assert (row.source, row.state, row.elapsed_s, row.runs_ok) == ("none", "ENDED", 100, 2)
-    assert (row.gpus, row.memory_asked_mb_per_node) == (2, 1000)
-    assert (row.queue_wait_s, row.cpu_efficiency, row.memory_used_mb_per_node) == (None, None, None)
+    assert (row.gpus, row.queue_wait_s) == (2, None)
     assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
 
 
@@ -165,12 +160,11 @@ def test_a_job_that_was_killed_has_a_row_as_soon_as_sacct_has_one(results: Path,
 def test_a_late_database_completes_the_row_and_a_complete_row_stays(results: Path, sacct: Known) -> None:
     write_runs(results)
     write_job(results)
-    sacct[JOB] = of_slurm(is_whole=False)
     assert the_row(results).source == "none"
     sacct[JOB] = of_slurm()
     row = the_row(results)
-    assert (row.source, row.memory_used_mb_per_node) == ("sacct", 400)
-    sacct[JOB] = of_slurm(memory_used_mb_per_node=999)
+    assert (row.source, row.queue_wait_s) == ("sacct", 60)
+    sacct[JOB] = of_slurm(queue_wait_s=999.0)
     shutil.rmtree(results / "runs")
     assert the_row(results) == row
     (line,) = csv.DictReader(accounting_file(results).read_text().splitlines())
@@ -228,7 +222,7 @@ def test_a_job_that_is_part_of_an_allocation() -> None:
 
 
 SLURMS = "Welcome to the cluster\n" + (CAPTURED / "sacct_jobs.txt").read_text()
-"""What a real sacct printed: a job with two steps, and two that were cancelled."""
+"""What a real sacct printed: a job that ended well, and two that were cancelled."""
 
 
 def over(monkeypatch: pytest.MonkeyPatch, printed: str) -> dict[str, Accounted]:
@@ -240,14 +234,10 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     found = over(monkeypatch, SLURMS)
-    assert found["1"].is_whole
     assert found["1"].name.startswith("2x2")
     job = found["1"].figures
     assert (job["state"], job["node_list"]) == ("COMPLETED", "node[1-2]")
-    assert (job["nodes"], job["gpus"], job["memory_asked_mb_per_node"]) == (2, 4, 3000)
-    assert (job["queue_wait_s"], job["elapsed_s"], job["cpu_efficiency"]) == (1, 12, 9.389 / (12 * 4))
-    # Step 0 has a task on each node; step 1 has two smaller ones, which together need more.
-    assert job["memory_used_mb_per_node"] == -(-(11_214_848 + 2 * 113_737_728) // 1024**2)
+    assert (job["nodes"], job["gpus"], job["queue_wait_s"], job["elapsed_s"]) == (2, 4, 1, 12)
     cancelled = [found[k].figures for k in "23"]
     assert [(each["state"], each["elapsed_s"], each["node_list"]) for each in cancelled] == [
         ("CANCELLED", 0, "node1"),
@@ -271,29 +261,10 @@ def test_only_jobs_that_are_over_are_known(
     assert "".join(over(monkeypatch, SLURMS.replace(*what))) == jobs_over
 
 
-def test_sacct_is_asked_once_and_again_only_while_the_database_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    answers = [SLURMS.replace("|2026-11-22T14:12:02|6|", "|Unknown|6|"), SLURMS]
-
-    def run(argv: list[str], within_s: float) -> str:
-        asked.append(argv[3])
-        return answers[min(len(asked), 2) - 1]
-
-    monkeypatch.setattr(query, "run_command", run)
-    monkeypatch.setattr(jobs, "AGAIN_S", 0.0)
-    monkeypatch.setattr(jobs, "LATE_S", 1e12)
-    assert not ask_sacct(["1"])["1"].is_whole
-    assert len(asked) == 1
-    asked.clear()
-    assert ask_sacct(["1"], wait_s=60)["1"].is_whole
-    assert asked == ["--jobs=1"] * 2
-    assert ask_sacct([]) == {}
-    assert len(asked) == 2
-
-
 def test_without_slurmdbd_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(argv: list[str], within_s: float) -> str:
         raise SlurmError("Slurm accounting storage is disabled")
 
     monkeypatch.setattr(query, "run_command", run)
-    assert ask_sacct(["1"], wait_s=60) == {}
+    assert ask_sacct(["1"]) == {}
+    assert ask_sacct([]) == {}

@@ -167,32 +167,23 @@ def test_the_command_takes_the_training_and_reads_the_data_sets_size(
     assert read_results(tmp_path, plan).work == Work(dataset_size=1797)
     assert report_command.main(["--results", str(tmp_path), "--epochs", "10"]) == 0
     assert "10 epochs take" in (tmp_path / "report/scaling.md").read_text()
-    with pytest.raises(SystemExit):
-        report_command.main(["--results", str(tmp_path), "--samples", "-1"])
-    assert "'-1' is not a number above 0" in capsys.readouterr().err
 
 
 # Prediction
 
 
-def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
+def test_a_forecast_is_shown_until_its_scale_is_measured(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, repeats=1)
     shutil.rmtree(tmp_path / "runs/default/weak/2x1")
     (line,) = after_gate(plan, judge(plan, "stage2", tmp_path), RunRecords(tmp_path))
-    page, text = written(tmp_path, plan)
-    assert line in page
-    assert "measured since" not in text
+    assert line in written(tmp_path, plan)
     write_run(tmp_path, plan.runs[-1], LADDER_RATES["2x1"])
-    page, text = written(tmp_path, plan)
-    assert line not in page
-    (row,) = [each for each in text.splitlines() if each.startswith("| 2x1 |") and "inside the interval" in each]
-    assert "measured 1,738" in row
+    assert line not in written(tmp_path, plan)
 
 
-def written(results: Path, plan: Plan) -> tuple[str, str]:
+def written(results: Path, plan: Plan) -> str:
     write_report(results, read_results(results, plan), TODAY)
-    folder = results / "report"
-    return unescape((folder / "index.html").read_text()), (folder / "scaling.md").read_text()
+    return unescape((results / "report/index.html").read_text())
 
 
 # Jobs, machine and runs
@@ -207,12 +198,8 @@ def test_jobs_are_shown_with_what_they_held() -> None:
     view = ReportView(results_of(ladder(), jobs=(row,)), TODAY)
     section = section_of(view, "What the runs used")
     assert section
-    (block,) = (block for block in section.blocks if block.name == "Jobs")
-    assert block.rows == (tuple(accounting.cells(row).values()),)
-    assert "process h held" in block.headings
-    assert any(
-        accounting.totals([row], "process") in in_words(item) for block in section.blocks for item in block.items
-    )
+    (block,) = (block for block in section.blocks if block.heading == "Jobs")
+    assert accounting.totals([row], "process") in in_words(block.items[0])
 
 
 def test_alike_nodes_are_one_line_with_their_places() -> None:

@@ -141,13 +141,6 @@ def test_a_squeue_that_hangs_is_reported_as_such(hanging: None) -> None:
     assert "squeue --me" in caught.value.next_step
 
 
-@pytest.mark.parametrize("state", ["SUSPENDED", "RUNNING"])
-def test_a_suspended_job_is_known_as_such(slurm: Callable[[str], Path], tmp_path: Path, state: str) -> None:
-    slurm("")
-    write_programs(tmp_path / "programs", squeue=f"echo 'ddp-ladder|STATE'; echo 'ddp-ladder|{state}'")
-    assert Allocation("42", JOB).is_suspended() == (state == "SUSPENDED")
-
-
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_the_job_step_of_an_srun_that_was_killed_or_is_stopped_is_ended_before_it_is_left(
     slurm: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -120,15 +120,10 @@ class Program:
             source = file.read()
         exec(compile(source, path, "exec", dont_inherit=True), vars(main))
 
-    def file(self) -> str | None:
-        """Return the file that ran as ``__main__``, absolute, links resolved; None if it is not a plain file."""
-        path = getattr(sys.modules.get("__main__"), "__file__", None)
-        return os.path.realpath(path) if path is not None and os.path.isfile(path) else None
-
     def sha256(self) -> str | None:
         """Return the SHA-256 of the source that ran as ``__main__``; None if it is not a plain file."""
-        path = self.file()
-        if path is None:
+        path = getattr(sys.modules.get("__main__"), "__file__", None)
+        if path is None or not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()

@@ -73,9 +73,9 @@ def wrong_values(group: Group, size: int) -> Iterator[str]:
             dist.all_reduce(values)
             group.wait()
             total = sum(rank % WEIGHTS[kind] + 1 for rank in range(group.size))
-            found = first_difference(values, total, round_number)
-            if found:
-                yield f"{str(kind).replace('torch.', '')}, round {round_number + 1}: {found}"
+            if wrong := wrong_elements(values, total, round_number):
+                kind_name = str(kind).replace("torch.", "")
+                yield f"{kind_name}, round {round_number + 1}: {wrong} of {values.numel()} elements are wrong"
 
 
 def fill(values: torch.Tensor, weight: int, round_number: int) -> None:
@@ -84,18 +84,10 @@ def fill(values: torch.Tensor, weight: int, round_number: int) -> None:
         part.copy_(_numbers(start, part, round_number) * weight)
 
 
-def first_difference(values: torch.Tensor, weight: int, round_number: int) -> str | None:
-    """Return in words how the values differ from what ``fill`` sets; None if they do not."""
-    count, first = 0, ""
-    for start, part in _chunks(values):
-        expected = _numbers(start, part, round_number) * weight
-        differs = part != expected
-        here = int(differs.sum().item())
-        if here and not count:
-            at = int(differs.nonzero()[0].item())
-            first = f"element {start + at} is {part[at].item():g} in place of {expected[at].item():g}"
-        count += here
-    return f"{count} of {values.numel()} elements are wrong, {first}" if count else None
+def wrong_elements(values: torch.Tensor, weight: int, round_number: int) -> int:
+    """Return how many values are not what ``fill`` sets."""
+    wrong = (part != _numbers(start, part, round_number) * weight for start, part in _chunks(values))
+    return sum(int(each.sum().item()) for each in wrong)
 
 
 def _chunks(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_digest
 from ddp_ladder.analysis.forecast import device_of
-from ddp_ladder.common.formats import UNKNOWN, duration, percent, significant
+from ddp_ladder.common.formats import duration, significant
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.jobs import ENDED_WELL
 
@@ -84,24 +84,3 @@ def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[st
     lines = [f"used     {totals(rows, device_of(plan))}; {accounting_file(results)}"]
     lines += [f"request  {each}" for each in advice(plan, rows)]
     return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 9)]
-
-
-def cells(row: JobRow) -> dict[str, str]:
-    """Return a job's row, by the headings of the columns."""
-    used, asked = (
-        UNKNOWN if each is None else f"{each:,}" for each in (row.memory_used_mb_per_node, row.memory_asked_mb_per_node)
-    )
-    return {
-        "Job": row.job_id,
-        "Scale": row.scale,
-        "State": row.state,
-        "Queue": UNKNOWN if row.queue_wait_s is None else duration(row.queue_wait_s),
-        "Elapsed": duration(row.elapsed_s),
-        "Preflight": duration(row.preflight_s),
-        "Start-up": duration(row.startup_s),
-        "Training": duration(row.training_s),
-        "GPU h held": significant(row.gpu_hours_held),
-        "training": significant(row.gpu_hours_training),
-        "CPU": percent(row.cpu_efficiency),
-        "Memory per node (MB)": f"{used} of {asked}",
-    }

@@ -33,16 +33,12 @@ from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
-from ddp_ladder.slurm.query import SlurmError, sacct, seconds, tres
+from ddp_ladder.slurm.query import SlurmError, sacct, tres
 
-SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,TotalCPU,NTasks,NNodes,NodeList,ReqTRES,AllocTRES,MaxRSS"
+SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
-AGAIN_S = 2.0
-REPORT_WAITS_S = 5.0  # for a database that is late
-LATE_S = 120.0
 CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 HOUR_S = 3600.0
-MB = 1024**2  # Slurm's
 SIGNIFICANT = 10
 DIGITS = 10
 
@@ -76,9 +72,6 @@ class JobRow(Model):
     training_s: Amount = Field(description="Of its runs, from there to their end.")
     gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
     gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
-    cpu_efficiency: Amount | None = Field(default=None, description="CPU time of all processes / (elapsed_s x cpus).")
-    memory_asked_mb_per_node: Count | None = Field(default=None, description="In Slurm's MB, 1024 to the GB.")
-    memory_used_mb_per_node: Count | None = None
     specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
 
 
@@ -93,7 +86,6 @@ class JobFile(Model):
     job_id: str = Field(description="Slurm's; without Slurm local-<host>-<time>-<process>.")
     nodes: Positive
     gpus: Positive = Field(description="Of the scale; without a GPU a process counts as one.")
-    memory_mb_per_node: Positive | None = Field(description="Asked for, in Slurm's MB (1024 MB are 1 GB).")
     runs_planned: Count = Field(description="Without the plain baseline.")
     specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
     begun_at_s: float
@@ -138,7 +130,6 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
         job_id=job_id,
         nodes=job.scale.nodes,
         gpus=job.scale.world_size,
-        memory_mb_per_node=job.memory_mb,
         runs_planned=runs_of(job) if kind == "measure" else 0,
         specs=specs_digest(job),
         begun_at_s=time.time(),
@@ -174,46 +165,26 @@ def _free_path(directory: Path, job_id: str) -> Path:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A job that is over, as sacct reports it. figures: of its row. is_whole: the database knows all its steps."""
+    """A job that is over, as sacct reports it. figures: of its row."""
 
     name: str
     end_s: float
     figures: Mapping[str, Any]
-    is_whole: bool
 
 
-def ask_sacct(job_ids: Sequence[str], wait_s: float = 0.0) -> dict[str, Accounted]:
-    """Return the jobs that sacct knows to be over; none without slurmdbd, or without an answer.
-
-    wait_s: how long to ask again for jobs of which not everything is there yet; the database is filled with a delay.
-    """
-    until_s = time.monotonic() + wait_s
-    while job_ids:
-        try:
-            rows = sacct(SACCT, "--noconvert", f"--jobs={','.join(job_ids)}", within_s=ANSWER_WITHIN_S)
-        except SlurmError:
-            return {}
-        found = jobs_over(rows)
-        whole = [job_id for job_id in job_ids if job_id in found and found[job_id].is_whole]
-        if len(whole) == len(set(job_ids)) or time.monotonic() + AGAIN_S > until_s:
-            return found
-        time.sleep(AGAIN_S)
-    return {}
-
-
-def jobs_over(rows: Sequence[Mapping[str, str]]) -> dict[str, Accounted]:
-    """Return the jobs that are over, from sacct's rows of jobs and job steps."""
-    steps: dict[str, list[Mapping[str, str]]] = {}
-    for row in rows:
-        job_id, _, step = row["JobIDRaw"].partition(".")
-        if step:
-            steps.setdefault(job_id, []).append(row)
-    jobs = {row["JobIDRaw"]: row for row in rows if row["JobIDRaw"].isdecimal()}
-    found = {job_id: _accounted(row, steps.get(job_id, [])) for job_id, row in jobs.items()}
+def ask_sacct(job_ids: Sequence[str]) -> dict[str, Accounted]:
+    """Return the jobs that sacct knows to be over; none without slurmdbd, or without an answer."""
+    if not job_ids:
+        return {}
+    try:
+        rows = sacct(SACCT, "--allocations", f"--jobs={','.join(job_ids)}", within_s=ANSWER_WITHIN_S)
+    except SlurmError:
+        return {}
+    found = {row["JobIDRaw"]: _accounted(row) for row in rows}
     return {job_id: job for job_id, job in found.items() if job is not None}
 
 
-def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Accounted | None:
+def _accounted(line: Mapping[str, str]) -> Accounted | None:
     """Return a job that is over, and Slurm knows when; None for another."""
     state, end_s = line["State"].partition(" ")[0], _unix_time(line["End"])  # CANCELLED by 1000
     if JobState(state).phase != "ended" or end_s is None:
@@ -221,7 +192,6 @@ def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> A
     given = tres(line["AllocTRES"] or line["ReqTRES"])
     node_list = "" if line["NodeList"] == "None assigned" else line["NodeList"]
     submit_s, elapsed_s = _unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
-    nodes, cpu_s = given.get("node") or int(line["NNodes"] or 0), seconds(line["TotalCPU"])
     typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
     figures = {
         "source": "sacct",
@@ -230,30 +200,11 @@ def _accounted(line: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> A
         "ended_at": _utc(end_s),
         "queue_wait_s": None if submit_s is None else max(0.0, end_s - elapsed_s - submit_s),
         "elapsed_s": elapsed_s,
-        "nodes": nodes,
+        "nodes": given.get("node") or int(line["NNodes"] or 0),
         "node_list": node_list or None,
         "gpus": given.get("gres/gpu", sum(typed) if typed else None),  # the untyped count includes those of each type
-        "cpu_efficiency": cpu_s / (elapsed_s * given["cpu"]) if cpu_s and elapsed_s and given.get("cpu") else None,
-        "memory_asked_mb_per_node": given["mem"] // max(1, nodes) if "mem" in given else None,
-        "memory_used_mb_per_node": _memory_mb_per_node(steps),
     }
-    ended = bool(steps) and all(_unix_time(step["End"]) for step in steps)
-    return Accounted(line["JobName"], end_s, figures, ended or not node_list or time.time() - end_s > LATE_S)
-
-
-def _memory_mb_per_node(steps: Sequence[Mapping[str, str]]) -> int | None:
-    """Return the most memory that the job steps used on a node; None if none was measured.
-
-    The steps of srun follow one another; the batch step runs beside them, on the first node. MaxRSS is that of the
-    largest task, so several tasks on a node count as equally large.
-    """
-    used = {step["JobIDRaw"].partition(".")[2]: _bytes_on_a_node(step) for step in steps if step["MaxRSS"].isdecimal()}
-    batch, _ = used.pop("batch", 0), used.pop("extern", 0)
-    return -(-(batch + max(used.values())) // MB) if any(used.values()) else None
-
-
-def _bytes_on_a_node(step: Mapping[str, str]) -> int:
-    return int(step["MaxRSS"]) * -(-int(step["NTasks"] or 1) // max(1, int(step["NNodes"] or 1)))
+    return Accounted(line["JobName"], end_s, figures)
 
 
 def _unix_time(text: str) -> float | None:
@@ -310,18 +261,17 @@ def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float)
 # --- The rows.
 
 
-def update(results: Path, wait_s: float = 0.0) -> tuple[JobRow, ...]:
+def update(results: Path) -> tuple[JobRow, ...]:
     """Write the rows of jobs that have ended since, and return all rows, by the times of their ends.
 
-    A row without sacct's figures is completed as soon as it has them. wait_s: how long to wait for a database that is
-    late. Raises OSError (NotWritten).
+    A row without sacct's figures is completed as soon as it has them. Raises OSError (NotWritten).
     """
     due = {path: file for path, file in job_files(results) if file.row is None or _may_be_completed(file)}
-    accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id], wait_s)
+    accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id])
     for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
         row = file.row
-        if slurm is not None and slurm.is_whole and _is_of(slurm, file):
+        if slurm is not None and _is_of(slurm, file):
             row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and row is None:
             row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
@@ -358,7 +308,6 @@ def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:
         "elapsed_s": max(0.0, end_s - file.begun_at_s),
         "nodes": file.nodes,
         "gpus": file.gpus,
-        "memory_asked_mb_per_node": file.memory_mb_per_node if file.slurm_id else None,
     }
 
 
@@ -392,10 +341,10 @@ def _utc(unix_s: float) -> str:
 # --- The table.
 
 
-def update_or_warn(results: Path, wait_s: float = 0.0) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
+def update_or_warn(results: Path) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
     """Update, and return all rows, and a warning if they cannot be written: nothing else shall wait for them."""
     try:
-        return update(results, wait_s), ()
+        return update(results), ()
     except NotWritten as error:
         return read_rows(results), (f"{error.filename} cannot be written: {error.strerror}",)
 

@@ -5,16 +5,15 @@ Every user of a gate judges it again: a gate file says that a stage was judged, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddp_ladder.common.files import sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
-from ddp_ladder.gates.repeats import next_repeat, not_known
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.records.run_records import RunRecords, as_made
@@ -66,7 +65,6 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     here = [point for point in points if point.stage == stage and not point.is_plain]
     for point in here:
         findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
-    findings += [finding for job in plan.stage_jobs(stage) for finding in _not_known(plan, job, records)]
     variants = _variants(findings)
     reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
@@ -143,16 +141,6 @@ def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
     """Return True if nothing shows that a run was ever started: neither its files nor the end of its job."""
     directory = runs.directory(spec)
     return not (directory.record.exists() or directory.run.exists() or read_job_end(runs.results, str(spec.scale)))
-
-
-def _not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record]) -> Iterator[Finding]:
-    """Yield a remark for each variant that more repeats, which the settings allow, would make known well enough."""
-    for one in not_known(plan, job, records) if job.is_adaptive else ():
-        measured = f"{one.repeats} of at most {job.at_most} repeats: {one.known}"
-        goes_on = f"start snakemake again; if no time is left for a repeat, raise stages.{job.stage}.runtime"
-        next_step = goes_on if next_repeat(plan, job, records) else "raise repeats.at_most"
-        found = Finding.of(job.runs[0], "repeats", measured, f"known to {job.until_percent:g} %", next_step, ok=True)
-        yield found.replace(variant=one.variant, mode=one.mode, repeat=None)
 
 
 def write_verdict(verdict: Verdict, gates: Path) -> Path:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -112,18 +112,13 @@ class LogMean:
             return None
         return self.repeats + self.steps + (self.between if self.jobs > 1 else Variance())
 
-    @property
-    def of_any_job(self) -> Variance | None:
-        """Return the variance with what jobs differ by, measured or usual; None if not known."""
-        return None if self.repeats is None else self.repeats + self.steps + self.between
-
     def interval(self, estimate: float) -> Ends:
         """Return the shown interval; (None, None) if it is not known."""
         return ends(self.mean, self.shown, estimate)
 
     def interval_of_any_job(self, estimate: float) -> Ends:
-        """Return the interval with what jobs differ by; (None, None) if it is not known."""
-        return ends(self.mean, self.of_any_job, estimate)
+        """Return the interval with what jobs differ by, measured or usual; (None, None) if it is not known."""
+        return replace(self, jobs=max(2, self.jobs)).interval(estimate)
 
 
 def ends(mean: float, variance: Variance | None, estimate: float) -> Ends:

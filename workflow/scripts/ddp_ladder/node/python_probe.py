@@ -21,19 +21,9 @@ def main(module: str) -> None:
 
         rocm = torch.version.hip and f"ROCm {torch.version.hip}"
         found.update(torch=torch.__version__, cuda=torch.version.cuda or rocm)
-        found.update(gpus=torch.cuda.device_count(), nccl=nccl(torch))
     except Exception as error:
         found["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
     print("\n" + json.dumps(found))
-
-
-def nccl(torch: object) -> object:
-    """Return NCCL's version; None for a torch without it."""
-    try:
-        version = torch.cuda.nccl.version()  # type: ignore[attr-defined]
-    except Exception:
-        return None
-    return ".".join(map(str, version)) if isinstance(version, tuple) else version
 
 
 if __name__ == "__main__":

@@ -362,8 +362,7 @@ def saved_state(case: Case) -> Failure | None:
     return Failure(
         verdict="stopped by a signal, saved its state",
         why=f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
-        next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so "
-        "(--checkpoint-dir and --resume of the reference workloads)",
+        next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so",
     )
 
 

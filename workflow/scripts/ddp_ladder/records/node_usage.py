@@ -11,7 +11,7 @@ from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
-from ddp_ladder.nodes.usage import LEAST_SAMPLES, RankUse, Usage, node_usage
+from ddp_ladder.nodes.usage import RankUse, Usage, node_usage
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Timing
@@ -33,11 +33,6 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
             lacking.setdefault(note, []).append(about.node)
     notes += [f"{in_short(there)}: {note}" for note, there in lacking.items()]
     good = tuple(node for node in nodes if node.is_enough)
-    if timing is not None and len(good) < len(nodes):
-        notes.append(
-            f"a node has too few samples of the measured training to judge it (findings need {LEAST_SAMPLES}): let "
-            "the runs last longer, or lower monitor.every_s in config.yaml and delete the run's directory in results"
-        )
     run = RunUse(
         nodes=good,
         ranks=ranks,

@@ -74,10 +74,6 @@ class ThisMachine:
         """Return 1, or the number of GPUs per node."""
         return 1
 
-    def is_suspended(self) -> bool:
-        """Return True if Slurm has suspended the job, with its agents."""
-        return False
-
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         """Return an address of the first node that every node of the run reaches, and a port that is free there.
 
@@ -152,12 +148,6 @@ class Allocation:
 
     def agents_per_node(self, spec: RunSpec) -> int:
         return spec.gpus_per_node if spec.launcher == "srun" else 1
-
-    def is_suspended(self) -> bool:
-        try:
-            return ["SUSPENDED"] in squeue("T", f"--jobs={self.job_id}", within_s=ENDING_ANSWER_S)
-        except SlurmError:
-            return False
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         wanted = json.dumps(spec.interface)

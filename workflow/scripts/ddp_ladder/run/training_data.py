@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.common.files import filesystem, is_shared, nearest, read_json, write_json
+from ddp_ladder.common.files import filesystem, is_shared, nearest, write_json
 from ddp_ladder.common.messages import Problem, Severity, UserError, notify
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places, python_command
@@ -54,27 +54,17 @@ def prepare_data(spec: RunSpec, site: Site, command: Sequence[str], marker: Path
 
     It starts where Snakemake was started, in the container if there is one; its output goes to standard output.
     marker: in the directory of the data, written after a good end. Of two starts on one directory the second one
-    waits, and does nothing if the first one ran the same command.
+    waits.
 
     Raises UserError if it cannot be started, and while a start on another machine prepares the same data.
     """
     data = marker.parent
     lock = Lock(data, LOCK, f"workload.data_dir {data}", "these data", A_DAY_S)
     with held(lock, local_job_id(), notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
-        if _is_prepared(marker, command):
-            print(f"{data} has been prepared by another start")
-            return 0
         code = _run(spec, site, command, data)
         if code == 0:
             write_json(marker, {"command": list(command)})
         return code
-
-
-def _is_prepared(marker: Path, command: Sequence[str]) -> bool:
-    try:
-        return bool(read_json(marker)["command"] == list(command))
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
 
 
 def prepare_argv(spec: RunSpec, command: Sequence[str], data: Path) -> tuple[str, ...]:

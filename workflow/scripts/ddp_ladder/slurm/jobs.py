@@ -16,7 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
+from ddp_ladder.slurm.query import SlurmError, run_command, sacct, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -62,7 +62,10 @@ AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     "FAILED": Advice("its batch script failed", f"the job's log shows why; then {AGAIN}"),
-    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {AGAIN}"),
+    NODE_FAIL: Advice(
+        "a node died under it, or its network did",
+        f"{AGAIN}; Slurm gives no job a node that is down (sinfo --list-reasons); if it comes again, {leave_out()}",
+    ),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
@@ -83,13 +86,7 @@ def slurms_words(log: str) -> list[str]:
 
 
 def advice(job: JobState, words: str, stage: str) -> Advice:
-    """Return why a job ended, and what to do. words: Slurm's message in its log. Asks Slurm which node is dead."""
-    if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
-        which = ",".join(dead)
-        return Advice(
-            f"{which} does not answer Slurm: it died, or its network did",
-            f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}",
-        )
+    """Return why a job ended, and what to do. words: Slurm's message in its log."""
     found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
     return Advice(found.why, found.next.format(stage=stage))
 
@@ -127,16 +124,6 @@ def ask(job_ids: Iterable[str], within_s: float | None = None) -> dict[str, JobS
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
     return {job: known.get(job, JobState(GONE)) for job in wanted}
-
-
-def _dead(nodes: str) -> tuple[str, ...]:
-    """Return the nodes of a list that are down or do not respond; empty if Slurm does not tell."""
-    try:
-        printed = run_command(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", f"--format={MARK}|%N|%T"])
-    except SlurmError:
-        return ()
-    rows = [line.split("|") for line in printed.splitlines() if line.startswith(f"{MARK}|")]
-    return tuple(dict.fromkeys(name for _, name, state in rows if state.startswith("down") or state.endswith("*")))
 
 
 def cancel(job_ids: Iterable[str]) -> str:
@@ -285,13 +272,10 @@ def scale_of_name(name: str) -> str | None:
     return form and form["scale"]
 
 
-def jobs_by_name(results: Path, given_up: Callable[[], bool] = lambda: False) -> list[NamedJob]:
-    """Return the jobs of a results directory that Slurm knows, of every start, oldest first.
-
-    given_up: as in run_command. Raises SlurmError.
-    """
+def jobs_by_name(results: Path) -> list[NamedJob]:
+    """Return the jobs of a results directory that Slurm knows, of every start, oldest first. Raises SlurmError."""
     found = []
-    for job, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all", given_up=given_up):
+    for job, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all"):
         form = _NAME.fullmatch(name)
         if form and form["results"] == _digest(results):
             found.append(NamedJob(job, name, form["scale"], job_state(state, start, nodes, reason)))
@@ -403,7 +387,7 @@ class Submitter:
         )
 
     def _sbatch(self, wanted: Submission, again: bool) -> str:
-        printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script, given_up=self._is_given_up)
+        printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script)
         ids = _JOB_ID.findall(printed)
         if len(ids) != 1:
             raise unreadable("sbatch", printed)
@@ -432,13 +416,12 @@ class Submitter:
             time.sleep(min(LOOK_EVERY_S, max(0.1, until_s - time.monotonic())))
 
     def _is_time(self, until_s: float) -> bool:
-        return self._is_given_up() or time.monotonic() >= until_s
-
-    def _is_given_up(self) -> bool:
-        return self._stopped_s is not None and time.monotonic() >= self._stopped_s + STOP_WITHIN_S
+        if self._stopped_s is not None:
+            until_s = min(until_s, self._stopped_s + STOP_WITHIN_S)
+        return time.monotonic() >= until_s
 
     def _jobs_in_queue(self, wanted: Submission) -> list[str]:
-        jobs = [job for job in jobs_by_name(self._results, self._is_given_up) if job.scale == wanted.scale]
+        jobs = [job for job in jobs_by_name(self._results) if job.scale == wanted.scale]
         going_on = [job for job in jobs if job.state.phase != "ended"]
         for job in going_on:
             if job.name != wanted.name and job.id != wanted.earlier:

@@ -26,7 +26,6 @@ ANSWER_WITHIN_S = 60.0
 SHORTEST_ANSWER_S = 2.0  # also if no time is left: a healthy controller takes less
 PATIENCE_S = 300.0  # a restart of the controller may take this long
 AGAIN_S = 2.0
-GIVEN_UP_EVERY_S = 1.0
 NO_COMMAND = os.strerror(errno.ENOENT)
 WAS_ENDED, NO_ANSWER, NOT_READ = "was ended by", "no answer within", "printed what cannot be read"
 LONGEST_QUOTE = 100
@@ -60,49 +59,34 @@ def unreadable(command: str, printed: str) -> SlurmError:
     return SlurmError(f"{command} {NOT_READ}: {first[:LONGEST_QUOTE]!r}")
 
 
-def run_command(
-    argv: Sequence[str],
-    within_s: float | None = None,
-    script: str = "",
-    with_errors: bool = False,
-    given_up: Callable[[], bool] = lambda: False,
-) -> str:
+def run_command(argv: Sequence[str], within_s: float | None = None, script: str = "", with_errors: bool = False) -> str:
     """Return the output of a command, which reads ``script``. Raises SlurmError with its own message.
 
-    within_s: None for ANSWER_WITHIN_S. with_errors: return its standard error too. given_up: asked while it runs; if it
-    is True, the command is ended as if its time were up.
+    within_s: None for ANSWER_WITHIN_S. with_errors: return its standard error too.
     """
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
-    started_s = time.monotonic()
     try:
-        process = subprocess.Popen(
+        process = subprocess.run(
             argv,
             env=question_environment(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            input=script,
+            capture_output=True,
             text=True,
             errors="replace",
+            timeout=within_s,
+            check=False,
         )
     except OSError as error:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
-    with process:
-        to_write: str | None = script
-        while True:
-            try:
-                output, errors = process.communicate(to_write, min(GIVEN_UP_EVERY_S, within_s))
-                break
-            except subprocess.TimeoutExpired:
-                to_write = None  # it is being written
-                waited_s = time.monotonic() - started_s
-                if waited_s >= within_s or given_up():
-                    process.kill()
-                    raise SlurmError(f"{' '.join(argv)}: {NO_ANSWER} {min(waited_s, within_s):.3g} s") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{' '.join(argv)}: {NO_ANSWER} {within_s:.3g} s") from None
     if process.returncode < 0:
         raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal.Signals(-process.returncode).name}")
     if process.returncode:
-        raise SlurmError(printable(errors or output).strip() or f"{argv[0]} ended with {process.returncode}")
-    return printable(output + errors if with_errors else output)
+        raise SlurmError(
+            printable(process.stderr or process.stdout).strip() or f"{argv[0]} ended with {process.returncode}"
+        )
+    return printable(process.stdout + process.stderr if with_errors else process.stdout)
 
 
 def answer(job_id: str, ask: Callable[[float], T], until_s: float = math.inf) -> T:
@@ -140,16 +124,14 @@ def unknown(errors: str) -> bool:
     return "Invalid job id" in errors
 
 
-def squeue(
-    fields: str, *options: str, within_s: float | None = None, given_up: Callable[[], bool] = lambda: False
-) -> list[list[str]]:
+def squeue(fields: str, *options: str, within_s: float | None = None) -> list[list[str]]:
     """Return squeue's rows, one per job or job step.
 
     fields: letters of its --format, such as ``iT``; the last one may hold a ``|``. Raises SlurmError, also if
     one of its lines is torn. The header proves an answer, also an empty one.
     """
     form = "|".join((MARK, *(f"%{letter}" for letter in fields)))
-    printed = run_command(["squeue", *options, f"--format={form}"], within_s, given_up=given_up)
+    printed = run_command(["squeue", *options, f"--format={form}"], within_s)
     rows = [line.split("|", len(fields))[1:] for line in printed.splitlines() if line.startswith(f"{MARK}|")]
     if not rows or any(len(row) != len(fields) for row in rows):
         raise unreadable("squeue", printed)
@@ -222,14 +204,9 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
 
 
 def tres(text: str) -> dict[str, int]:
-    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts; mem in MB."""
+    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts, without the memory."""
     pairs = (item.split("=", 1) for item in text.split(",") if "=" in item)
-    return {name: _memory_mb(value) if name == "mem" else int(float(value)) for name, value in pairs}
-
-
-def _memory_mb(text: str) -> int:
-    number, unit = text.rstrip("KMGTP"), text[len(text.rstrip("KMGTP")) :] or "M"
-    return int(float(number) * 1024.0 ** ("KMGTP".index(unit) - 1))
+    return {name: int(float(value)) for name, value in pairs if name != "mem"}
 
 
 def seconds(text: str) -> float | None:
