@@ -174,22 +174,30 @@ def test_a_script_that_deletes_its_run_directory_is_told_so(here: Here) -> None:
 
 
 @dataclass(frozen=True)
-class Taken(ThisMachine):
-    """Another process takes the port before the run can."""
+class TakenAtFirst(ThisMachine):
+    """Another process takes the port of the first attempt before the run can."""
 
     taken: socket.socket = field(default_factory=socket.socket)
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         host, port = super().endpoint(spec, key)
-        self.taken.bind(("", port))
-        self.taken.listen()
+        if self.taken.getsockname()[1] == 0:
+            self.taken.bind(("", port))
+            self.taken.listen()
         return host, port
 
 
 @pytest.mark.parametrize(("launcher", "torch"), [("torchrun", "oldest"), ("srun", "newest")])
-def test_a_port_that_was_taken_meanwhile_is_named(here: Here, launcher: str, torch: str) -> None:
-    nodes = Taken(JOB)
+def test_a_port_that_is_taken_is_left_for_another(
+    here: Here, capfd: pytest.CaptureFixture[str], launcher: str, torch: str
+) -> None:
+    nodes = TakenAtFirst(JOB)
     with nodes.taken:
-        record = run(here, "1x1", "NONE", -1, nodes, launcher=launcher, python=str(python_named(torch)))
+        python = str(python_named(torch))
+        record = run(here, "1x1", "NONE", -1, nodes, launcher=launcher, python=python)
         port = nodes.taken.getsockname()[1]
-    assert failure_of(record).why == f"another process listens on port {port} of {LOOPBACK}"
+    assert record.status == "ok", record.failure
+    assert record.job is not None
+    assert record.job.attempt == 2
+    said = f"another process listens on port {port} of {LOOPBACK}; starting again on another port"
+    assert said in capfd.readouterr().err

@@ -7,15 +7,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from ddp_ladder.climb.snakemake import SIGNALS
 from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import RunFile
+from ddp_ladder.records.record import Record
 from ddp_ladder.run import job
 from ddp_ladder.run.interruption import Interrupted, Launcher, raise_on_signals
-from make_records import make_spec
+from ddp_ladder.settings.keys import Hang
+from make_records import make_record, make_spec
 
 
 @pytest.fixture
@@ -58,3 +61,22 @@ def test_a_process_whose_parent_died_before_it_could_ask_is_ended_too() -> None:
     code = "import signal; from ddp_ladder.common import process; process.die_with_parent(signal.SIGTERM, 1)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == -signal.SIGTERM
+
+
+def test_a_plain_baseline_has_a_multiple_of_the_longest_run_under_the_launcher_to_make_its_first_step() -> None:
+    def took(wall_s: float, **spec: Any) -> Record:
+        record = make_record(make_spec("1x1", **spec))
+        assert record.timing
+        return record.replace(timing=record.timing.replace(wall_s=wall_s))
+
+    plain = make_spec("1x1", variant="plain", launcher="python")
+
+    def first_step_s(*records: Record, spec: RunSpec = plain) -> float | None:
+        bounds = job.hang_bounds(Hang(), spec, records)
+        assert bounds
+        return bounds.first_step_s
+
+    assert first_step_s(took(100.0), took(120.0), took(900.0, mode="strong"), took(900.0, variant="ring")) == 360.0
+    assert first_step_s(took(1.0)) == job.PLAIN_AT_LEAST_S
+    assert first_step_s() == first_step_s(took(1000.0)) == first_step_s(took(1.0), spec=make_spec("1x1")) == 1800.0
+    assert job.hang_bounds(None, plain, [took(1.0)]) is None

@@ -34,6 +34,7 @@ from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
+from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.failures import in_words as silence_in_words
 from ddp_ladder.records.hangs import failure_of as hang_failure
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
@@ -47,12 +48,16 @@ from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, node
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
 from ddp_ladder.run.signs import SILENT_AFTER_S, Signs
+from ddp_ladder.settings.keys import Hang
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.lock import Lock, held
 
 RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
 TICK_S = 0.5
 LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
+PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
+PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
 END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
 # Before Slurm ends the job, it has to end its agents, which may take all of END_S and KILLED_S, join the logs and write
 # the records, which takes long on a slow file system.
@@ -219,7 +224,7 @@ def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Recor
     if why:
         return _leave_out(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
     try:
-        return _run(context, directory, spec, records)
+        return _run_on_free_port(context, directory, spec, records)
     except NotWritten as error:
         error.lost = f"the run {spec.name}; those that finished are kept"
         raise
@@ -229,6 +234,28 @@ def needed_for(spec: RunSpec, records: Iterable[Record]) -> float:
     """Return the seconds that a run will take, by its other repeats; 0 if none has ended well yet."""
     took_s = (record.timing.wall_s for record in repeats_of(spec, records) if record.timing)
     return LONGER * max(took_s, default=0.0)
+
+
+def hang_bounds(hang: Hang | None, spec: RunSpec, records: Iterable[Record]) -> Hang | None:
+    """Return when a run has hung: a plain baseline, of a script that may wait for its peers, has less time to begin.
+
+    records: known so far; without a run under the launcher to compare with it has the time of any run.
+    """
+    like = [record for record in records if (record.spec.variant, record.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
+    took_s = [record.timing.wall_s for record in like if record.timing]
+    if hang is None or hang.first_step_s is None or not spec.is_plain or not took_s:
+        return hang
+    return hang.replace(first_step_s=min(hang.first_step_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))))
+
+
+def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
+    """Run; run again on another port if another process took the free one meanwhile."""
+    for last in (False, False, True):
+        record = _run(context, directory, spec, records)
+        if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
+            break
+        context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
+    return record
 
 
 def _set_aside(directory: RunDirectory) -> int:
@@ -265,7 +292,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
             job,
             f"{job.id}.{job.attempt}.{spec.name}",
             repository=_repository(spec),
-            hang=context.job.hang,
+            hang=hang_bounds(context.job.hang, spec, records),
             monitor=context.job.monitor,
             goes_on=_goes_on(directory),
         )
