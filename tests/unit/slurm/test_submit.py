@@ -183,6 +183,16 @@ def started(slurm: Slurm) -> tuple[threading.Thread, list[type]]:
     return thread, ended
 
 
+@pytest.mark.parametrize("command", ["sbatch", "squeue"])
+def test_an_end_does_not_wait_for_a_command_that_hangs(slurm: Slurm, command: str) -> None:
+    slurm.does("sbatch", "submit; echo $id")
+    slurm.does(command, "touch called; exec sleep 100")
+    thread, ended = started(slurm)
+    slurm.submitter.stop()
+    thread.join(20)
+    assert ended, "it still waits"
+
+
 @pytest.mark.parametrize("heard", ["submit; echo $id", f"submit; {FAILS.format(TIMED_OUT)}"])
 def test_what_is_being_submitted_when_ctrl_c_comes_is_cancelled(slurm: Slurm, heard: str) -> None:
     slurm.does("sbatch", f"touch called; while [ ! -e go ]; do sleep 0.02; done; {heard}")

@@ -272,10 +272,13 @@ def scale_of_name(name: str) -> str | None:
     return form and form["scale"]
 
 
-def jobs_by_name(results: Path) -> list[NamedJob]:
-    """Return the jobs of a results directory that Slurm knows, of every start, oldest first. Raises SlurmError."""
+def jobs_by_name(results: Path, given_up: Callable[[], bool] = lambda: False) -> list[NamedJob]:
+    """Return the jobs of a results directory that Slurm knows, of every start, oldest first.
+
+    given_up: as in run_command. Raises SlurmError.
+    """
     found = []
-    for job, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all"):
+    for job, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all", given_up=given_up):
         form = _NAME.fullmatch(name)
         if form and form["results"] == _digest(results):
             found.append(NamedJob(job, name, form["scale"], job_state(state, start, nodes, reason)))
@@ -387,7 +390,7 @@ class Submitter:
         )
 
     def _sbatch(self, wanted: Submission, again: bool) -> str:
-        printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script)
+        printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script, given_up=self._is_given_up)
         ids = _JOB_ID.findall(printed)
         if len(ids) != 1:
             raise unreadable("sbatch", printed)
@@ -416,12 +419,13 @@ class Submitter:
             time.sleep(min(LOOK_EVERY_S, max(0.1, until_s - time.monotonic())))
 
     def _is_time(self, until_s: float) -> bool:
-        if self._stopped_s is not None:
-            until_s = min(until_s, self._stopped_s + STOP_WITHIN_S)
-        return time.monotonic() >= until_s
+        return self._is_given_up() or time.monotonic() >= until_s
+
+    def _is_given_up(self) -> bool:
+        return self._stopped_s is not None and time.monotonic() >= self._stopped_s + STOP_WITHIN_S
 
     def _jobs_in_queue(self, wanted: Submission) -> list[str]:
-        jobs = [job for job in jobs_by_name(self._results) if job.scale == wanted.scale]
+        jobs = [job for job in jobs_by_name(self._results, self._is_given_up) if job.scale == wanted.scale]
         going_on = [job for job in jobs if job.state.phase != "ended"]
         for job in going_on:
             if job.name != wanted.name and job.id != wanted.earlier:

@@ -26,6 +26,7 @@ ANSWER_WITHIN_S = 60.0
 SHORTEST_ANSWER_S = 2.0  # also if no time is left: a healthy controller takes less
 PATIENCE_S = 300.0  # a restart of the controller may take this long
 AGAIN_S = 2.0
+GIVEN_UP_EVERY_S = 1.0
 NO_COMMAND = os.strerror(errno.ENOENT)
 WAS_ENDED, NO_ANSWER, NOT_READ = "was ended by", "no answer within", "printed what cannot be read"
 LONGEST_QUOTE = 100
@@ -59,34 +60,49 @@ def unreadable(command: str, printed: str) -> SlurmError:
     return SlurmError(f"{command} {NOT_READ}: {first[:LONGEST_QUOTE]!r}")
 
 
-def run_command(argv: Sequence[str], within_s: float | None = None, script: str = "", with_errors: bool = False) -> str:
+def run_command(
+    argv: Sequence[str],
+    within_s: float | None = None,
+    script: str = "",
+    with_errors: bool = False,
+    given_up: Callable[[], bool] = lambda: False,
+) -> str:
     """Return the output of a command, which reads ``script``. Raises SlurmError with its own message.
 
-    within_s: None for ANSWER_WITHIN_S. with_errors: return its standard error too.
+    within_s: None for ANSWER_WITHIN_S. with_errors: return its standard error too. given_up: asked while it runs; if it
+    is True, the command is ended as if its time were up.
     """
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
+    started_s = time.monotonic()
     try:
-        process = subprocess.run(
+        process = subprocess.Popen(
             argv,
             env=question_environment(os.environ),
-            input=script,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=within_s,
-            check=False,
         )
     except OSError as error:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
-    except subprocess.TimeoutExpired:
-        raise SlurmError(f"{' '.join(argv)}: {NO_ANSWER} {within_s:.3g} s") from None
+    with process:
+        to_write: str | None = script
+        while True:
+            try:
+                output, errors = process.communicate(to_write, min(GIVEN_UP_EVERY_S, within_s))
+                break
+            except subprocess.TimeoutExpired:
+                to_write = None  # it is being written
+                waited_s = time.monotonic() - started_s
+                if waited_s >= within_s or given_up():
+                    process.kill()
+                    raise SlurmError(f"{' '.join(argv)}: {NO_ANSWER} {min(waited_s, within_s):.3g} s") from None
     if process.returncode < 0:
         raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal.Signals(-process.returncode).name}")
     if process.returncode:
-        raise SlurmError(
-            printable(process.stderr or process.stdout).strip() or f"{argv[0]} ended with {process.returncode}"
-        )
-    return printable(process.stdout + process.stderr if with_errors else process.stdout)
+        raise SlurmError(printable(errors or output).strip() or f"{argv[0]} ended with {process.returncode}")
+    return printable(output + errors if with_errors else output)
 
 
 def answer(job_id: str, ask: Callable[[float], T], until_s: float = math.inf) -> T:
@@ -124,14 +140,16 @@ def unknown(errors: str) -> bool:
     return "Invalid job id" in errors
 
 
-def squeue(fields: str, *options: str, within_s: float | None = None) -> list[list[str]]:
+def squeue(
+    fields: str, *options: str, within_s: float | None = None, given_up: Callable[[], bool] = lambda: False
+) -> list[list[str]]:
     """Return squeue's rows, one per job or job step.
 
     fields: letters of its --format, such as ``iT``; the last one may hold a ``|``. Raises SlurmError, also if
     one of its lines is torn. The header proves an answer, also an empty one.
     """
     form = "|".join((MARK, *(f"%{letter}" for letter in fields)))
-    printed = run_command(["squeue", *options, f"--format={form}"], within_s)
+    printed = run_command(["squeue", *options, f"--format={form}"], within_s, given_up=given_up)
     rows = [line.split("|", len(fields))[1:] for line in printed.splitlines() if line.startswith(f"{MARK}|")]
     if not rows or any(len(row) != len(fields) for row in rows):
         raise unreadable("squeue", printed)
