@@ -155,7 +155,7 @@ def test_the_report_shows_what_the_runs_used_also_from_a_copy(checkout: Checkout
         assert table["gpu_busy_fraction"].isna().all()
 
 
-def test_each_stage_was_forecast_before_it_began(shipped: Climbed) -> None:
+def test_each_stage_was_forecast_before_it_began_and_compared_after(shipped: Climbed) -> None:
     checkout, climbed = shipped
     lines = climbed.stdout.splitlines()
     for below, stage, scale in (("stage1", "stage2", "1x2"), ("stage2", "stage3", "2x1")):
@@ -163,11 +163,15 @@ def test_each_stage_was_forecast_before_it_began(shipped: Climbed) -> None:
         told = re.compile(rf"gate {below}: |{forecast}|gate {stage}: ")
         said = [line.partition(": ")[0] for line in lines if told.match(line)]
         assert said == [f"gate {below}", f"{stage} {scale}", f"gate {stage}"]
-        (line,) = [line for line in lines if re.match(forecast, line)]
-        told_rate = float(re.search(r"([\d,.]+) samples/s", line)[1].replace(",", ""))  # type: ignore[index]
+        (one,) = json.loads((checkout.results / f"forecast/{stage}.json").read_text())["series"]
         measured = checkout.record(f"default/weak/{scale}/r1")["throughput"]["samples_per_s"]
-        assert 0.1 < told_rate / measured < 10
-        assert ": at most " in line or below != "stage1"
+        assert 0.1 < (one["samples_per_s"] or one["samples_per_s_bound"]) / measured < 10
+        assert (one["samples_per_s"] is None) or below != "stage1"
+        wall_s = checkout.record(f"default/weak/{scale}/r1")["timing"]["wall_s"]
+        assert 0.1 < one["run_s"] / wall_s < 10
+        assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "; measured " in line]
+    text = (checkout.results / "report/scaling.md").read_text()
+    assert "| scale | forecast | measured since |" in text
 
 
 def test_a_second_time_does_nothing_and_says_so(checkout: Checkout) -> None:

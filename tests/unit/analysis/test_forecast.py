@@ -9,6 +9,7 @@ import pytest
 from ddp_ladder.analysis.forecast import (
     Forecast,
     SeriesForecast,
+    error_rows,
     forecast_file,
     forecast_line,
     make_forecast,
@@ -17,6 +18,7 @@ from ddp_ladder.analysis.forecast import (
     write_forecast,
 )
 from ddp_ladder.common.files import write_json
+from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
@@ -24,8 +26,10 @@ from make_records import make_plan_of, make_record, make_spec, make_specs
 from make_runs import RATES, write_ladder, write_run
 
 
-def made(plan: Plan, stage: str, results: Path, left_out: tuple[str, ...] = ()) -> Forecast | None:
-    found = make_forecast(plan, stage, RunRecords(results), left_out)
+def made(
+    plan: Plan, stage: str, results: Path, left_out: tuple[str, ...] = (), is_open: bool = True
+) -> Forecast | None:
+    found = make_forecast(plan, stage, RunRecords(results), left_out, is_open)
     write_forecast(results, stage, found)
     return found
 
@@ -49,13 +53,20 @@ def test_the_figures_fit_together(tmp_path: Path) -> None:
     assert one.efficiency == pytest.approx(one.samples_per_s / 2 / RATES["1x1"], rel=0.01)
 
 
-def test_what_has_been_measured_is_forecast_no_more(tmp_path: Path) -> None:
+def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
+    spec = plan.runs[-1]
     without(tmp_path, "2x1")
-    assert made(plan, "stage3", tmp_path)
-    write_run(tmp_path, plan.runs[-1], 1740.8)
-    assert made(plan, "stage3", tmp_path) is None
-    assert not forecast_file(tmp_path, "stage3").exists()
+    before = first(made(plan, "stage3", tmp_path))
+    for one in plan.runs[2:4]:
+        write_run(tmp_path, one, 1500.0)
+    slower = first(made(plan, "stage3", tmp_path))
+    assert slower.samples_per_s < 0.9 * before.samples_per_s
+    write_run(tmp_path, spec, 1740.8)
+    for one in plan.runs[2:4]:
+        write_run(tmp_path, one, 1843.2)
+    assert first(made(plan, "stage3", tmp_path)) == slower
+    assert first(made(plan, "stage3", tmp_path, is_open=False)) == slower
 
 
 def test_other_settings_make_it_void(tmp_path: Path) -> None:
@@ -75,7 +86,7 @@ def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     assert first(made(plan, "stage3", tmp_path)).largest_measured == "1x2"
 
 
-def test_a_forecast_in_words(tmp_path: Path) -> None:
+def test_words_before_and_after(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, repeats=1)
     without(tmp_path, "2x1")
     made(plan, "stage3", tmp_path)
@@ -85,6 +96,15 @@ def test_a_forecast_in_words(tmp_path: Path) -> None:
     assert forecast_line(job, one, "GPU") == (
         "stage3 2x1: forecast 63,000 samples/s [58,000-66,000], 85 % efficiency, 0.400 GPU h"
     )
+    assert not error_rows([(job, forecast)], scale_points(plan.runs[:2], {}))
+    write_run(tmp_path, plan.runs[-1], 1740.8)
+    records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs}
+    points = scale_points(plan.runs, records)
+    ((_, _, measured),) = error_rows([(job, forecast)], points)
+    assert measured.endswith(", inside the interval")
+    assert error_rows([(job, one)], points) == [
+        ("2x1", "63,000 samples/s [58,000-66,000]", "measured 1,738, 97.2 % less, outside the interval")
+    ]
 
 
 def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) -> None:
@@ -97,6 +117,11 @@ def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) 
     ((job, forecast),) = planned_forecasts(tmp_path, plan)
     line = forecast_line(job, forecast, "GPU")
     assert line.startswith("stage2 1x2: at most 2,047 samples/s (upper bound: only 1x1 was measured), at least ")
+    write_run(tmp_path, plan.runs[1], RATES["1x2"])
+    records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs[:2]}
+    rows = error_rows([(job, forecast)], scale_points(plan.runs, records))
+    bound = "at most 2,047 samples/s (upper bound: only 1x1 was measured)"
+    assert rows == [("1x2", bound, "measured 1,840, 90 % of it")]
 
 
 Side = tuple[int, float, float]  # steps, wall time and start-up of a run with steps of 0.1 s

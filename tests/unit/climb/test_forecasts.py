@@ -63,6 +63,7 @@ def test_what_is_measured_is_not_announced_again(tmp_path: Path) -> None:
     for spec in plan.job(plan.jobs[-1].scale).runs:
         write_run(tmp_path, spec, 1740.8)
     assert said(plan, "stage2", tmp_path) == []
+    assert forecast_file(tmp_path, "stage3").exists()
 
 
 def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:

@@ -172,18 +172,24 @@ def test_the_command_takes_the_training_and_reads_the_data_sets_size(
 # Prediction
 
 
-def test_a_forecast_is_shown_until_its_scale_is_measured(tmp_path: Path) -> None:
+def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, repeats=1)
     shutil.rmtree(tmp_path / "runs/default/weak/2x1")
     (line,) = after_gate(plan, judge(plan, "stage2", tmp_path), RunRecords(tmp_path))
-    assert line in written(tmp_path, plan)
+    page, text = written(tmp_path, plan)
+    assert line in page
+    assert "measured since" not in text
     write_run(tmp_path, plan.runs[-1], LADDER_RATES["2x1"])
-    assert line not in written(tmp_path, plan)
+    page, text = written(tmp_path, plan)
+    assert line not in page
+    (row,) = [each for each in text.splitlines() if each.startswith("| 2x1 |") and "inside the interval" in each]
+    assert "measured 1,738" in row
 
 
-def written(results: Path, plan: Plan) -> str:
+def written(results: Path, plan: Plan) -> tuple[str, str]:
     write_report(results, read_results(results, plan), TODAY)
-    return unescape((results / "report/index.html").read_text())
+    folder = results / "report"
+    return unescape((folder / "index.html").read_text()), (folder / "scaling.md").read_text()
 
 
 # Jobs, machine and runs

@@ -1,8 +1,12 @@
-"""The forecast of a stage: from the runs below each of its scales, results/forecast/<stage>.json, and its words."""
+"""The forecast of a stage: from the runs below each of its scales, results/forecast/<stage>.json, and its words.
+
+A forecast is frozen when its first run succeeds: its error would say nothing otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -102,18 +106,24 @@ def write_forecast(results: Path, stage: str, forecast: Forecast | None) -> None
         write_json(file, forecast.model_dump())
 
 
-def make_forecast(plan: Plan, stage: str, runs: RunRecords, left_out: Collection[str]) -> Forecast | None:
-    """Return the forecast of what a stage has not measured yet; None if nothing was measured below it.
+def make_forecast(
+    plan: Plan, stage: str, runs: RunRecords, left_out: Collection[str], is_open: bool
+) -> Forecast | None:
+    """Return the forecast of a stage; None if nothing was measured below it.
 
-    left_out: variants that the stage will not run.
+    left_out: variants that the stage will not run. is_open: whether the gate before it is; otherwise nothing new is
+    predicted, and only what was predicted for runs that have begun stays.
     """
+    written = {(one.scale, one.variant, one.mode, one.specs): one for one in read_forecast(runs.results, stage)}
     found: list[SeriesForecast | None] = []
     for job in plan.stage_jobs(stage):
         below = [run for one in plan.jobs[: plan.jobs.index(job)] for run in one.runs]
-        records = {spec.name: runs.believed(spec) for spec in below if runs.is_believed(spec)}
+        records = {spec.name: runs.believed(spec) for spec in below if is_open and runs.is_believed(spec)}
         points = scale_points(below, records, plan.may_differ, plan.gates)
-        for (variant, _), specs in series_of_job(job).items():
-            if variant not in left_out and all(runs.kept(spec) is None for spec in specs):
+        for (variant, mode), specs in series_of_job(job).items():
+            if any(runs.kept(spec) is not None for spec in specs):
+                found.append(written.get((str(job.scale), variant, mode, specs_of(specs))))
+            elif is_open and variant not in left_out:
                 found.append(_predicted(specs, points, records))
     series = tuple(one for one in found if one)
     return Forecast(schema_version=1, stage=stage, series=series) if series else None
@@ -188,3 +198,23 @@ def forecast_line(job: ScaleJob, one: SeriesForecast, device: str) -> str:
 def place(one: SeriesForecast, several: bool) -> str:
     """Return the scale; with mode and variant if there are several."""
     return f"{one.scale} {one.mode} {one.variant}" if several else one.scale
+
+
+def error_rows(
+    forecasts: Iterable[tuple[ScaleJob, SeriesForecast]], points: Sequence[ScalePoint]
+) -> list[tuple[str, str, str]]:
+    """Return place, forecast and what was measured, of each scale that has been measured since, in the plan's order."""
+    rates = {(str(point.scale), point.variant, point.mode): point.samples_per_s for point in points}
+    found = [(one, rate) for _, one in forecasts if (rate := rates.get((one.scale, one.variant, one.mode)))]
+    several = len({(one.variant, one.mode) for one, _ in found}) > 1
+    return [(place(one, several), one.rate_in_words, _measured_in_words(one, rate)) for one, rate in found]
+
+
+def _measured_in_words(one: SeriesForecast, rate: float) -> str:
+    """Return ``measured 23,071, 3.7 % more, inside the interval``; of a bound ``measured 22,934, 55 % of it``."""
+    words, low, high = f"measured {significant(rate)}, ", one.samples_per_s_low, one.samples_per_s_high
+    times = rate / (one.samples_per_s or one.samples_per_s_bound or math.inf)
+    if low is None or high is None:
+        return words + f"{percent(times)} of it".replace(NARROW_SPACE, " ")
+    words += f"{100 * abs(times - 1):.1f} % {'more' if times >= 1 else 'less'}, "
+    return words + ("inside" if low <= rate <= high else "outside") + " the interval"

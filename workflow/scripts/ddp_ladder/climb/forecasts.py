@@ -37,8 +37,7 @@ def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
     left_out = closed_variants(gate)
     try:
         for stage in above:
-            forecast = make_forecast(plan, stage, runs, left_out) if gate.is_open else None
-            write_forecast(runs.results, stage, forecast)
+            write_forecast(runs.results, stage, make_forecast(plan, stage, runs, left_out, gate.is_open))
         if gate.is_open and above:
             to_do = {
                 str(job.scale): [one for one in job.runs if one.variant not in left_out and runs.kept(one) is None]

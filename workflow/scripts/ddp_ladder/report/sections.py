@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddp_ladder.accounting import advice as accounting
-from ddp_ladder.analysis.forecast import forecast_line, planned_forecasts
+from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
@@ -25,9 +25,9 @@ MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
 MOST_HOSTS = 3  # of a run in the page
 FORECASTS = (
-    "Forecasts of planned scales that are not measured yet. The interval is meant to hold nine of ten outcomes, so one "
-    "in ten lies outside; from a single measured scale there is only an upper bound. docs/prediction.md says how it is "
-    "made, and how well it held for published tables."
+    "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
+    "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
+    "docs/prediction.md says how it is made, and how well it held for published tables."
 )
 STARTUP = (
     "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
@@ -216,15 +216,17 @@ def _costs(view: ReportView) -> Iterator[Block]:
 
 
 def _prediction(view: ReportView) -> Iterator[Block]:
-    """Yield the forecasts of the planned scales that have not been measured since."""
+    """Yield the forecasts of the planned scales, beside what was measured if it has been."""
+    forecasts = [*planned_forecasts(view.results.directory, view.plan)]
     measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
-    lines = [
-        full_stop(forecast_line(job, one, view.unit))
-        for job, one in planned_forecasts(view.results.directory, view.plan)
-        if (one.scale, one.variant, one.mode) not in measured
-    ]
-    if lines:
-        yield Block(items=tuple(lines), style="notes")
+    ahead = [each for each in forecasts if (each[1].scale, each[1].variant, each[1].mode) not in measured]
+    if ahead:
+        lines = tuple(full_stop(forecast_line(job, one, view.unit)) for job, one in ahead)
+        yield Block(items=lines, style="notes")
+    if rows := error_rows(forecasts, view.points):
+        name = "Forecasts and what was measured"
+        yield Block(name=name, headings=("scale", "forecast", "measured since"), rows=tuple(rows), style="whole")
+    if forecasts:
         yield Block(FORECASTS)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.accounting.advice import terminal_lines
+from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
 from ddp_ladder.gates.figures import Column, columns
@@ -26,6 +27,8 @@ def summary_text(found: LadderResults, log: str = "") -> str:
     lines = [headline(found).text]
     lines += [f"Predicted, not measured: {full_stop(one.in_words)}" for one in outlooks(plan, points)]
     lines += ["", terminal_table(points, found.gates, report if report.exists() else None)]
+    forecasts = error_rows(planned_forecasts(results, plan), points)
+    lines += [f"forecast {place}: {forecast}; {measured}" for place, forecast, measured in forecasts]
     lines += terminal_lines(plan, found.jobs, results)
     lines += [f"log      {log}"] if log else []
     lines += [found.counts] if found.unread or found.begun else []
