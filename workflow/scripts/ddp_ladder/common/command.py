@@ -10,20 +10,27 @@ import select
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
-from ddp_ladder.common.files import NotWritten
+from ddp_ladder.common.files import FULL, NotWritten
 from ddp_ladder.common.messages import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 P = ParamSpec("P")
 
 
 def command(main: Callable[P, int]) -> Callable[P, int]:
-    """Decorate a main function: UserError and NotWritten print their message alone and return exit code 1."""
+    """Decorate a main function: UserError and NotWritten print their message alone and return exit code 1.
+
+    Standard output that does not fit on a full disk is lost with one warning; the command goes on.
+    """
 
     @functools.wraps(main)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
         print_what_can_be_printed()
+        _keep_output_from_failing()
         try:
             code = main(*args, **kwargs)
         except UserError as error:
@@ -43,6 +50,30 @@ def parser_of(text: str | None, example: str = "") -> argparse.ArgumentParser:
     epilog = f"example: python workflow/scripts/{example}" if example else None
     raw = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(description=text, epilog=epilog, formatter_class=raw)
+
+
+class _Output(io.FileIO):
+    """Standard output that a full disk does not break: what does not fit is dropped, with one warning."""
+
+    _has_warned = False
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                print(f"standard output: it cannot be written: {error.strerror}; the rest is lost", file=sys.stderr)
+            return memoryview(data).nbytes
+
+
+def _keep_output_from_failing() -> None:
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and stream is sys.__stdout__:
+        buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
 
 
 def leave_lost_terminal() -> None:

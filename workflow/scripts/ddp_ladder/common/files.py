@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ import psutil
 
 from ddp_ladder.common.messages import Problem, printable
 
+LARGEST_BYTES = 2_000_000_000  # of a file that is read at once
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
     errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
@@ -118,12 +120,24 @@ def write_json(path: Path, data: Any) -> None:
     write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file that is read at once: without a buffer, in fewer system calls.
+
+    Raises OSError; ValueError for anything but a regular file of at most LARGEST_BYTES.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:  # to open a pipe would wait
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_BYTES:
+            raise ValueError(f"{path} is no regular file of at most {LARGEST_BYTES:,} bytes")
+        return file.read()
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises OSError, or ValueError naming the file when it is not JSON (NaN and infinity are not).
 
     Strings are made printable, because some quote the output of a script, a library or a node.
     """
-    content = path.read_bytes()
+    content = read_bytes(path)
     try:
         data = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

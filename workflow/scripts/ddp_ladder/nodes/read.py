@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_ladder.common.files import read_bytes
 from ddp_ladder.nodes.files import NO_REASON, THROTTLE_REASONS, TIME, MonitoredGpu, MonitorFile, columns
 
 Values = NDArray[np.float64]
@@ -63,7 +64,7 @@ class NodeSamples:
 
 def read_samples(path: Path, about: MonitorFile) -> NodeSamples:
     """Read the samples of a node. Raises OSError, or ValueError if they are damaged."""
-    return parse_samples(path.read_text(encoding="utf-8"), about)
+    return parse_samples(read_bytes(path).decode(), about)
 
 
 def parse_samples(text: str, about: MonitorFile) -> NodeSamples:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.common.files import Agent, RunDirectory, read_json, sha256
+from ddp_ladder.common.files import Agent, RunDirectory, read_bytes, read_json, sha256
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import (
     AgentEnd,
@@ -173,7 +173,7 @@ def _of_run(run: RunFile, model: type[File], path: Path) -> File:
 
 def _read_steps(path: Path, end: RankEnd) -> Steps:
     """Read a rank's steps. Raises OSError, or ValueError if they are not those of its end record."""
-    content = path.read_bytes()
+    content = read_bytes(path)
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
     steps = _parse_steps(content.decode())
@@ -197,7 +197,7 @@ def digests(directory: RunDirectory) -> dict[str, str]:
 
 def _digest(path: Path) -> str:
     try:
-        return sha256(path.read_bytes())
+        return sha256(read_bytes(path))
     except OSError:
         return ""
 
