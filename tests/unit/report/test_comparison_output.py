@@ -69,8 +69,6 @@ def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_p
     found = ladder(variants, ["1x1", "1x2", "2x2"], failing=variants[3])
     text = terminal_text(compare_variants(found.plan, found.records), Path("comparison.csv"))
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert len(text.splitlines()) < 60
-    assert "smaller scales: see the file" in text
     write_report(tmp_path, found, TODAY)
     page = (tmp_path / "report/index.html").read_text()
     assert page.count('<h2 id="variants">') == 1

@@ -26,7 +26,6 @@ TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 WIDTH = 100
-MOST_LINES = 45  # of the terminal; a longer comparison shows the largest scales only
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -89,14 +88,10 @@ def _csv_row(row: Compared) -> dict[str, object]:
 def terminal_text(comparison: Comparison, file: Path) -> str:
     """Return what the command prints, without a final newline. file: the one that it has written."""
     lines = [line for sentence in sentences(comparison) for line in _wrapped(sentence)]
-    every = sum(len(panel.rows) for panel in comparison.panels)
-    shown = comparison.panels if every <= MOST_LINES else comparison.panels[-1:]
-    rows = [(panel.place, *_texts(row)) for panel in shown for row in panel.rows]
+    rows = [(panel.place, *_texts(row)) for panel in comparison.panels for row in panel.rows]
     lines += ["", *formats.text_table(TERMINAL, rows, RIGHT)]
-    if len(shown) < len(comparison.panels):
-        lines += ["", f"{formats.count(len(comparison.panels) - len(shown), 'smaller scale')}: see the file"]
-    notes = dict.fromkeys(f"{row.name}: {note}" for panel in shown for row in panel.rows for note in notes_of(row))
-    for note in notes:
+    every = (row for panel in comparison.panels for row in panel.rows)
+    for note in dict.fromkeys(f"{row.name}: {note}" for row in every for note in notes_of(row)):
         lines += _wrapped(note, "  ", "    ")
     lines += ["", *_wrapped(HOW_TO_READ), "", f"written  {file}"]
     return plain("\n".join(lines))
