@@ -105,7 +105,7 @@ def test_each_rule_fails_with_a_next_step() -> None:
         ("run length", {"min_run_s": 120, "max_startup_fraction": 0.1}, "shortest run 33 s (2x4)", "measure.max_steps"),
         ("efficiency by total time", {"min_efficiency": 0.75}, "2x4 6", "ask for a scale below 2x4, train longer"),
         ("GPU utilisation", {}, "not sampled at 1x4, 2x4", "monitor.enabled"),
-        ("batch script", {}, "no job.sh of 2x4", "results/runs"),
+        ("batch script", {}, "no job.sh of 2x4", "keep the runs"),
     ):
         found = check(name, bad, **parameters)
         assert (name, found.verdict) == (name, "fail")

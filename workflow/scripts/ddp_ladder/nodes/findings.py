@@ -173,7 +173,7 @@ def _other_processes(run: RunUse) -> Iterator[UsageFinding]:
         f"of the run{on}, the training {_cores_of_training(worst, run):.2g}{waited}",
         wanted=f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
         next="end them, or on Slurm ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml), and delete the "
-        "directories of these runs below results/runs, so that the next start measures them again",
+        "directories of these runs, so that the next start measures them again",
     )
 
 

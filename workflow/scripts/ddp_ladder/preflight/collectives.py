@@ -241,7 +241,7 @@ def transport_findings(spec: RunSpec, wanted: Transport, found: Sequence[str]) -
         return
     what = f"NCCL uses {' and '.join(used) or 'no network that its log names'} between the nodes"
     advice = (
-        "read in results/preflight/*/nccl/*.log which networks NCCL found, and load or bind the site's plugin "
+        "read in nccl/*.log of the preflight which networks NCCL found, and load or bind the site's plugin "
         "(software.modules, software.container); or set network.transport in cluster.yaml if this is intended"
     )
     is_known = bool(used) and None not in used.values()

@@ -33,7 +33,7 @@ def unfinished(
     if missing or behind:
         node, what, advice = _why(run, nodes, ranks, missing, behind, ends, [*words])
         wanted = f"{world} rank{'s' if world > 1 else ''} that end well within preflight.timeout_s"
-        logs = f"read the logs in results/preflight/{run.spec.scale}"
+        logs = f"read the logs in {run.run_directory}"
         yield error(what, wanted, f"{advice}; {logs}" if advice else logs, node)
 
 

@@ -270,7 +270,7 @@ def _batch_script(case: Case, parameters: Parameters) -> Found:
     scripts = [RunRecords(results).directory(run.spec).job_script for run in case.runs[str(case.largest.scale)]]
     if found := next((script for script in scripts if script.is_file()), None):
         return Found("pass", str(found.relative_to(results)))
-    return Found("fail", f"no job.sh of {case.largest.scale}", "keep results/runs: each run's directory has its job.sh")
+    return Found("fail", f"no job.sh of {case.largest.scale}", "keep the runs: each one's directory has its job.sh")
 
 
 CHECKS: Mapping[str, tuple[Callable[[Case, Parameters], Found], *tuple[str, ...]]] = {

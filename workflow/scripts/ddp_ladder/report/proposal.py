@@ -42,13 +42,13 @@ SOFTWARE = (
 DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCES = (
     "Results and requested resources: scaling.csv, medians over the runs of runs.csv, which has the Slurm job of each; "
-    "everything of a run is in results/runs/<run>/record.json.",
-    "Test case, software and method: fingerprint, spec, timing and job of these records, and results/plan.json; the "
-    "nodes: results/machine/<scale>/<node>.",
-    "Why it does not scale further: the parts of a step in scaling.csv, and results/preflight/<scale>.json. What a "
+    "everything of a run is in {results}/runs/<run>/record.json.",
+    "Test case, software and method: fingerprint, spec, timing and job of these records, and {results}/plan.json; the "
+    "nodes: {results}/machine/<scale>/<node>.",
+    "Why it does not scale further: the parts of a step in scaling.csv, and {results}/preflight/<scale>.json. What a "
     "step loses is its time x (1 - efficiency). What a part of it loses is its time less that of the same part at "
     "{base} x efficiency x step / step at {base}. Points of efficiency are percent of it.",
-    "What is predicted: from scaling.csv, as docs/prediction.md says. Hours used so far: results/accounting.csv.",
+    "What is predicted: from scaling.csv, as docs/prediction.md says. Hours used so far: {results}/accounting.csv.",
 )
 
 
@@ -219,7 +219,9 @@ def _sources(view: ReportView) -> Block:
     took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
     planned = count(len(view.plan.runs), "planned run")
     runs = f"Runs: {good} of {planned} succeeded; all runs together took {took}."
-    return Block(items=(runs, *(words.format(base=view.plan.first_scale) for words in SOURCES)))
+    return Block(
+        items=(runs, *(words.format(base=view.plan.first_scale, results=view.plan.results) for words in SOURCES))
+    )
 
 
 # --- The request: what a training takes at the scale that is asked for.
