@@ -302,7 +302,8 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     if notes := _notes(view.runs):
         yield Block(items=notes, style="notes")
     if view.results.jobs:
-        text = f"{accounting.totals(view.results.jobs, view.unit)}. Each job is in {view.results.directory}/accounting.csv."
+        table = f"{view.results.directory}/accounting.csv"
+        text = f"{accounting.totals(view.results.jobs, view.unit)}. Each job is in {table}."
         advice = accounting.advice(view.plan, view.results.jobs)
         yield Block(heading="Jobs", items=(text, *advice), style="notes")
 
