@@ -72,25 +72,21 @@ def _gpus(nvml: Any, chosen: str | None) -> Gpus:
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
         return Gpus(notes=(f"NVML: {len(found)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}",))
-    lacks: dict[str, list[str]] = {}
-    for gpu in gpus:
-        for what, why in gpu.lacks.items():
-            lacks.setdefault(f"{what} ({why})", []).append(str(gpu.about.index))
-    return Gpus(gpus, tuple(f"GPU {', '.join(indices)} does not report {what}" for what, indices in lacks.items()))
+    return Gpus(gpus)
 
 
 class NvidiaGpu:
-    """A GPU. lacks: what its first sample did not have, and why, by column. errors: the same of later ones."""
+    """A GPU. errors: why later samples lack what the first one had, by column."""
 
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle = nvml, handle
         self._first_mj: float | None = None
-        self.lacks: dict[str, str] = {}
+        self._lacks: set[str] = set()
         self.errors: dict[str, str] = {}
         self.read()
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
         limit_mw = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        self.lacks, self.errors = self.errors, {}
+        self._lacks, self.errors = {*self.errors}, {}
         self.about = MonitoredGpu(
             index=index,
             name=nvml.nvmlDeviceGetName(handle),
@@ -124,7 +120,7 @@ class NvidiaGpu:
         try:
             return call()
         except self._nvml.NVMLError as error:
-            if what not in self.lacks:
+            if what not in self._lacks:
                 self.errors.setdefault(what, str(error))
             return None
 
