@@ -117,7 +117,7 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
         "doing": "done",
         "at_s": STARTED_AT_S + 8 + k / 10,
         "error": None,
-        "device": {"kind": spec.device, "name": None, "id": f"{spec.device}:{k}"},
+        "device": {"kind": spec.device, "index": None, "name": None, "id": f"{spec.device}:{k}"},
         "versions": {"torch": "2.8.0", "cuda": None, "nccl": None},
         "sizes": [{"bytes": size, "time_s": LATENCY_S + size / BYTES_PER_S, "wrong": []} for size in sizes],
         "pairs": [],

@@ -42,7 +42,7 @@ def test_healthy_nodes(tmp_path: Path) -> None:
 
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
     "shared device": (
-        {f"rank{k}": {"device": {"kind": "cuda", "name": "A", "id": "GPU-0"}} for k in (0, 1)},
+        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)},
         "node1",
         "ranks 0, 1 share one device of node1: GPU-0",
     ),

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.files import redacted
+from ddp_ladder_instrument.files import NotMeasured, redacted
 from ddp_ladder_instrument.program import die_with_parent
 
 LONGEST_ERROR = 4000  # characters
@@ -59,13 +59,19 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
     # NCCL reads these when the first communicator is made.
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=str(logs / "%h.%p.log"))
     os.environ.pop("NCCL_DEBUG_SUBSYS", None)
+    import torch
     import torch.distributed as dist
-
-    from ddp_ladder_probe import identity
+    from ddp_ladder_instrument import torch_facts
 
     file.now("preparing its device")
-    device = identity.device_of(spec["device"], file.content["local_rank"])
-    file.note(device=identity.describe(device), versions=identity.versions(spec["device"]))
+    device = torch.device("cpu")
+    if on_cuda := spec["device"] == "cuda":
+        device = torch.device("cuda", file.content["local_rank"])
+        torch.cuda.set_device(device)
+    versions = torch_facts.versions(on_cuda, NotMeasured().attempt)
+    file.note(
+        device=torch_facts.describe(device), versions={name: versions[name] for name in ("torch", "cuda", "nccl")}
+    )
     if file.content["world_size"] == 1:
         return
     file.now("joining the process group")

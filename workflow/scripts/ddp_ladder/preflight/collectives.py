@@ -15,7 +15,7 @@ from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
-from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RawFile
+from ddp_ladder.records.raw_models import Count, Device, Duration, Name, Positive, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
 MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
@@ -23,14 +23,6 @@ SLOW = 0.5  # a pair of nodes below this fraction of the fastest pair's bandwidt
 
 
 # Files of the ranks: ranks/rank<k>.json
-
-
-class ProbeDevice(Model):
-    """The device of a rank. id: its UUID, for a CPU the rank's process."""
-
-    kind: Name
-    name: str | None
-    id: Name
 
 
 class ProbeSize(Model):
@@ -64,7 +56,7 @@ class ProbeRank(RawFile):
     at_s: float
     error: str | None
     frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
-    device: ProbeDevice | None = None
+    device: Device | None = None
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()

@@ -107,7 +107,8 @@ def assemble_preflight(
 
 
 def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, ranks: dict[int, ProbeRank]) -> NodeRow:
-    devices = Counter(rank.device.name for rank in ranks.values() if rank.node_rank == node_rank and rank.device)
+    here = [rank.device for rank in ranks.values() if rank.node_rank == node_rank and rank.device]
+    devices = Counter(device.name for device in here if device.kind == "cuda")
     return NodeRow(
         node=name,
         gpus=", ".join(f"{number} x {device}" for device, number in devices.items() if device) or None,
