@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.files import NotMeasured, redacted
+from ddp_ladder_instrument.files import NotMeasured, redacted, write_atomically
 from ddp_ladder_instrument.program import die_with_parent
 
 LONGEST_ERROR = 4000  # characters
@@ -153,10 +153,7 @@ class RankFile:
 
     def _write(self) -> None:
         self.content["at_s"] = time.time()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(self.content), encoding="utf-8")
-        os.replace(part, self._path)
+        write_atomically(self._path, [json.dumps(self.content)], durable=False)
 
     def note(self, **values: Any) -> None:
         """Keep values for the next write."""

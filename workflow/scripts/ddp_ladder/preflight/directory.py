@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ddp_ladder.common.files import RunDirectory, agents_of, read_json
+from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight import collectives
@@ -16,8 +17,10 @@ from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightResult
 from ddp_ladder.preflight.unfinished import unfinished
+from ddp_ladder.records.case import words_of_agent
+from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
-from ddp_ladder.records.signatures import Words, of_agent, of_srun, read_lines
+from ddp_ladder.records.signatures import Words, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
 File = TypeVar("File", bound=RawFile)
@@ -76,8 +79,7 @@ def assemble_preflight(
             return
         yield from node_findings(spec, job, facts)
         if has_collectives:
-            agents = agents_of(spec.nodes, run.agents_per_node)
-            left = (_of_this_job(AgentEnd, directory.agent_end(agent), run) for agent in agents)
+            left = (_of_this_job(AgentEnd, directory.agent_end(agent), run) for agent in run.all_agents)
             ends = [end for end in left if end]
             yield from collectives.identity_findings(spec, ranks, nodes)
             yield from collectives.value_findings(spec, ranks, nodes)
@@ -119,11 +121,9 @@ def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, rank
 
 
 def _of_this_job(model: type[File], path: Path, run: RunFile) -> File | None:
-    try:
-        file = model.from_json(read_json(path))
-    except (OSError, ValueError):
-        return None
-    return file if (file.spec_hash, file.job) == (run.spec_hash, run.job) else None
+    with suppress(OSError, ValueError):
+        return of_run(run, model, path)
+    return None
 
 
 def _head(log: Path) -> str:
@@ -141,11 +141,7 @@ def _words(
     for rank in sorted(ranks.values(), key=lambda each: each.at_s):
         if rank.error:
             yield Words("rank", rank.rank, rank.host, tuple(rank.error.splitlines()), rank.at_s)
-    by_agent = {(end.node_rank, end.local_rank): end for end in ends}
-    for agent in agents_of(run.spec.nodes, run.agents_per_node):
-        ended = by_agent.get((agent.node_rank, agent.local_rank))
-        is_of_rank = run.spec.gpus_per_node == 1 or agent.local_rank is not None
-        number = agent.node_rank * run.spec.gpus_per_node + (agent.local_rank or 0) if is_of_rank else None
-        lines = read_lines(directory.agent_log(agent, run.agents))
-        yield from of_agent(lines, number, ended.host if ended else None, ended.ended_at_s if ended else None)
+    by_agent = {Agent(end.node_rank, end.local_rank): end for end in ends}
+    for agent in run.all_agents:
+        yield from words_of_agent(directory, run, agent, by_agent.get(agent))
     yield from of_srun(read_lines(directory.launcher_log))

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddp_ladder.common.files import Agent
+from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.correctness import Diagnosis
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import FailedRank, RankEnd
+from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RankEnd, RunFile
 from ddp_ladder.records.record import Evidence, Failure
 from ddp_ladder.records.signatures import (
     TRACEBACK,
@@ -105,7 +105,12 @@ class Case:
     @cached_property
     def printed(self) -> tuple[Words, ...]:
         """Return what all processes printed, as their logs have it; the agent that ended first first, then srun."""
-        said = _in_order(words for agent in self.raw.run.all_agents for words in self._of_agent(agent))
+        raw, run = self.raw, self.raw.run
+        said = _in_order(
+            words
+            for agent in run.all_agents
+            for words in words_of_agent(raw.directory, run, agent, raw.agents.get(agent))
+        )
         return (*said, *of_srun(read_lines(self.raw.directory.launcher_log)), *self._of_nccl())
 
     @cached_property
@@ -117,18 +122,6 @@ class Case:
     def said_matches(self) -> tuple[Match, ...]:
         """Return the lines that ended a rank and may name the cause."""
         return tuple(matches(self.said, "root", "symptom", several_nodes=self.several_nodes))
-
-    def _of_agent(self, agent: Agent) -> Iterator[Words]:
-        raw, end = self.raw, self.raw.agents.get(agent)
-        lines = lines_of_agent(read_lines(raw.directory.agent_log(agent, raw.run.agents), raw.run.agents), str(agent))
-        several = agent.local_rank is None and raw.spec.gpus_per_node > 1 and not raw.spec.is_plain
-        only_rank = None if several else agent.node_rank * raw.spec.gpus_per_node + (agent.local_rank or 0)
-        return of_agent(lines, only_rank, self.host(agent), end.ended_at_s if end else None)
-
-    def host(self, agent: Agent) -> str:
-        """Return the host of an agent: as itself recorded it, else its planned node."""
-        end = self.raw.agents.get(agent)
-        return end.host if end else self.raw.run.nodes[agent.node_rank]
 
     def _of_nccl(self) -> Iterator[Words]:
         """Yield NCCL's own logs, of one process each: nccl.<host>.<pid>.log."""
@@ -156,6 +149,15 @@ class Case:
         said = [words.lines for words in reversed(self.of_scripts(node, rank))]  # without torch's mark of a rank first
         last = next((index for lines in said if (index := _last_of_no_victim(lines))), "")
         return cut(last or next((line for lines in said for line in reversed(lines) if line.strip()), ""))
+
+
+def words_of_agent(directory: RunDirectory, run: RunFile, agent: Agent, end: AgentEnd | None) -> Iterator[Words]:
+    """Yield the words in the log of an agent. end: None if it left no end record."""
+    spec, lines = run.spec, read_lines(directory.agent_log(agent, run.agents), run.agents)
+    several = agent.local_rank is None and spec.gpus_per_node > 1 and not spec.is_plain
+    only_rank = None if several else agent.node_rank * spec.gpus_per_node + (agent.local_rank or 0)
+    host = end.host if end else run.nodes[agent.node_rank]
+    return of_agent(lines_of_agent(lines, str(agent)), only_rank, host, end.ended_at_s if end else None)
 
 
 def _in_order(words: Iterable[Words]) -> tuple[Words, ...]:

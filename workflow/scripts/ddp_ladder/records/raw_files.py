@@ -141,13 +141,13 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     ended: RunEnd | None = None
     agents, ends, ranks = {}, {}, {}
     with noted(directory.ended):
-        ended = _of_run(run, RunEnd, directory.ended)
+        ended = of_run(run, RunEnd, directory.ended)
     for agent in run.all_agents:
         with noted(path := directory.agent_end(agent)):
-            agents[agent] = _of_run(run, AgentEnd, path)
+            agents[agent] = of_run(run, AgentEnd, path)
     for k in planned if only_ranks is None else only_ranks:
         with noted(path := directory.ranks / f"rank{k}.json"):
-            ends[k] = _of_run(run, RankEnd, path)
+            ends[k] = of_run(run, RankEnd, path)
     for k, end in ends.items():
         with noted(path := directory.ranks / f"rank{k}.csv"):
             if end.rank != k:
@@ -166,11 +166,11 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     stalls = tuple(read_stalls(directory, run.all_agents).values()) if hung else ()
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
-        profiling = _of_run(run, Profiling, directory.profile(0))
+        profiling = of_run(run, Profiling, directory.profile(0))
     return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls, profiling)
 
 
-def _of_run(run: RunFile, model: type[File], path: Path) -> File:
+def of_run(run: RunFile, model: type[File], path: Path) -> File:
     """Read a file of this run. Raises OSError or ValueError."""
     file = model.from_json(read_json(path))
     if (file.spec_hash, file.job) != (run.spec_hash, run.job):
