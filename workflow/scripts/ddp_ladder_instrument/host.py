@@ -86,7 +86,7 @@ def source_files() -> dict[str, str]:
     inside = sorted(path for path in files if path.startswith(root + os.sep))
     library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
     chosen = [path for path in inside if not path.startswith((own, library)) and not _is_installed(path)]
-    return {os.path.relpath(path, root): digest for path in chosen[:MOST_FILES] if (digest := _sha256(path))}
+    return {os.path.relpath(path, root): digest for path in chosen[:MOST_FILES] if (digest := sha256(path))}
 
 
 def _root(main: str, package: str) -> str:
@@ -108,13 +108,13 @@ def configuration_files(arguments: Sequence[str]) -> dict[str, str]:
     found = {}
     for name in names:
         if name.endswith(CONFIGURATION) and os.path.isfile(name):
-            digest = _sha256(name)
+            digest = sha256(name)
             if digest:
                 found[name] = digest
     return found
 
 
-def _sha256(path: str) -> str | None:
+def sha256(path: str) -> str | None:
     """Return the file's SHA-256; None if it cannot be read any more, or is too large to be source."""
     try:
         if os.path.getsize(path) > LARGEST_BYTES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
-import hashlib
 import io
 import os
 import runpy
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
+from ddp_ladder_instrument import host
 from ddp_ladder_instrument.files import chain_of, one_line
 
 PR_SET_PDEATHSIG = 1
@@ -123,10 +123,7 @@ class Program:
     def sha256(self) -> str | None:
         """Return the SHA-256 of the source that ran as ``__main__``; None if it is not a plain file."""
         path = getattr(sys.modules.get("__main__"), "__file__", None)
-        if path is None or not os.path.isfile(path):
-            return None
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
+        return host.sha256(path) if path else None
 
 
 @contextlib.contextmanager
