@@ -113,7 +113,7 @@ def coverage(ladders: int) -> Iterator[str]:
                     truth = one.truth if jobs == 1 else EFFICIENCY
                     held.append(point.efficiency_low <= truth <= point.efficiency_high)
                     widths.append(math.log(point.efficiency_high / point.efficiency_low) / 2)
-                if log and log.of_any_job and point.efficiency:
+                if log and log.repeats and point.efficiency:
                     low, high = log.interval_of_any_job(point.efficiency)
                     of_any.append(low is None or high is None or low <= EFFICIENCY <= high)
                 threshold = EFFICIENCY * math.exp(generator.uniform(-NEAR, NEAR))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, read_json
-from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.signatures import is_consequence
@@ -97,9 +96,8 @@ CASES = [
 def test_the_rank_that_died_is_the_cause(
     here: Here, launcher: str, torch: str, scale: str, how: str, dying: int, said: tuple[str, str, str]
 ) -> None:
-    env = {"PYTHONFAULTHANDLER": "1"} if how == "SEGFAULT" else {}
     python = str(python_named(torch))
-    record = run(here, scale, how, dying, launcher=launcher, env=env, python=python)
+    record = run(here, scale, how, dying, launcher=launcher, python=python)
     failure = failure_of(record)
     verdict, name, advice = said
     node = dying if scale == "2x1" else 0
@@ -110,12 +108,7 @@ def test_the_rank_that_died_is_the_cause(
     for rank in (rank for rank in record.ranks if rank.ended_by == "exception"):
         end = read_json(here.directory(record.spec).ranks / f"rank{rank.rank}.json")
         assert is_consequence(end["exception"]), end["exception"]
-    shown = [each.line for each in failure.evidence]
-    if how == "SEGFAULT":
-        assert shown[0] == "Fatal Python error: Segmentation fault"
-        assert re.fullmatch(r'File ".*/train.py", line \d+ in main', shown[1])
-    else:
-        assert shown == []
+    assert failure.evidence == ()
     left = sorted(path.name for path in here.path.glob("runs/*/*/*/*/nodes/*.json"))
     assert left == [Agent(node).stem + kind for node in range(int(scale[0])) for kind in (".json", ".monitor.json")]
 
@@ -136,7 +129,6 @@ def test_an_exception_that_the_script_catches_and_prints_is_shown(here: Here) ->
         'raise ValueError("out of coffee")',
         "ValueError: out of coffee",
     ]
-    assert "fix its cause" in found.next
 
 
 def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> None:
@@ -199,5 +191,5 @@ def test_a_port_that_is_taken_is_left_for_another(
     assert record.status == "ok", record.failure
     assert record.job is not None
     assert record.job.attempt == 2
-    said = f"another process listens on port {port} of {LOOPBACK}; starting again on another port"
+    said = f"another process listens on port {port}, at which the ranks were to meet; starting again on another port"
     assert said in capfd.readouterr().err

@@ -340,6 +340,7 @@ def failure_of(case: Case, match: Match) -> Failure:
     known = {
         "stage": spec.stage,
         "log": case.raw.directory.log,
+        "port": case.raw.run.rendezvous.port,  # torch 2.4 does not name it
         "python": ", ".join(sorted(pythons)) or None,
     }
     steps = list(match.next(**known))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -72,7 +73,7 @@ class Match:
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
         own = {"node": self.words.node, "rank": self.words.rank}
         given = {name: value for name, value in {**own, **values}.items() if value is not None}
-        return template.format_map({**UNKNOWN, **given, **self.values})
+        return template.format_map(defaultdict(lambda: "?", {**UNKNOWN, **given, **self.values}))
 
 
 UNKNOWN: Mapping[str, object] = {
@@ -131,7 +132,7 @@ def _claimed(words: Words, claiming: Sequence[Signature], roles: Sequence[Role])
     for index, line in enumerate(words.lines):
         found = next(((one, match) for one in claiming if (match := one.regex.search(line))), None)
         if found is not None and found[0].role in roles:
-            groups = {name: value or "?" for name, value in found[1].groupdict().items()}
+            groups = {name: value for name, value in found[1].groupdict().items() if value}
             yield Match(found[0], words, index, groups)
 
 
