@@ -37,7 +37,7 @@ from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
 from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.failures import in_words as silence_in_words
 from ddp_ladder.records.hangs import failure_of as hang_failure
-from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
+from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile, read_run_file
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
 from ddp_ladder.run.agent import GRACE_S
@@ -249,10 +249,15 @@ def hang_bounds(hang: Hang | None, spec: RunSpec, records: Iterable[Record]) -> 
 
 
 def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
-    """Run; run again on another port if another process took the free one meanwhile."""
+    """Run; run again on another port if another process took the free one meanwhile.
+
+    Not if the script has chosen the port.
+    """
     for last in (False, False, True):
         record = _run(context, directory, spec, records)
         if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
+            break
+        if f"port {read_run_file(directory).rendezvous.port}," not in record.failure.why:
             break
         context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
     return record
