@@ -138,6 +138,26 @@ def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> 
     assert ask(["4"]) == {"4": JobState(GONE)}
 
 
+@pytest.mark.parametrize(
+    ("sinfo", "why", "key"),
+    [
+        # Captured from a real Slurm after a node's link was cut; a node in two partitions has two lines.
+        (
+            "ddp-ladder|node1|idle\nddp-ladder|node2|down*\nddp-ladder|node2|down*",
+            "node2 does not answer Slurm",
+            "slurm.exclude: node2",
+        ),
+        ("ddp-ladder|node1|idle\nddp-ladder|node2|idle", "a node died under it", "slurm.exclude"),
+        ("", "a node died under it", "slurm.exclude"),
+    ],
+)
+def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, why: str, key: str) -> None:
+    prints(tools, "sinfo", sinfo)
+    explained = advice(JobState("NODE_FAIL", nodes="node[1-2]"), "", "stage3")
+    assert explained.why.startswith(why)
+    assert key in explained.next
+
+
 def test_cancel_names_every_job_and_tells_what_came_of_it(tools: Path) -> None:
     write_programs(tools, scancel=f'echo "$@" >{tools}/cancelled')
     assert cancel(["4", "5"]) == "cancelled: 4 5; finished runs are kept"

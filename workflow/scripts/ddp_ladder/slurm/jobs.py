@@ -16,7 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.slurm.query import SlurmError, run_command, sacct, squeue, unknown, unreadable
+from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -62,10 +62,7 @@ AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     "FAILED": Advice("its batch script failed", f"the job's log shows why; then {AGAIN}"),
-    NODE_FAIL: Advice(
-        "a node died under it, or its network did",
-        f"{AGAIN}; Slurm gives no job a node that is down (sinfo --list-reasons); if it comes again, {leave_out()}",
-    ),
+    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {AGAIN}"),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
@@ -86,7 +83,13 @@ def slurms_words(log: str) -> list[str]:
 
 
 def advice(job: JobState, words: str, stage: str) -> Advice:
-    """Return why a job ended, and what to do. words: Slurm's message in its log."""
+    """Return why a job ended, and what to do. words: Slurm's message in its log. Asks Slurm which node is dead."""
+    if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
+        which = ",".join(dead)
+        return Advice(
+            f"{which} does not answer Slurm: it died, or its network did",
+            f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}",
+        )
     found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
     return Advice(found.why, found.next.format(stage=stage))
 
@@ -124,6 +127,16 @@ def ask(job_ids: Iterable[str], within_s: float | None = None) -> dict[str, JobS
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
     return {job: known.get(job, JobState(GONE)) for job in wanted}
+
+
+def _dead(nodes: str) -> tuple[str, ...]:
+    """Return the nodes of a list that are down or do not respond; empty if Slurm does not tell."""
+    try:
+        printed = run_command(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", f"--format={MARK}|%N|%T"])
+    except SlurmError:
+        return ()
+    rows = [line.split("|") for line in printed.splitlines() if line.startswith(f"{MARK}|")]
+    return tuple(dict.fromkeys(name for _, name, state in rows if state.startswith("down") or state.endswith("*")))
 
 
 def cancel(job_ids: Iterable[str]) -> str:
