@@ -113,7 +113,7 @@ WRONG = {
     "waits elsewhere": (
         "the ranks waited for each other",
         "rank 0 after 13 steps: ",
-        "one of them made a collective call",
+        "one of them makes a call (barrier, all_reduce, broadcast)",
     ),
 }
 
