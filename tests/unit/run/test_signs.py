@@ -92,6 +92,12 @@ def test_a_job_that_cannot_look_itself_blames_no_agent(desk: Desk) -> None:
     assert desk.later(600) == []
 
 
+def test_on_a_file_system_that_became_read_only_no_agent_is_silent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.later(LOOK_S, FIRST, SECOND)
+    monkeypatch.setattr(signs.os, "access", lambda path, mode: False)
+    assert desk.later(600) == []
+
+
 def test_an_agent_that_ended_is_not_silent_also_if_it_left_its_file_or_its_record_is_seen_late(desk: Desk) -> None:
     desk.later(LOOK_S, FIRST, SECOND)
     desk.end(FIRST)

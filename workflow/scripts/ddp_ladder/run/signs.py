@@ -6,6 +6,7 @@ deletes its file after it has written its end record.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,8 @@ class Signs:
             self.restart()  # the job was suspended with its agents, or its file system did not answer
         try:
             silent = [one for agent in self._agents if (one := self._silent(agent))]
+            if silent and not os.access(self._directory.nodes, os.W_OK):
+                raise OSError("read-only: no agent can touch its file")
         except OSError:  # the job itself cannot look
             self.restart()
             silent = []
