@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from ddp_ladder.preflight.collectives import (
@@ -13,7 +16,8 @@ from ddp_ladder.preflight.collectives import (
 )
 from ddp_ladder.preflight.result import PairRow, SizeRow
 from ddp_ladder.settings.terms import Transport
-from ddp_ladder_probe.collectives import CHUNK, KINDS, WEIGHTS, fill, pair_size, wrong_elements
+from ddp_ladder_probe import collectives
+from ddp_ladder_probe.collectives import CHUNK, KINDS, MIB, WEIGHTS, fill, pair_size, wrong_elements
 from make_records import make_spec
 
 
@@ -35,6 +39,28 @@ def test_one_wrong_element_is_found_in_any_chunk() -> None:
     fill(values, 3, 0)
     values[CHUNK + 4] += 1
     assert wrong_elements(values, 3, 0) == 1
+
+
+@pytest.mark.parametrize(("device", "rounds"), [("cpu", 3), ("cuda", 8)])
+def test_between_gpus_more_sizes_are_checked_in_more_rounds(
+    device: str, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the all-reduces, which there are none of on CUDA here."""
+    checked: list[int] = []
+    group: Any = SimpleNamespace(device=SimpleNamespace(type=device), told=lambda value: value, left_s=1e9)
+    monkeypatch.setattr(collectives, "timed", lambda *_: 1e-3)
+    with monkeypatch.context() as patch:
+        patch.setattr(collectives, "wrong_values", lambda group, size: checked.append(size) or ["wrong"])
+        largest = [entry["wrong"] for entry in collectives.sizes(group, 256 * MIB)][-1]
+    assert largest == ["wrong"]
+    powers = [size // MIB for size in checked if MIB <= size <= 128 * MIB]
+    assert powers == ([1, 4, 16, 64] if device == "cpu" else [1, 2, 4, 8, 16, 32, 64, 128])
+    group = SimpleNamespace(device=torch.device("cpu"), rank=0, size=1, wait=lambda: None)
+    monkeypatch.setattr(collectives, "THOROUGH", {"cpu": collectives.THOROUGH[device]})
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda values: values.add_(1))
+    said = list(collectives.wrong_values(group, MIB))
+    assert len(said) == rounds * len(KINDS)
+    assert said[0] == "1,048,576 bytes of int64, round 1: 131072 of 131072 elements are wrong"
 
 
 def test_a_pair_exchanges_what_all_ranks_exchange_quickly() -> None:

@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 
 SMALLEST, GROWTH = 4 * 1024, 4  # bytes
-THOROUGH = 1024**2  # bytes; up to here values are checked in several rounds
-ROUNDS = 3
+MIB = 1024**2
+# Up to how many bytes values are checked in several rounds, and in how many. Between GPUs every power of two from 1 MiB
+# on is checked, too: LL128 with GPUDirect on Slingshot was seen to corrupt 2 to 64 MiB only, and not in every round.
+THOROUGH = {"cpu": (MIB, 3), "cuda": (128 * MIB, 8)}
 CHUNK = 1 << 20  # elements whose expected values are in memory at a time
 TIMED_S = 0.15  # of each size
 BLOCKS = 3
@@ -56,7 +58,8 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
     size, took_s = SMALLEST, 0.0
     while group.told(int(size <= largest and took_s * GROWTH < group.left_s)):
         began_s = time.monotonic()
-        wrong = list(wrong_values(group, size))
+        twice = [2 * size] if MIB <= size < THOROUGH[group.device.type][0] else []
+        wrong = [words for each in (size, *twice) if each <= largest for words in wrong_values(group, each)]
         time_s = timed(group, size)
         took_s = time.monotonic() - began_s
         yield {"bytes": size, "time_s": time_s, "wrong": wrong[:WRONG_NAMED]}
@@ -65,7 +68,8 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
 
 def wrong_values(group: Group, size: int) -> Iterator[str]:
     """Yield in words each round whose result is not exactly the sum."""
-    for round_number in range(ROUNDS if size <= THOROUGH else 1):
+    most, rounds = THOROUGH[group.device.type]
+    for round_number in range(rounds if size <= most else 1):
         for kind in KINDS:
             values = torch.empty(max(1, size // kind.itemsize), dtype=kind, device=group.device)
             own = group.rank % WEIGHTS[kind] + 1
@@ -74,8 +78,8 @@ def wrong_values(group: Group, size: int) -> Iterator[str]:
             group.wait()
             total = sum(rank % WEIGHTS[kind] + 1 for rank in range(group.size))
             if wrong := wrong_elements(values, total, round_number):
-                kind_name = str(kind).replace("torch.", "")
-                yield f"{kind_name}, round {round_number + 1}: {wrong} of {values.numel()} elements are wrong"
+                what = f"{size:,} bytes of {str(kind).replace('torch.', '')}, round {round_number + 1}"
+                yield f"{what}: {wrong} of {values.numel()} elements are wrong"
 
 
 def fill(values: torch.Tensor, weight: int, round_number: int) -> None:
