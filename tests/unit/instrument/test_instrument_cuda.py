@@ -188,6 +188,25 @@ def test_the_device_is_waited_for_before_the_process_group_is_left(
     assert synchronised == [1]
 
 
+def test_a_group_whose_collectives_are_in_a_graph_is_left_at_the_end_of_the_process(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(torch_facts, "has_group", lambda: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: left.append("left"))
+    graph = Graph()
+    assert measurement._leave_process_group(torch.device("cuda", 1)) is None
+    assert (left, device.synchronised) == ([], 1)
+    del graph
+    assert measurement._leave_process_group(torch.device("cuda", 1)) is None
+    assert left == ["left"]
+
+
+class Graph:
+    """Stands in for a captured graph, which takes CUDA."""
+
+
 def test_steps_captured_into_a_graph_are_not_steps(clock: StepClock, device: Device) -> None:
     loop = new_loop(clock)
     device.capturing = True
