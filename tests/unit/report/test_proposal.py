@@ -300,6 +300,7 @@ def test_runs_that_were_cut_are_called_so() -> None:
         ("--lr=1e-3 | <a>", r"-{-}lr=\allowbreak{}1e-3 \textbar{} \textless{}a\textgreater{}"),
         ("[80\u201390\u00a0%]", r"{[}80\textendash{}90~\%{]}"),
         ("計\n2 \u00b5s", r"{[}U+8A08{]} 2 $\mu$s"),
+        ("Jos\u00e9 \u0141 Gr\u00f6\u00dfe \u017e", r"Jos\'{e} {[}U+0141{]} Gr\"{o}\ss{}e \v{z}"),
         ("a\x1b", "a{[}U+001B{]}"),
     ],
 )

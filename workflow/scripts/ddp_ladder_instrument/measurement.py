@@ -187,7 +187,7 @@ def _leave_process_group(device: torch.device | None) -> BaseException | None:
         # last gradients are wrong (pytorch PR 141510); all ranks end at the same step, so none waits in vain.
         if device is not None and device.type == "cuda":
             torch.cuda.synchronize(device)
-            # NCCL holds what captured graphs use: leaving would wait for that for ever, or raise. The process frees both.
+            # NCCL holds what captured graphs use: leaving would wait for that for ever, or raise.
             if any(issubclass(type(each), torch.cuda.CUDAGraph) for each in gc.get_objects()):
                 return None
         torch.distributed.destroy_process_group()

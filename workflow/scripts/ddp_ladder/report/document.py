@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -224,15 +225,28 @@ _TEX = {
     "[": "{[}", "]": "{]}",  # after \\ and \item they would be options
     "\u2013": r"\textendash{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
     "\u2018": "`", "\u2019": "'", "\u201c": "``", "\u201d": "''", "\u00b5": r"$\mu$", "\u03bc": r"$\mu$",
+    "\u00df": r"\ss{}", "\u00e6": r"\ae{}", "\u00c6": r"\AE{}", "\u00f8": r"\o{}", "\u00d8": r"\O{}", "\u0142": r"\l{}",
     "\u00d7": r"$\times$", "\u2265": r"$\geq$", "\u2264": r"$\leq$", "\u00b1": r"$\pm$", "\u00b0": r"$^\circ$",
 }  # fmt: skip
+_ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u030c": "v",
+    "\u0327": "c",
+}  # fmt: skip
+
+
+def _tex_sign(sign: str) -> str:
+    if sign in _TEX or " " <= sign <= "~":
+        return _TEX.get(sign, sign)
+    letter, *accents = list(unicodedata.normalize("NFD", sign))
+    if letter.isascii() and len(accents) == 1 and accents[0] in _ACCENTS:
+        return rf"\{_ACCENTS[accents[0]]}{{{letter}}}"
+    return f"{{[}}U+{ord(sign):04X}{{]}}"
 
 
 def tex_text(text: str) -> str:
     """Return text on one line as LaTeX in ASCII, for every engine; a character that it lacks becomes [U+4E2D]."""
     flat = re.sub(r"[ \t\r\n\f\v]+", " ", text).strip()
-    signs = (_TEX.get(sign, sign if " " <= sign <= "~" else f"{{[}}U+{ord(sign):04X}{{]}}") for sign in flat)
-    return re.sub(r"(?<=-)-", "{-}", "".join(signs))
+    return re.sub(r"(?<=-)-", "{-}", "".join(map(_tex_sign, flat)))
 
 
 def _md_blank(what: str) -> str:
