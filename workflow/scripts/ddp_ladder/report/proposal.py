@@ -39,6 +39,22 @@ TEST_CASE = (
 SOFTWARE = (
     "python", "torch", "cuda", "nccl", "cudnn", "libraries", "driver", "gpu", "power_limit_w", "cpu_model", "cpus",
 )  # fmt: skip
+IN_PLAIN_WORDS = {
+    "script_sha256": "digest of the script",
+    "repository": "commit of its repository",
+    "args_template": "arguments",
+    "parameter_dtype": "type of the parameters",
+    "autocast_dtype": "automatic mixed precision",
+    "num_workers": "loader workers of each rank",
+    "gradient bytes": "gradients (bytes)",
+    "buckets": "buckets of gradients (bytes)",
+    "comm hook": "communication hook",
+    "threads_per_rank": "threads of each rank",
+    "env": "environment",
+    "power_limit_w": "power limit of a GPU (W)",
+    "cpu_model": "CPU",
+    "cpus": "CPUs",
+}
 DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCES = (
     "Results and requested resources: scaling.csv, medians over the runs of runs.csv, which has the Slurm job of each; "
@@ -121,7 +137,7 @@ def _machine(view: ReportView) -> tuple[Block, ...]:
 
 def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
     known = {name: words for name, _, words in view.measured}
-    rows = tuple((name, known[name]) for name in names if name in known)
+    rows = tuple((IN_PLAIN_WORDS.get(name, name), known[name]) for name in names if name in known)
     return Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
