@@ -1,8 +1,9 @@
-"""Predict the throughput of scales that were not measured, from a table of those that were; print JSON.
+"""Predict the throughput of scales that were not measured, from a table of those that were.
 
 The table is a CSV file with the columns nodes, gpus_per_node and samples_per_s (of all GPUs together), and perhaps mode
 (weak or strong; default: weak) and variant: results/report/scaling.csv is one. Several rows of one scale are its
-repeats. With one --at and one mode the prediction itself is printed, otherwise an object with the list "predictions".
+repeats. With --json, one --at and one mode the prediction itself is printed, otherwise an object with the list
+"predictions".
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.analysis.prediction import predict, read_series, scale_of
+from ddp_ladder.analysis.prediction import Prediction, predict, read_series, scale_of
 from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant, text_table
 from ddp_ladder.common.messages import Problem, UserError
+
+HEADINGS = ("scale", "scaling", "samples/s", "90 % interval", "efficiency", "GPU h per million samples")
 
 
 @command
@@ -24,15 +28,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "predict.py --table points.csv --at 8x4")
     parser.add_argument("--table", type=Path, required=True, help="CSV file of the measured scales")
     parser.add_argument("--at", action="append", default=[], metavar="8x4", help="scale to predict; may be repeated")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     parser.add_argument("--variant", help="of a table with several (default: default)")
     arguments = parser.parse_args(argv)
     scales = [scale_of(text) for text in arguments.at]
     if not scales:
-        raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or"))
+        raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or several of them"))
     every = read_series(arguments.table, arguments.variant)
-    found = [predict(series, scale).model_dump() for series in every for scale in scales]
-    print(json.dumps(found[0] if len(found) == 1 else {"predictions": found}, indent=2))
+    found = [predict(series, scale) for series in every for scale in scales]
+    if arguments.json:
+        data = [each.model_dump() for each in found]
+        print(json.dumps(data[0] if len(data) == 1 else {"predictions": data}, indent=2))
+    else:
+        print("\n".join(text_table(HEADINGS, [_cells(each) for each in found], right=HEADINGS[2:])))
+        for note in dict.fromkeys(f"{each.scale}: {note}" for each in found for note in each.notes):
+            print(note)
     return 0
+
+
+def _cells(found: Prediction) -> list[str]:
+    low, high, efficiency = found.samples_per_s_low, found.samples_per_s_high, found.efficiency
+    is_known = found.samples_per_s is not None or found.samples_per_s_bound is None
+    rate = significant(found.samples_per_s) if is_known else f"at most {significant(found.samples_per_s_bound)}"
+    ends = interval(significant(low), significant(high)) if low is not None and high is not None else ""
+    of = "" if efficiency is None else f"{percent(efficiency)} of {found.baseline}"
+    cells = [found.scale, found.mode, rate, ends, of, significant(found.gpu_hours_per_million_samples)]
+    return [cell.replace(NARROW_SPACE, " ") for cell in cells]
 
 
 if __name__ == "__main__":

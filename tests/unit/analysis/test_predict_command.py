@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,19 @@ def table(tmp_path: Path) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
-    assert predict.main([str(part) for part in argv]) == 0
+    assert predict.main([*(str(part) for part in argv), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
     return found
+
+
+def test_people_get_a_table(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main(["--table", str(table), "--at", "4x8", "--at", "64x8"]) == 0
+    heading, _, near, far, *notes = capsys.readouterr().out.splitlines()
+    assert heading.split("  ")[0] == "scale"
+    assert re.fullmatch(r"4x8    weak +[\d,]+ +\[[\d,]+.[\d,]+\] +\d+ % of 1x1 +[\d.]+", near), near
+    assert far.startswith("64x8")
+    assert all(note.startswith("64x8: ") for note in notes)
 
 
 def test_several_scales_and_modes_are_a_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
