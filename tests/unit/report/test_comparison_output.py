@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import MOST_COLUMNS
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.report.comparison import WIDTH, terminal_text
+from ddp_ladder.report.comparison import terminal_text
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults
 from make_records import make_failed_record, make_plan_of, make_record, make_specs, records_by_name
@@ -56,7 +57,7 @@ def test_the_verdict_comes_first_then_a_narrow_table_then_the_files(
     assert re.search(r"^1x1 weak +fast +1\.10\d +\[1\.\d+-1\.\d+\] +[\d.]+ +faster$", printed.out, re.MULTILINE)
     assert re.search(r"^1x1 weak +default +1 +[\d.]+ +reference$", printed.out, re.MULTILINE)
     shown = [line for line in printed.out.splitlines() if not line.startswith("written")]
-    assert max(map(len, shown)) <= WIDTH
+    assert max(map(len, shown)) <= MOST_COLUMNS
     assert printed.out.endswith(f"\nwritten  {results}/report/comparison.csv\n")
     table = pd.read_csv(results / "report/comparison.csv").set_index("variant")
     assert table["found"].to_dict() == {"fast": "faster", "default": "reference", "slow": "slower"}
@@ -68,7 +69,7 @@ def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_p
     variants = ["default", *(f"a-variant-with-a-very-long-name-{k}" for k in range(18)), "fast"]
     found = ladder(variants, ["1x1", "1x2", "2x2"], failing=variants[3])
     text = terminal_text(compare_variants(found.plan, found.records), Path("comparison.csv"))
-    assert max(map(len, text.splitlines())) <= WIDTH
+    assert max(map(len, text.splitlines())) <= MOST_COLUMNS
     write_report(tmp_path, found, TODAY)
     page = (tmp_path / "report/index.html").read_text()
     assert page.count('<h2 id="variants">') == 1

@@ -112,10 +112,20 @@ def test_a_status_line_in_a_terminal_ends_as_one_line(tmp_path: Path, monkeypatc
     monkeypatch.setenv("COLUMNS", "40")
     console.follow(tmp_path / "progress.json", 400, 600.0)
     assert len(stream.getvalue().rpartition("\r\x1b[K")[2]) == 39
+    monkeypatch.setenv("COLUMNS", "120")
     console.ended(make_record(spec))
     last = stream.getvalue().rpartition("\r\x1b[K")[2]
     assert last.startswith("stage2 1x2 [1/1] default/weak/r1: 1,000 samples/s, ")
     assert stream.getvalue().count("\n") == 2
+
+
+def test_a_line_that_is_wider_than_the_terminal_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    Console(stream).say("stage1 1x1 [1/6] default/weak/r1: 9,225 samples/s, 450 steps measured, 6.8 ms per step, 16 s")
+    first, second = stream.getvalue().splitlines()
+    assert first == "stage1 1x1 [1/6] default/weak/r1: 9,225 samples/s, 450 steps measured, 6.8 ms"
+    assert second == "    per step, 16 s"
 
 
 @pytest.mark.parametrize("content", ["", '{"step": 1, "elap', "[]", '{"step": "1", "elapsed_s": 1}', "\x00" * 60])

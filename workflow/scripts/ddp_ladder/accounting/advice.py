@@ -14,6 +14,7 @@ from pathlib import Path
 from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_digest
 from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.common.formats import duration, significant
+from ddp_ladder.common.messages import columns
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.jobs import ENDED_WELL
 
@@ -23,7 +24,6 @@ NEARLY_USED = 0.9
 LEAST_SAVED_MIN = 15  # a shorter time limit lets a job start in gaps of the queue, if they are shorter by this
 LEAST_RUNTIME_MIN, RUNTIME_STEP_MIN = 10, 5
 OR_LESS_TIME = "if the partition allows it; otherwise fewer steps: measure.max_steps"
-WIDTH = 100
 
 
 def advice(plan: Plan, rows: Sequence[JobRow]) -> list[str]:
@@ -83,4 +83,4 @@ def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[st
         return []
     lines = [f"used     {totals(rows, device_of(plan))}; {accounting_file(results)}"]
     lines += [f"request  {each}" for each in advice(plan, rows)]
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 9)]
+    return [part for line in lines for part in textwrap.wrap(line, columns(), subsequent_indent=" " * 9)]

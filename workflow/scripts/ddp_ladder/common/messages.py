@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -13,9 +14,9 @@ from typing import Literal
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.common.redaction import redacted
 
-BOX_WIDTH = 96
+MOST_COLUMNS = 96
 _STEP = re.compile(r"\d\. ")
-_BOX_TEXT = BOX_WIDTH - len("| verdict   ") - len(" |")
+_BOX_SIGNS = len("| verdict   ") + len(" |")
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,25 @@ def notify(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def columns() -> int:
+    """Return how wide the ladder's texts on standard output are: as the terminal, at most 96; 96 without a terminal."""
+    size = shutil.get_terminal_size((MOST_COLUMNS, 24)) if sys.stdout.isatty() else (MOST_COLUMNS,)
+    return min(MOST_COLUMNS, size[0])
+
+
+def fitted(text: str, width: int) -> str:
+    """Return lines that are not wider, broken between words; those after the first are indented."""
+    return textwrap.fill(text, width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+
+
 def box(rows: Iterable[tuple[str, str | None]]) -> str:
     """Return the ladder's box with labelled texts: why it stops and what to do. A text may have several lines."""
-    lines = []
+    lines, width = [], columns() - _BOX_SIGNS
     for label, text in rows:
-        wrapped = [part for line in redacted(printable(str(text))).split("\n") for part in _wrapped(line)]
+        wrapped = [part for line in redacted(printable(str(text))).split("\n") for part in _wrapped(line, width)]
         for index, part in enumerate(wrapped or [""]):
-            lines.append(f"| {label if index == 0 else '':<9} {part:<{_BOX_TEXT}} |")
-    edge = "+" + "-" * (BOX_WIDTH - 2) + "+"
+            lines.append(f"| {label if index == 0 else '':<9} {part:<{width}} |")
+    edge = "+" + "-" * (width + _BOX_SIGNS - 2) + "+"
     return "\n".join((edge, *lines, edge))
 
 
@@ -112,10 +124,10 @@ def numbered(steps: Sequence[str]) -> str:
     return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrapped(line: str, width: int) -> list[str]:
     """Return a line of the box as lines that fit; those of a numbered step are indented below its text."""
     step = _STEP.match(line)
-    return textwrap.wrap(line, _BOX_TEXT, break_on_hyphens=False, subsequent_indent=" " * len(step[0]) if step else "")
+    return textwrap.wrap(line, width, break_on_hyphens=False, subsequent_indent=" " * len(step[0]) if step else "")
 
 
 def leave_out(*nodes: str) -> str:

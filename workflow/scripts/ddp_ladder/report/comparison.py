@@ -18,6 +18,7 @@ from ddp_ladder.analysis.comparison import (
     sentences,
 )
 from ddp_ladder.common import formats
+from ddp_ladder.common.messages import columns
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
 from ddp_ladder.report.terminal import cut, plain
 
@@ -25,7 +26,6 @@ HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
 RIGHT = ("ratio", "samples/s", "step (ms)")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
-WIDTH = 100
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -104,5 +104,5 @@ def _texts(row: Compared) -> Iterator[str]:
 
 def _wrapped(text: str, first: str = "", then: str = "") -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
+        text, columns(), initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
     )

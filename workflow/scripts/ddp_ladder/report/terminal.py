@@ -1,7 +1,8 @@
-"""The summary at the end of a ladder in the terminal: plain text, no colour; its table has at most 100 columns."""
+"""The summary at the end of a ladder in the terminal: plain text, no colour. Only its table may be wider."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,13 +11,14 @@ from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
+from ddp_ladder.common.messages import columns as width
+from ddp_ladder.common.messages import fitted
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
 
-WIDTH = 100
 LONGEST = 22  # characters of a name
 
 
@@ -24,17 +26,22 @@ def summary_text(found: LadderResults, log: str = "") -> str:
     """Return the headline, the table of scales, jobs, warnings and closed gates. log: Snakemake's, to be named."""
     plan, results = found.plan, found.directory
     points, report = [point for point in found.points if not point.is_plain], results / "report"
-    lines = [headline(found).text]
-    lines += [f"Predicted, not measured: {full_stop(one.in_words)}" for one in outlooks(plan, points)]
+    lines = [_fitted(headline(found).text)]
+    lines += [_fitted(f"Predicted, not measured: {full_stop(one.in_words)}") for one in outlooks(plan, points)]
     lines += ["", terminal_table(points, found.gates, report if report.exists() else None)]
     forecasts = error_rows(planned_forecasts(results, plan), points)
-    lines += [f"forecast {place}: {forecast}; {measured}" for place, forecast, measured in forecasts]
+    lines += [_fitted(f"forecast {place}: {forecast}; {measured}") for place, forecast, measured in forecasts]
     lines += terminal_lines(plan, found.jobs, results)
     lines += [f"log      {log}"] if log else []
     lines += [found.counts] if found.unread or found.begun else []
-    lines += [f"warning: {warning}" for warning in found.warnings]
+    lines += [_fitted(f"warning: {warning}") for warning in found.warnings]
     boxes = [f"\n{closed_box(gate)}" for gate in found.gates.values() if not gate.is_open]
     return plain("\n".join((*lines, *boxes)))
+
+
+def _fitted(text: str) -> str:
+    """Return text for the terminal's width; on one line for a pipe or a file."""
+    return fitted(plain(text), width()) if sys.stdout.isatty() else text
 
 
 def terminal_table(
@@ -90,5 +97,5 @@ def _notes(points: Sequence[ScalePoint]) -> list[str]:
     found = [(scale_names(where, several), f"{each.in_words}; next: {each.next}") for each, where in across]
     lines = []
     for where, note in (*scale_notes(points, several), *found):
-        lines += textwrap.wrap(f"{where}: {note}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(f"{where}: {note}", width(), initial_indent="  ", subsequent_indent="    ")
     return ["", *lines] if lines else []
