@@ -69,11 +69,17 @@ def test_nodes_reach_the_head() -> None:
     with pytest.raises(OSError, match="another program"):
         reach_head(HOST, (HOST, port), "token of another job", until_s)
     visitors[1].start()
-    server.finish(until_s)
+    server.finish(until_s, lambda: False)
     for visitor in visitors:
         visitor.join(20)
     assert len(answered) == 2
     socket.create_server((HOST, port)).close()  # it is free again
+
+
+def test_the_head_does_not_wait_for_nodes_that_have_told_why_they_do_not_come() -> None:
+    server, looks = HeadServer(HOST, free_port("head"), "token", others=2), []
+    server.finish(time.monotonic() + 3600, lambda: bool(looks.append(1) or len(looks) > 1))
+    assert len(looks) == 2
 
 
 def test_a_payload_that_does_not_arrive() -> None:

@@ -10,12 +10,14 @@ import socket
 import socketserver
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 MESSAGE_BYTES = 256 * 1024  # the MTU of a loopback interface is 65536
 EXCHANGE_S = 5.0  # for the message, and for the answer
 UNREACHABLE_S = 3.0  # routes and neighbours settle in this time; a head that only starts has until the deadline
 RETRY_S = 0.1
+LOOK_S = 0.5  # between two looks at what the other nodes have told
 
 
 class HeadServer(socketserver.ThreadingTCPServer):
@@ -33,11 +35,14 @@ class HeadServer(socketserver.ThreadingTCPServer):
         self._others = others
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": RETRY_S}, daemon=True).start()
 
-    def finish(self, until_s: float) -> None:
-        """Wait until all other nodes have been answered, at most until this time on the monotonic clock; then close."""
-        for _ in range(self._others):
-            if not self.answered.acquire(timeout=max(0.0, until_s - time.monotonic())):
-                break
+    def finish(self, until_s: float, have_all_told: Callable[[], bool]) -> None:
+        """Wait until all other nodes have been answered, or have told that they will not come; then close.
+
+        until_s: at most until this time on the monotonic clock.
+        """
+        waiting = self._others
+        while waiting and time.monotonic() < until_s and not have_all_told():
+            waiting -= self.answered.acquire(timeout=min(LOOK_S, max(0.0, until_s - time.monotonic())))
         self.shutdown()
         self.server_close()
 

@@ -117,7 +117,8 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
         )
     finally:
         if server is not None:
-            server.finish(until_s)
+            others = [marker.with_name(f"node{rank}.json") for rank in range(1, spec.nodes)]
+            server.finish(until_s, lambda: all(file.exists() for file in others))
 
 
 def _cpus() -> int:
