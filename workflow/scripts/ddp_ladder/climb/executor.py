@@ -29,6 +29,7 @@ from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console, progress_in
+from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm.jobs import (
     AGAIN,
     ENDED_WELL,
@@ -144,9 +145,15 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock = Lock.of_scale(self.results, scale, "")
-            stage, places = self.job_of(scale).stage, (log.parent, self.results)
-            alive = (lambda: is_held(lock), lambda: lock.touched_s)
-            self._watch.add(info.external_jobid, stage, scale, log, *alive, places)
+            self._watch.add(
+                info.external_jobid,
+                self.job_of(scale).stage,
+                scale,
+                log,
+                is_held=lambda: is_held(lock),
+                touched_s=lambda: lock.touched_s,
+                places=(log.parent, self.results),
+            )
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -216,7 +223,6 @@ LOOK_EVERY_S = 1.0  # at the logs; asks Slurm nothing
 ASK_EVERY_S = {"waiting": 30.0, "running": 10.0}  # all users share the controller
 ANSWERS_SOON_S = 0.5  # what a look waits for an answer
 GONE_AFTER_S = 60.0  # a new job is not yet known everywhere, and accounting lags behind
-SILENT_AFTER_S = 45.0  # a busy file system may show a lock that is touched every BEAT_S this late
 LATE_S = 10.0  # a look that comes this late: this process was stopped, or its file system did not answer
 
 Ask = Callable[[Iterable[str]], Mapping[str, JobState]]

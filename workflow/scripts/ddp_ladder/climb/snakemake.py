@@ -69,9 +69,7 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
     is_same_plan = not ladder.plan_to_write
     slurm.executor = ladder_executor(SlurmExecutor, Path(ladder.results), ladder.job, rules, is_same_plan)
     if workflow.is_main_process and not is_module:
-        check_requests(
-            workflow, ladder
-        )  # Snakemake's own words for what it does not know or has to leave to the ladder
+        check_requests(workflow, ladder)
         replace_lock(workflow, ladder)  # Snakemake's lock names no process
 
 

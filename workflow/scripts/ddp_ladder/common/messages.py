@@ -101,9 +101,11 @@ def columns() -> int:
     return min(MOST_COLUMNS, size[0])
 
 
-def fitted(text: str, width: int) -> str:
-    """Return lines that are not wider, broken between words; those after the first are indented."""
-    return textwrap.fill(text, width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+def fitted(text: str, width: int, first: str = "", then: str = "    ") -> str:
+    """Return lines that are not wider, broken between words. first, then: their indents."""
+    wrapper = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=then)
+    wrapper.break_on_hyphens = wrapper.break_long_words = False
+    return wrapper.fill(text)
 
 
 def box(rows: Iterable[tuple[str, str | None]]) -> str:

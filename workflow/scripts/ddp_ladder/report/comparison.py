@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ddp_ladder.analysis.comparison import (
     sentences,
 )
 from ddp_ladder.common import formats
-from ddp_ladder.common.messages import columns
+from ddp_ladder.common.messages import columns, fitted
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
 from ddp_ladder.report.terminal import cut, plain
 
@@ -87,22 +86,16 @@ def _csv_row(row: Compared) -> dict[str, object]:
 
 def terminal_text(comparison: Comparison, file: Path) -> str:
     """Return what the command prints, without a final newline. file: the one that it has written."""
-    lines = [line for sentence in sentences(comparison) for line in _wrapped(sentence)]
+    lines = [fitted(sentence, columns(), then="") for sentence in sentences(comparison)]
     rows = [(panel.place, *_texts(row)) for panel in comparison.panels for row in panel.rows]
     lines += ["", *formats.text_table(TERMINAL, rows, RIGHT)]
     every = (row for panel in comparison.panels for row in panel.rows)
     for note in dict.fromkeys(f"{row.name}: {note}" for row in every for note in notes_of(row)):
-        lines += _wrapped(note, "  ", "    ")
-    lines += ["", *_wrapped(HOW_TO_READ), "", f"written  {file}"]
+        lines.append(fitted(note, columns(), first="  "))
+    lines += ["", fitted(HOW_TO_READ, columns(), then=""), "", f"written  {file}"]
     return plain("\n".join(lines))
 
 
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, step, _, _ = _cells(row)
     yield from map(in_words, (cut(row.name), ratio, interval, step, row.found.partition(":")[0]))
-
-
-def _wrapped(text: str, first: str = "", then: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, columns(), initial_indent=first, subsequent_indent=then, break_on_hyphens=False, break_long_words=False
-    )

@@ -107,7 +107,8 @@ class Lock:
     @property
     def touched_s(self) -> float:
         """When it was last touched (unix time); 0 if there is none."""
-        return 0.0 if self.newest is None else _touched_s(self.newest)
+        newest = self.newest  # lists the directory
+        return 0.0 if newest is None else _touched_s(newest)
 
     @property
     def files(self) -> list[Path]:
