@@ -187,8 +187,8 @@ def of_second_rank(number: signal.Signals) -> str:
 
 
 def cut_off(cluster: Cluster, running: Climb) -> None:
-    """Lose all that the run's two nodes send to each other; Slurm's controller reaches both."""
-    for node, other in (("node1", "node2"), ("node2", "node1")):
+    """Lose all that two of the run's nodes send to each other; the others and Slurm's controller reach both."""
+    for node, other in (("node2", "node3"), ("node3", "node2")):
         nobody = ["ip", "neigh", "replace", cluster.addresses[other], "lladdr", "02:00:00:00:00:01", "dev", "ib0"]
         cluster.run([*nobody, "nud", "permanent"], node=node)
 
@@ -333,7 +333,11 @@ FAULTS = (
         files={"path/node3/sitecustomize.py": HANGING},
     ),
     Fault(
-        "two nodes that are cut off from each other", "node 1.*node2.*to node 0.*node1", scale="2x1", outside=cut_off
+        "two nodes that are cut off from each other",
+        "node 2.*node3.*to node 1.*node2",
+        scale="3x1",
+        nodes=3,
+        outside=cut_off,
     ),
     Fault(
         "a link that is cut during training",

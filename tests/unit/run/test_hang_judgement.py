@@ -7,7 +7,6 @@ import socket
 from dataclasses import replace
 
 import pytest
-from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.node.network import LOOPBACK, free_port
 from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
 from ddp_ladder.run import hangs
@@ -110,7 +109,7 @@ def test_a_first_step_may_have_the_shorter_bound() -> None:
 def test_a_node_whose_port_is_closed_is_reached_and_one_that_does_not_answer_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert unreached(Rendezvous(id="1", host=LOOPBACK, port=free_port("1"))) is None
+    assert unreached(LOOPBACK, free_port("1")) is None
     monkeypatch.setattr(hangs, "REACH_S", 0.2)
     with socket.create_server((LOOPBACK, 0), backlog=0) as server, contextlib.ExitStack() as waiting:
         address = server.getsockname()
@@ -118,6 +117,4 @@ def test_a_node_whose_port_is_closed_is_reached_and_one_that_does_not_answer_is_
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(address)
-        assert (
-            unreached(Rendezvous(id="1", host=LOOPBACK, port=address[1])) == f"{LOOPBACK}, port {address[1]}: timed out"
-        )
+        assert unreached(*address) == f"{LOOPBACK}, port {address[1]}: timed out"

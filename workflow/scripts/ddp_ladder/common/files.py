@@ -267,7 +267,7 @@ class RunDirectory:
         return self.nodes / f"node{node_rank}.csv"
 
     def sign(self, agent: Agent) -> Path:
-        """Return the file that an agent touches while it lives."""
+        """Return the file with the address of an agent's node, which the agent touches while it lives."""
         return self.nodes / f"{agent.stem}.alive"
 
     def agent_end(self, agent: Agent) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short
@@ -134,7 +134,7 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
     """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
     ranks = stalled(reports)
     silent_s = min(rank.stall.silent_s for rank in ranks)
-    if cut := [report for report in reports if report.head_unreached]:
+    if cut := _cuts(reports):
         return _cut_off(reports, cut, silent_s)
     causes = lagging(ranks)
     named = [in_short([rank.text for rank in causes or ranks], NAMED, "; ")]
@@ -156,21 +156,35 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
     )
 
 
-def _cut_off(reports: Sequence[AgentStall], cut: Sequence[AgentStall], silent_s: float) -> Failure:
-    """Return the failure of a run of which some nodes do not reach the first one, where the ranks met."""
+def _cuts(reports: Sequence[AgentStall]) -> dict[tuple[int, int], str]:
+    """Return which node does not reach which other, and why.
+
+    A node that nobody reaches may have a firewall. The first one has none: there the ranks had met.
+    """
+    tried = [(report.node_rank, peer) for report in reports for peer in report.peers]
+    reached = {0} | {peer.node_rank for _, peer in tried if peer.unreached is None}
+    return {
+        (node, peer.node_rank): peer.unreached for node, peer in tried if peer.unreached and peer.node_rank in reached
+    }
+
+
+def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], silent_s: float) -> Failure:
+    """Return the failure of a run of which some nodes do not reach others: the one with most cuts is the suspect."""
     hosts = {report.node_rank: report.host for report in reports}
-    nodes = sorted({report.node_rank for report in cut})
-    head = f"node 0{f' ({hosts[0]})' if 0 in hosts else ''}"
-    which = in_short([f"node {rank} ({hosts[rank]})" for rank in nodes], NAMED)
-    is_of_head = len(nodes) > 1 and len(nodes) == len(hosts.keys() - {0})
+
+    def named(node: int) -> str:
+        return f"node {node}{f' ({hosts[node]})' if node in hosts else ''}"
+
+    pairs = {frozenset(pair): (pair, why) for pair, why in sorted(cut.items())}
+    ways = [f"from {named(one)} to {named(other)} ({why})" for (one, other), why in pairs.values()]
+    (suspect, _), *_ = Counter(sorted((node for pair in pairs for node in pair), reverse=True)).most_common()
     return Failure(
         verdict="nodes are cut off from each other",
-        why=f"no connection from {which} to {head} ({cut[0].head_unreached}), where the ranks had met; no rank made "
-        f"progress for {duration(silent_s)}",
+        why=f"no connection {in_short(ways, NAMED)}; no rank made progress for {duration(silent_s)}",
         next="look at the links and the switch ports of these nodes (ip -s link), and at the network that "
         f"network.interface in cluster.yaml names; if a node is broken, {leave_out()}; then start snakemake again",
-        node=hosts.get(0) if is_of_head else hosts[nodes[0]],
-        at_s=cut[0].found_at_s - silent_s,
+        node=hosts.get(suspect),
+        at_s=min(report.found_at_s for report in reports) - silent_s,
     )
 
 

@@ -360,6 +360,13 @@ class RankStall(Model):
     stack: str | None = Field(description="Null: none could be had.")
 
 
+class Peer(Model):
+    """Another node, as an agent that reports a stall has tried to connect to it."""
+
+    node_rank: Count
+    unreached: str | None = Field(description="Why not, with the address; null: it answered.")
+
+
 class AgentStall(RawFile):
     """Report of an agent whose ranks make no step (nodes/hang-node<k>.json); deleted if they go on."""
 
@@ -368,9 +375,7 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
-    head_unreached: str | None = Field(
-        None, description="Why the rendezvous endpoint could not be connected to from another node; null: it could."
-    )
+    peers: Several[Peer] = ()
     bounds: Hang
     ranks: Several[RankStall]
 

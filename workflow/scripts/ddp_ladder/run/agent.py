@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -109,6 +110,8 @@ def run_node(task: NodeTask) -> int:
     try:
         working = _working_directory(task)
         interface = _interface(task)
+        with suppress(OSError):  # then the others do not try to reach this node if the run hangs
+            task.directory.sign(task.agent).write_text(address(interface))
         if task.agent.node_rank == 0 and task.agent.local_rank in (None, 0):
             head = task.run.rendezvous
             log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())

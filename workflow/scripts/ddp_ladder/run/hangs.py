@@ -29,6 +29,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -37,11 +38,11 @@ import psutil
 
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
-from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
     Heartbeat,
+    Peer,
     ProcessState,
     RankStall,
     RunFile,
@@ -58,6 +59,7 @@ CLOCK_S = 0.001  # a difference of times that is none
 JOIN_S = 20.0  # for a look that is under way when the agent ends
 JOB_INTERVAL_S = 1.0  # between two looks at the reports
 REACH_S = 3.0  # for a connection between two nodes
+AT_ONCE = 64  # connections
 
 
 class HangWatch:
@@ -68,6 +70,7 @@ class HangWatch:
         self._files = {rank: directory.heartbeat(rank) for rank in ranks_of(run, agent)}
         self._ranks = directory.ranks
         self._report = directory.hang(agent)
+        self._address_of = directory.sign
         self._heartbeats: dict[int, Heartbeat] = {}
         self._begin_s = time.monotonic()  # silence before does not count
         self._next_s = 0.0  # least silence for the next look at processes and stacks
@@ -172,22 +175,36 @@ class HangWatch:
             node=node_name(),
             host=socket.gethostname(),
             found_at_s=time.time(),
-            head_unreached=unreached(self._run.rendezvous) if self._agent.node_rank else None,
+            peers=self._peers(),
             bounds=self._bounds,
             ranks=tuple(_stall(one, states[rank]) for rank, one in seen.items()),
         )
         write_json(self._report, stall.model_dump())
         self.reports = True
 
+    def _peers(self) -> tuple[Peer, ...]:
+        """Try to connect to all other nodes, at the addresses that the ranks use; only the node's first agent does."""
+        if self._agent.local_rank not in (None, 0):
+            return ()
+        rendezvous = self._run.rendezvous
+        addresses = {0: rendezvous.host}
+        for rank in range(1, self._run.spec.nodes):
+            with contextlib.suppress(OSError):  # it has ended, or has not come so far
+                addresses[rank] = self._address_of(Agent(rank, self._agent.local_rank)).read_text()
+        others = [(rank, host) for rank, host in addresses.items() if host and rank != self._agent.node_rank]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = pool.map(lambda other: unreached(other[1], rendezvous.port), others)
+            return tuple(Peer(node_rank=rank, unreached=why) for (rank, _), why in zip(others, answers, strict=True))
 
-def unreached(endpoint: Rendezvous) -> str | None:
-    """Return why nothing answers at the rendezvous endpoint within REACH_S; None if its node does."""
+
+def unreached(host: str, port: int) -> str | None:
+    """Return why the node of this address does not answer within REACH_S; None if it does."""
     try:
-        socket.create_connection((endpoint.host, endpoint.port), REACH_S).close()
+        socket.create_connection((host, port), REACH_S).close()
     except ConnectionRefusedError:
         return None  # its node answers; the script may meet at another port
     except OSError as error:
-        return f"{endpoint.host}, port {endpoint.port}: {error.strerror or error}"
+        return f"{host}, port {port}: {error.strerror or error}"
     return None
 
 
