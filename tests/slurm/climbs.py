@@ -45,6 +45,6 @@ class Climb:
 
 def climb(checkout: Checkout, *arguments: str) -> Climb:
     """Start a climb, with further arguments of snakemake."""
-    output = checkout.path / "output"
+    output = checkout.path.with_suffix(".output")  # its disk may be full
     with output.open("w") as file:
         return Climb(checkout, checkout.start("--profile", "profiles/slurm", *arguments, output=file), output)

@@ -11,10 +11,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Fault:
     first. before_init, at_a_step: Python of the rank that breaks. before: breaks the cluster before the climb. outside:
     breaks the running training of a cluster. after: repairs the cluster after the climb, and what was cut off has then
     to end. steps: the run's maximum. nodes: of the cluster. files: further ones of the checkout.
+    disk_mb: size of the disk that the checkout has of its own; 0: it has none.
 
     The event of a fault that the preflight finds is the start of the preflight.
     """
@@ -94,13 +96,15 @@ class Fault:
     site: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    disk_mb: int = 0
 
 
 @dataclass(frozen=True)
 class Told:
     """What a climb with a fault said. after_s: from the event to the first line that named a cause. text: its output.
 
-    why: the closed gate's reason, or empty. left: processes of the climb, jobs in the queue, gates above the fault.
+    why: the closed gate's reason, or the last box if there was no room for the gate. left: processes of the climb, jobs
+    in the queue, gates above the fault.
     """
 
     after_s: float
@@ -112,10 +116,10 @@ class Told:
 
 def tell(fault: Fault) -> Told:
     """Let a climb meet the fault, on a cluster of its own, to its end."""
-    with tempfile.TemporaryDirectory(prefix="ddp-ladder-fault-") as directory:
+    with tempfile.TemporaryDirectory(prefix="ddp-ladder-fault-") as temporary, disk(Path(temporary), fault.disk_mb):
         cluster = Cluster.up(Spec(nodes=fault.nodes, gpus=2, cpus=2, memory_mb=4000, conf=CONF))
         try:
-            running = start(fault, cluster, Path(directory))
+            running = start(fault, cluster, Path(temporary) / "ladder")
             try:
                 return follow(fault, running, cluster)
             finally:
@@ -123,6 +127,21 @@ def tell(fault: Fault) -> Told:
                 running.process.wait()
         finally:
             cluster.down()
+
+
+@contextlib.contextmanager
+def disk(parent: Path, size_mb: int) -> Iterator[None]:
+    """Give the checkout in this directory a disk of its own, if it is to have a size."""
+    checkout = parent / "ladder"
+    checkout.mkdir()
+    if not size_mb:
+        yield
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "none", str(checkout)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(checkout)], check=True)
 
 
 def start(fault: Fault, cluster: Cluster, directory: Path) -> Climb:
@@ -178,7 +197,8 @@ def follow(fault: Fault, running: Climb, cluster: Cluster) -> Told:
         while (left := left_behind(running, cluster)) and time.monotonic() < until_s:
             time.sleep(0.5)
     closed = running.checkout.results.glob("gates/*.closed.json")
-    why = next((json.loads(file.read_text())["why"] for file in closed), "")
+    last_box = " ".join(running.text[running.text.rfind("| verdict") :].replace("|", "").split())
+    why = next((json.loads(file.read_text())["why"] for file in closed), last_box)
     return Told(after_s, why, left, code, running.text)
 
 
@@ -243,6 +263,7 @@ OWN_PATH = {"software": {"setup": 'export PYTHONPATH="$PWD/path/$SLURMD_NODENAME
 OTHER_TORCH = "import sys; sys.path.pop(0); del sys.modules['torch']; import torch; torch.__version__ = '2.0.1'"
 SCRIPTS_PORT = 29_999
 SLOW = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"  # far below the others
+FILL = "[disk.write(bytes(4096)) for disk in [open('ballast', 'wb', buffering=0)] for _ in iter(int, 1)]"
 COFFEE = "raise ValueError('out of coffee')"
 HOG = "hog = bytearray(b'x') * 6_000_000_000; time.sleep(60)"
 DRIFT = "[parameter.data.add_(1) for parameter in model.parameters()]"
@@ -258,6 +279,7 @@ FAULTS = (
     Fault("parameters that drift on one rank", "different parameters.*rank 1", steps=60, at_a_step=DRIFT),
     Fault("more memory than the node's share", "more memory", at_a_step=HOG),
     Fault("a full disk under a checkpoint", "(?i)disk is full|no space", at_a_step="torch.save(model, '/dev/full')"),
+    Fault("a full disk under everything", "No space left on device", at_a_step=FILL, disk_mb=30),
     Fault(
         "another program on the port that the script chose",
         f"port {SCRIPTS_PORT}",

@@ -15,6 +15,7 @@ from faults import FAULTS, Fault, Told, tell
 pytestmark = pytest.mark.slurm
 
 HERE = (
+    "a full disk under everything",
     "SIGKILL of a step daemon",
     "another program on the port that the script chose",
     "two nodes that are cut off from each other",

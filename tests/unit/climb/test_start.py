@@ -9,7 +9,7 @@ from ddp_ladder.climb.start import MOST_LINES, FailedJob, boxes, require_no_job_
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm.jobs import NOT_SUBMITTED, JobEnd, new_job_name, write_job_end
 from ddp_ladder.slurm.lock import Lock, held
-from make_files import write_programs
+from make_files import write_files, write_programs
 
 
 class Desk:
@@ -91,6 +91,8 @@ def test_a_slurm_job_is_reported_by_the_gate_or_in_the_executors_words(tmp_path:
     (box,) = texts(tmp_path, job)
     assert "the job measure_1x1 failed found job 12 ended CANCELLED. Next: x. log logs/measure_1x1.log" in box
     write_job_end(tmp_path, JobEnd("", "stage1", "1x1", NOT_SUBMITTED, ""))
+    assert texts(tmp_path, job) == [box]  # the disk was too full for the gate
+    write_files(tmp_path, {"gates/stage1.closed.json": "{}"})
     assert texts(tmp_path, job) == []
 
 

@@ -15,11 +15,12 @@ from ddp_ladder.climb.to_do import runs_of_edited_scripts
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify
+from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
-from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_end_file, job_left, jobs_by_name
+from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
@@ -205,7 +206,9 @@ def boxes(jobs: Iterable[FailedJob], results: Path, log: str, ended_by: str | No
 def _has_told(job: FailedJob, results: Path) -> bool:
     """Return True if the terminal shows it: printed by the ladder's own command, or in the box of a closed gate."""
     if job.exit_code is None:
-        return job_end_file(results, job.name.removeprefix("measure_")).exists()
+        end = read_job_end(results, job.name.removeprefix("measure_"))
+        # Else the disk is full, most likely: its end is not recorded, or the gate could not be written.
+        return end is not None and any(file.exists() for file in gate_files(results / "gates", end.stage))
     return job.exit_code == 1 and job.rule != "prepare_data"
 
 
