@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pandas as pd
 from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.formats import significant
-from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.preflight.result import PreflightResult, finding_line, outcome, read_result
+from ddp_ladder.common.formats import DASH, significant
+from ddp_ladder.common.messages import Problem, UserError, box
+from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
 
 
 def long_text(result: PreflightResult) -> str:
-    """Return the line, the tables of nodes, sizes and pairs of nodes, and the findings."""
+    """Return the line, the tables of nodes, sizes and pairs of nodes, and a box for each finding."""
     parts = [f"{result.scale}: {outcome(result)}"]
     for rows in (result.nodes, result.sizes, result.pairs):
         if rows:
-            table = pd.DataFrame([row.model_dump() for row in rows])
-            parts.append(table.to_string(index=False, float_format=significant))
-    return "\n\n".join([*parts, *map(finding_line, result.findings)])
+            table = pd.DataFrame([row.model_dump() for row in rows]).astype(object)
+            parts.append(table.where(table.notna(), DASH).to_string(index=False, float_format=significant))
+    for one in result.findings:
+        parts.append(box(((one.severity, one.in_words), ("wanted", one.wanted), ("next", one.next))))
+    return "\n\n".join(parts)
 
 
 @command

@@ -72,7 +72,7 @@ def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
     }
     text = shown(replace(climbed, gates=gates), ("stage1", "stage2"))
     assert (
-        "stage1 passes its gate with sane runs and efficiency at least 85.0 %, "
+        "stage1 passes its gate with sane runs and efficiency at least 85 %, "
         "at least 1,200 samples/s, data wait at most 10 %\n"
         "stage2 passes its gate with sane runs\n"
     ) in text

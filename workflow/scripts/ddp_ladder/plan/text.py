@@ -10,7 +10,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
-HEADINGS = ("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU hours")
+HEADINGS = ("stage", "scale", "GPUs", "runs", "to do", "at most", "GPU h")
 
 
 def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[RunSpec]]) -> str:
@@ -72,7 +72,7 @@ def _range(least: int, most: int) -> str:
 def _gate(gate: GateThresholds) -> str:
     wanted = []
     if gate.min_efficiency is not None:
-        wanted.append(f"efficiency at least {100 * gate.min_efficiency:.1f} %")
+        wanted.append(f"efficiency at least {100 * gate.min_efficiency:.3g} %")
     if gate.min_samples_per_s is not None:
         wanted.append(f"at least {significant(gate.min_samples_per_s)} samples/s")
     if gate.max_data_wait_fraction is not None:
