@@ -20,9 +20,8 @@ def long_text(result: PreflightResult) -> str:
         if rows:
             table = pd.DataFrame([row.model_dump() for row in rows]).astype(object)
             parts.append(table.where(table.notna(), DASH).to_string(index=False, float_format=significant))
-    for one in result.findings:
-        parts.append(box(((one.severity, one.in_words), ("wanted", one.wanted), ("next", one.next))))
-    return "\n\n".join(parts)
+    boxes = (box(((one.severity, one.in_words), ("wanted", one.wanted), ("next", one.next))) for one in result.findings)
+    return "\n\n".join((*parts, *boxes))
 
 
 @command
