@@ -1,6 +1,8 @@
 """The section for an application: every figure comes from a record, blanks are marked, limits are said."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -41,6 +43,7 @@ from make_records import (
     repeated,
 )
 from make_runs import add_ddp_times, edit, reassemble, write_ladder
+from needed import need
 
 TODAY = date(2026, 11, 20)
 RATES = {"1x1": 1000.0, "1x4": 3700.0, "2x4": 6900.0, "4x4": 12000.0}
@@ -298,9 +301,9 @@ def test_runs_that_were_cut_are_called_so() -> None:
         ("50 % & $x_1 #2", r"50 \% \& \$x\_\allowbreak{}1 \#2"),
         (r"\input{x}~^", r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}"),
         ("--lr=1e-3 | <a>", r"-{-}lr=\allowbreak{}1e-3 \textbar{} \textless{}a\textgreater{}"),
-        ("[80\u201390\u00a0%]", r"{[}80\textendash{}90~\%{]}"),
+        ("[80\u201390\u00a0%]", r"{[}80\textendash\penalty900{}90~\%{]}"),
         ("計\n2 \u00b5s", r"{[}U+8A08{]} 2 $\mu$s"),
-        ("Jos\u00e9 \u0141 Gr\u00f6\u00dfe \u017e", r"Jos\'{e} {[}U+0141{]} Gr\"{o}\ss{}e \v{z}"),
+        ("Jos\u00e9 \u0141 Gr\u00f6\u00dfe \u017e", r"Jos\'{e} \L{} Gr\"{o}\ss{}e \v{z}"),
         ("a\x1b", "a{[}U+001B{]}"),
     ],
 )
@@ -332,3 +335,18 @@ def test_hostile_text_stays_in_its_cell() -> None:
     body = re.sub(r"(?m)^%.*\n", "", tex)
     assert len(re.findall(r"(?<!\\)\{", body)) == len(re.findall(r"(?<!\\)\}", body))
     assert sorted(re.findall(r"\\begin\{(\w+)\}", body)) == sorted(re.findall(r"\\end\{(\w+)\}", body))
+
+
+def test_it_is_set_with_pdflatex_within_its_margins(ladder: Path, tmp_path: Path) -> None:
+    need(shutil.which("pdflatex"), "pdflatex is missing: install texlive-latex-base")
+    name = 'José Łódź ő_1 & 50 % #2 {x} 2 µs → 計 $\\input~^ "a" [b] `c` <d|e> --f'
+    script, cpu = "/a/long.path" * 20, "x" * 90
+    specs = make_specs(["1x1", "2x2"], variants=["default", name], script=script, env={"A": name})
+    records = [make_record(spec, 1e6 * spec.world_size, fingerprint={"cpu_model": cpu}) for spec in specs]
+    gate = Verdict.from_json(make_gate("stage2", "closed", why=name))
+    write_report(tmp_path, results_of(records, gates={"stage2": gate}, warnings=(name,)), TODAY)
+    for results in (ladder, tmp_path):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "proposal.tex"]
+        done = subprocess.run(command, cwd=results / "report", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+        assert re.findall(r"Overfull.*\n.*", done.stdout) == []

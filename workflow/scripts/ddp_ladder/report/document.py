@@ -223,14 +223,15 @@ _TEX = {
     "_": r"\_\allowbreak{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\`{}", "/": r"/\allowbreak{}", "=": r"=\allowbreak{}",
     "[": "{[}", "]": "{]}",  # after \\ and \item they would be options
-    "\u2013": r"\textendash{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
+    "\u200b": r"\allowbreak{}", "\u2013": r"\textendash\penalty900{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
     "\u2018": "`", "\u2019": "'", "\u201c": "``", "\u201d": "''", "\u00b5": r"$\mu$", "\u03bc": r"$\mu$",
     "\u00df": r"\ss{}", "\u00e6": r"\ae{}", "\u00c6": r"\AE{}", "\u00f8": r"\o{}", "\u00d8": r"\O{}", "\u0142": r"\l{}",
+    "\u0141": r"\L{}", "\u2192": r"$\rightarrow$", "\u2212": "$-$",
     "\u00d7": r"$\times$", "\u2265": r"$\geq$", "\u2264": r"$\leq$", "\u00b1": r"$\pm$", "\u00b0": r"$^\circ$",
 }  # fmt: skip
 _ACCENTS = {
     "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u030c": "v",
-    "\u0327": "c",
+    "\u0327": "c", "\u0304": "=", "\u0306": "u", "\u0307": ".", "\u030b": "H",
 }  # fmt: skip
 
 
@@ -246,6 +247,7 @@ def _tex_sign(sign: str) -> str:
 def tex_text(text: str) -> str:
     """Return text on one line as LaTeX in ASCII, for every engine; a character that it lacks becomes [U+4E2D]."""
     flat = re.sub(r"[ \t\r\n\f\v]+", " ", text).strip()
+    flat = re.sub(r"\w{20}(?=\w)", "\\g<0>\u200b", flat)  # a longer word may be wider than its column
     return re.sub(r"(?<=-)-", "{-}", "".join(map(_tex_sign, flat)))
 
 

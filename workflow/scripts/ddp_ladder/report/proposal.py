@@ -351,4 +351,4 @@ def _of_runs(view: ReportView) -> Iterator[str]:
         yield f"the runs were ended early on purpose ({', '.join(cut)}); they are no whole trainings"
     yield "the figures are of speed; whether a larger global batch needs more epochs was not measured"
     if view.unit != "GPU":
-        yield 'this site has no GPU: each "GPU" of a scale is one CPU process'
+        yield "this site has no GPU: each “GPU” of a scale is one CPU process"
