@@ -223,7 +223,8 @@ _TEX = {
     "_": r"\_\allowbreak{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\`{}", "/": r"/\allowbreak{}", "=": r"=\allowbreak{}",
     "[": "{[}", "]": "{]}",  # after \\ and \item they would be options
-    "\u200b": r"\allowbreak{}", "\u2013": r"\textendash\penalty900{}", "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
+    "\u200b": r"\allowbreak{}", "\u2013": r"\textendash\penalty900{}",
+    "\u2014": r"\textemdash{}", "\u00a0": "~", "\u2026": r"\ldots{}",
     "\u2018": "`", "\u2019": "'", "\u201c": "``", "\u201d": "''", "\u00b5": r"$\mu$", "\u03bc": r"$\mu$",
     "\u00df": r"\ss{}", "\u00e6": r"\ae{}", "\u00c6": r"\AE{}", "\u00f8": r"\o{}", "\u00d8": r"\O{}", "\u0142": r"\l{}",
     "\u0141": r"\L{}", "\u2192": r"$\rightarrow$", "\u2212": "$-$",
