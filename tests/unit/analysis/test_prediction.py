@@ -157,3 +157,6 @@ def test_series_from_the_points_of_the_gates() -> None:
     found = series_of(points, "default", "weak")
     assert [str(point.scale) for point in found.points] == ["1x1", "1x2", "1x4", "2x4"]
     assert found.noise_of(found.largest) == pytest.approx(math.log(1.02 / 0.98) / 2)
+    wide = [replace(point, samples_per_s_low=None, samples_per_s_high=None) for point in points]
+    assert estimate(found, Scale(4, 4))
+    assert estimate(series_of(wide, "default", "weak"), Scale(4, 4)) is None  # no exact prediction from wide scatter

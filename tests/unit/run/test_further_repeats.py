@@ -122,6 +122,13 @@ def test_it_ends_at_the_maximum(job: Job) -> None:
     assert next(point for point in verdict.points if point.scale == TWO).repeats == 8
 
 
+def test_no_figure_is_given_for_an_interval_that_says_nothing(job: Job) -> None:
+    plan = adaptive(at_least=2, at_most=3)
+    job.run(plan, ONE)
+    job.run(plan, TWO, lambda spec: quiet(spec) * spec.repeat)
+    assert "3 of at most 3 repeats; default weak: its repeats differ by too much (wanted: 3 %)" in job.said
+
+
 def test_a_repeat_that_the_time_does_not_hold_is_made_by_the_next_start(job: Job) -> None:
     plan = adaptive(variants=["default", "b"])
     job.run(plan, ONE)

@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field, model_validator
 from ddp_ladder.common.formats import NARROW_SPACE, interval, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.gates.interval import Estimate, factor
+from ddp_ladder.gates.interval import WIDEST, Estimate, factor
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.statistic import median
@@ -50,6 +50,7 @@ class Row(Model):
     samples_per_s: Rate
     samples_per_s_low: Rate | None = None
     samples_per_s_high: Rate | None = None
+    repeats: int = 1
     status: str = "ok"
 
     @property
@@ -136,13 +137,13 @@ def doublings(small: Scale, large: Scale) -> float:
 def series_of(points: Sequence[Point], variant: str, mode: Mode) -> Series:
     """Return the measured scales of a variant and mode that compare with its first one, with the noise they show.
 
-    Failed and suspect scales are left out.
+    Failed and suspect scales are left out. Repeats without an interval differ by more than the widest one.
     """
     good = [each for each in points if (each.variant, each.mode) == (variant, mode) and each.status in COUNTED]
     halves = [
-        math.log(point.samples_per_s_high / point.samples_per_s_low) / 2
+        math.log(point.samples_per_s_high / point.samples_per_s_low if has_ends else WIDEST) / 2
         for point in good
-        if point.samples_per_s_low and point.samples_per_s_high
+        if (has_ends := point.samples_per_s_low and point.samples_per_s_high) or point.repeats > 1
     ]
     figures = [(point.scale, point.samples_per_s) for point in good if point.samples_per_s]
     return Series.of(mode, figures, median(halves) if halves else None)

@@ -95,7 +95,7 @@ def notes_on(point: ScalePoint, group: Group) -> str:
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
     if point.samples_per_s_low is None:
         few = "one repeat" if len(group.good) == 1 else "the repeats differ by too much"
-        notes.append(f"no interval: {few}, and more of them give one")
+        notes.append(f"no interval of samples/s: {few}, and more of them give one")
     return "; ".join(notes)
 
 

@@ -24,7 +24,9 @@ class Unknown:
     @property
     def known(self) -> str:
         """Return ``known to 4.1 %``."""
-        return "one repeat shows no scatter" if self.percent is None else f"known to {self.percent:.2g} %"
+        if self.percent is None:
+            return "one repeat shows no scatter"
+        return f"known to {self.percent:.2g} %" if self.percent < 100 else "its repeats differ by too much"
 
 
 def not_known(

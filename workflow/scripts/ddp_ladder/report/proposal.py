@@ -164,7 +164,8 @@ def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
         "of a step is that of its slowest rank; the samples are those that all ranks drew.",
         f"Each scale was measured in {_range(p.repeats for p in points)} independent runs, in one job on the same nodes"
         f"{several}, variants and repeats interleaved. Figures are medians over runs; square brackets are 95 % "
-        "intervals (Student's t over runs: of one job, on its nodes, or of all jobs; a single run has none).",
+        "intervals (Student's t over runs: of one job, on its nodes, or of all jobs; a single run has none, nor have "
+        "runs that differ by too much).",
         "Efficiency by steps compares samples per second after the warm-up. Efficiency by total time is p(b) T(b) / "
         "(p(N) T(N)), where T is the wall time of a whole run with start-up, validation and end; where runs trained "
         "different numbers of samples, T is per sample.",

@@ -33,7 +33,7 @@ from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 INTERVALS = (
     "95 % intervals over repeats, of one job on its nodes or, where several jobs measured a scale, of any job; one "
-    "repeat has none"
+    "repeat has none, nor have repeats that differ by too much"
 )
 MOST_VALUES = 12  # hosts: more are in the runs' records
 MOST_NAMED = 12  # scales of one note; scaling.csv has the notes of each
