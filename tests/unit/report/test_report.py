@@ -24,7 +24,7 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.plots import growth, looks
+from ddp_ladder.report.plots import growth, looks, throughput_figure
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import terminal_table
 from ddp_ladder.report.view import ReportView, gate_rows, headline
@@ -415,6 +415,18 @@ def test_lines_follow_growth_of_one_kind_only() -> None:
         (["1x1", "2x1"], "--"),
         (["1x4", "2x4"], "--"),
     ]
+
+
+def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_intervals() -> None:
+    specs = make_specs(["1x1", "1x2", "2x1"], repeats=2)
+    points = found(specs, [make_record(spec, rate(spec) * (1 + 0.08 * spec.repeat)) for spec in specs]).points
+    axes = throughput_figure(points, "GPUs").axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1\n1x1", "2\n1x2, 2x1"]
+    centres = [bars.lines[0].get_xdata()[0] for bars in axes.containers]
+    assert 1 == centres[0] < centres[1] < 2 < centres[2]
+    low, high = axes.get_ylim()
+    assert low < min(point.samples_per_s_low or 0 for point in points) < 900
+    assert high > max(point.samples_per_s_high or 0 for point in points) > 2200
 
 
 # Other baselines, and what stands beside the figures

@@ -131,7 +131,10 @@ def plot_blocks(view: ReportView) -> tuple[Block, ...]:
     group = ", a process group of one" if view.plan.first_scale == ONE_GPU else ", where the ladder starts"
     against = f"against {view.plan.first_scale} of the same variant and mode{group}"
     return (
-        Block(f"Throughput against the number of {view.units}, both axes logarithmic.", picture="throughput"),
+        Block(
+            f"Throughput against the number of {view.units}, both axes logarithmic, equal ones side by side.",
+            picture="throughput",
+        ),
         Block(f"Efficiency at each scale in climbing order, {against}.", picture="efficiency"),
     )
 

@@ -1,8 +1,8 @@
 """The plots of the report: throughput, efficiency, and the parts of a step.
 
 Throughput and efficiency have a panel per mode, the ideal beside what was measured, and 95 % intervals. Scales with
-the same number of GPUs are different points: 1x2 and 2x1 share a place on the GPU axis, never a line. A line connects
-growth of one kind: more GPUs in one node, or more nodes with the same GPUs in each.
+the same number of GPUs are different points: 1x2 and 2x1 stand beside each other on the GPU axis, and never share a
+line. A line connects growth of one kind: more GPUs in one node, or more nodes with the same GPUs in each.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.settings.terms import Scale
 
 WIDTH_IN, PANEL_IN, MARGIN_IN = 5.0, 2.7, 0.6  # narrow: its text can still be read on a phone and in print
 MOST_LABELLED = 9  # scales: more have no room for their names and figures
 MOST_INTERVAL = 1.5  # the end of a wider interval of efficiency is in the tables
 LONGEST_NAME = 24  # of a variant
+BESIDE = 0.03  # of the axis: between scales with the same number of GPUs
 
 # Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -169,29 +171,42 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
         show_message(axes, "nothing measured yet")
         return
     sizes = sorted({point.world_size for point in measured})
-    rates = [point.samples_per_s or math.nan for point in measured]
-    axes.set(xlabel=units, ylabel=SAMPLES_PER_S.heading, yscale="log", xlim=(sizes[0] / 1.35, sizes[-1] * 1.5))
+    ends = [end for point in measured for end in SAMPLES_PER_S.estimate(point) or ()]
+    ends.append(sizes[-1] * (rate_per_gpu(measured) or ends[0]))
+    left, right = sizes[0] / 1.35, sizes[-1] * 1.5
+    axes.set(xlabel=units, ylabel=SAMPLES_PER_S.heading, yscale="log", xlim=(left, right))
     axes.set_xscale("log", base=2)
-    axes.set_ylim(min(rates) / 1.5, 1.1 * max(*rates, sizes[-1] * (rate_per_gpu(measured) or 0)))
+    axes.set_ylim(min(ends) / 1.25, 1.1 * max(ends))
+    places = _places(measured, (right / left) ** BESIDE)
     for variant, look in styles.items():
         own = [point for point in measured if point.variant == variant]
         if rate := rate_per_gpu(own):
             axes.plot(sizes, [rate * size for size in sizes], color=GREY, zorder=1, **IDEAL)
         for line, dashes in growth(own):
             speeds = [point.samples_per_s or math.nan for point in line]
-            axes.plot([p.world_size for p in line], speeds, color=look[0], linewidth=1.5, linestyle=dashes, zorder=2)
+            axes.plot([places[p.scale] for p in line], speeds, color=look[0], linewidth=1.5, linestyle=dashes, zorder=2)
         for point in own:
-            _draw_point(axes, point.world_size, SAMPLES_PER_S, point, look)
-    for size in sizes if len(sizes) <= MOST_LABELLED else ():
-        own = [point for point in measured if point.world_size == size]
-        names = ", ".join(dict.fromkeys(str(point.scale) for point in own))
-        place = (size, min(point.samples_per_s or 0 for point in own))
-        axes.annotate(names, place, (6, -10), textcoords="offset points", color=GREY)
+            _draw_point(axes, places[point.scale], SAMPLES_PER_S, point, look)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if len(places) <= MOST_LABELLED:
+        names = [", ".join(str(scale) for scale in places if scale.world_size == size) for size in sizes]
+        axes.set_xticks(sizes, [f"{size}\n{name}" for size, name in zip(sizes, names, strict=True)])
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5), numticks=12))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(visible=True, axis="y")
+
+
+def _places(points: Sequence[ScalePoint], beside: float) -> dict[Scale, float]:
+    """Return where each scale stands on the axis; those with the same number of GPUs are this factor apart."""
+    same: dict[int, list[Scale]] = {}
+    for scale in dict.fromkeys(point.scale for point in points):
+        same.setdefault(scale.world_size, []).append(scale)
+    return {
+        scale: size * beside ** (k - (len(scales) - 1) / 2)
+        for size, scales in same.items()
+        for k, scale in enumerate(scales)
+    }
 
 
 def rate_per_gpu(points: Sequence[ScalePoint]) -> float | None:
@@ -228,7 +243,7 @@ def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
     ends = [min(point.efficiency_high, MOST_INTERVAL) for point in points if point.efficiency_high is not None]
     axes.set(xlim=(-0.5, len(scales) - 0.5), ylim=(0, 1.05 * max([1.0, *known, *ends])), ylabel=EFFICIENCY.heading)
     axes.axhline(1, color=GREY, zorder=1, **IDEAL)
-    names = list(styles)
+    names, box = list(styles), {"facecolor": PAPER, "linewidth": 0, "pad": 0.5}  # a figure hides the line behind it
     for point in points:
         middle = scales.index(point.scale)
         place = middle + (0.0 if len(names) == 1 else 0.5 * (names.index(point.variant) / (len(names) - 1) - 0.5))
@@ -239,7 +254,9 @@ def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
             colour = GREY if point.status == "not run" else BAD
             axes.text(place, 0.03, point.status, rotation=90, ha="center", va="bottom", color=colour)
         elif point.efficiency is not None and len(names) == 1 and len(scales) <= MOST_LABELLED:
-            axes.annotate(EFFICIENCY.shown(point), (place, point.efficiency), (8, -3), textcoords="offset points")
+            axes.annotate(
+                EFFICIENCY.shown(point), (place, point.efficiency), (8, -3), textcoords="offset points", bbox=box
+            )
     _scale_axis(axes, [str(scale) for scale in scales])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
 
