@@ -141,9 +141,10 @@ def series_of(points: Sequence[Point], variant: str, mode: Mode) -> Series:
     """
     good = [each for each in points if (each.variant, each.mode) == (variant, mode) and each.status in COUNTED]
     halves = [
-        math.log(point.samples_per_s_high / point.samples_per_s_low if has_ends else WIDEST) / 2
+        math.log(high / low if low and high else WIDEST) / 2
         for point in good
-        if (has_ends := point.samples_per_s_low and point.samples_per_s_high) or point.repeats > 1
+        for low, high in [(point.samples_per_s_low, point.samples_per_s_high)]
+        if (low and high) or point.repeats > 1
     ]
     figures = [(point.scale, point.samples_per_s) for point in good if point.samples_per_s]
     return Series.of(mode, figures, median(halves) if halves else None)
