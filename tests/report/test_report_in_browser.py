@@ -136,6 +136,11 @@ OVERFULL = """() => [...document.querySelectorAll('td, th')]
 SIZES = """() => [...document.querySelectorAll('table *, p, li, dd, dt, figcaption')]
     .filter(e => e.innerText && getComputedStyle(e).display !== 'none')
     .map(e => parseFloat(getComputedStyle(e).fontSize))"""
+BROKEN = """() => [...document.querySelectorAll('.fields tbody th, .gates tbody th')].filter(e => {
+    const range = document.createRange();
+    range.selectNodeContents(e);
+    return new Set([...range.getClientRects()].map(r => r.top)).size > 1;
+}).map(e => e.innerText)"""
 LUMINANCE = """e => {
     const [r, g, b] = getComputedStyle(e).backgroundColor.match(/[0-9.]+/g).map(v => (v / 255) ** 2.2);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
@@ -168,6 +173,7 @@ def test_the_page_fits_the_screen_and_can_be_read(page: Page) -> None:
         used = boxes(page, ".usage-plots")  # the first repeat of each of three scales
         assert len({round(box["x"]) for box in used}) == (beside if used else 0)
         assert all(box["width"] > 300 and box["height"] > 400 for box in used)
+    assert page.evaluate(BROKEN) == []
     for box in boxes(page, ".plots"):  # 9 points of its 5 inches are then 8 pixels
         assert box["width"] > 330
         assert 0 <= box["x"] <= 390 - box["width"]
