@@ -44,7 +44,7 @@ onstart:
     if workflow.executor_plugin.name == "slurm":
         needed = [job for job in workflow.dag.needrun_jobs() if job.rule.name in map(rule_name, MEASURING)]
         if needed and (line := unused_resources(ladder, needed[0].resources)):
-            print(line, file=sys.stderr)
+            notify(line)
         try:
             check_before_submission(ladder, {job.wildcards.scale for job in needed})
         except UserError as error:

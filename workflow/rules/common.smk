@@ -41,7 +41,7 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
-from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.messages import UserError, notify
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
@@ -59,7 +59,7 @@ def script(name):
 
 def stop(error):
     """Print the message of a user's mistake, without a traceback, and exit."""
-    print(error, file=sys.stderr)
+    notify(str(error))
     sys.exit(1)
 
 
@@ -79,12 +79,12 @@ def climb(stage=None):
             # Without Slurm they run on this machine.
             on_nodes = executor != "local" or "SLURM_JOB_ID" in os.environ
             for problem in warnings_before_runs(ladder, stages, on_nodes, workflow.dryrun):
-                print(f"warning: {problem}", file=sys.stderr)
+                notify(f"warning: {problem}")
     except UserError as error:
         stop(error)
     if workflow.is_main_process:
         for announcement in announcements(ladder, stages):
-            print(announcement, file=sys.stderr)
+            notify(announcement)
         if workflow.dryrun and (is_module or shows_plan(workflow)):
             print(plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
     return [ladder.gate(each) for each in stages]
@@ -95,7 +95,7 @@ def asked_preflight():
     try:
         if workflow.is_main_process and workflow.executor_plugin:
             for problem in check_variables(ladder.settings, os.environ):
-                print(f"warning: {problem}", file=sys.stderr)
+                notify(f"warning: {problem}")
         file = ladder.settings.experiment.file
         return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))
     except UserError as error:

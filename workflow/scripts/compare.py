@@ -14,7 +14,7 @@ import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
-from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.comparison import comparison_csv, terminal_text
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_atomically(file, comparison_csv(comparison))
     print(terminal_text(comparison, file), flush=True)
     for warning in filter(None, [arguments.warning, *found.warnings]):
-        print(f"warning: {warning}", file=sys.stderr)
+        notify(f"warning: {warning}")
     return 0
 
 

@@ -13,6 +13,7 @@ from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records
 from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.messages import notify
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box, outcome_line
 from ddp_ladder.plan.file import read_plan
@@ -30,14 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = RunRecords(results)
     restored = list(restore_records(plan, runs))
     for record in restored:
-        print(f"{record}: restored from its raw files", file=sys.stderr)
+        notify(f"{record}: restored from its raw files")
     verdict = judge(plan, arguments.stage, results, None if restored else runs)
     path = write_verdict(verdict, results / "gates")
     for warning in update_or_warn(results)[1]:
-        print(f"warning: {warning}", file=sys.stderr)
-    print(outcome_line(verdict), file=sys.stderr)
+        notify(f"warning: {warning}")
+    notify(outcome_line(verdict))
     for line in after_gate(plan, verdict, RunRecords(results) if restored else runs):
-        print(line, file=sys.stderr)
+        notify(line)
     for finding in verdict.judged:
         outcome = "pass" if finding.ok else "FAIL"
         print(f"{outcome}  {finding.where}: {finding.in_words}; wanted {finding.wanted}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from ddp_ladder.common.messages import MOST_COLUMNS, box
+from ddp_ladder.common.messages import MOST_COLUMNS, Problem, box, notify
 
 ROWS = (("verdict", "the gate of stage2 is closed; nothing above it was started"), ("next", "raise it " * 20))
 
@@ -23,3 +23,26 @@ def test_a_box_is_as_wide_as_the_terminal(
     monkeypatch.setattr("sys.stdout", Terminal() if terminal else io.StringIO())
     assert {len(line) for line in box(ROWS).splitlines()} == {width}
     assert MOST_COLUMNS == 96
+
+
+@pytest.mark.parametrize(("terminal", "columns", "width"), [(True, 80, 80), (True, 200, 96), (False, 80, 999)])
+def test_a_message_fits_the_terminal_and_commands_and_paths_stay_whole(
+    terminal: bool, columns: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = ["`snakemake --profile profiles/slurm stage2 --config run_again=yes`", f"/{'a-directory/' * 9}file"]
+    text = str(
+        Problem(
+            "config.yaml, line 3: repeats",
+            "is wrong " * 20,
+            allowed="a number " * 9,
+            next=f"start it again with {copied[0]} {copied[1]}",
+        )
+    )
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stderr", stream := Terminal() if terminal else io.StringIO())
+    notify(text)
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines if "/a-directory" not in line)
+    assert all(each in stream.getvalue() for each in copied)
+    assert (stream.getvalue() == f"{text}\n") is not terminal
+    assert not terminal or f"{' ' * 11}{copied[1]}" in lines  # below the text of next

@@ -116,7 +116,8 @@ def test_a_status_line_in_a_terminal_ends_as_one_line(tmp_path: Path, monkeypatc
     console.ended(make_record(spec))
     last = stream.getvalue().rpartition("\r\x1b[K")[2]
     assert last.startswith("stage2 1x2 [1/1] default/weak/r1: 1,000 samples/s, ")
-    assert stream.getvalue().count("\n") == 2
+    assert last.endswith(" s\n    in all\n")  # 96 columns are used of 120
+    assert stream.getvalue().count("\n") == 3
 
 
 def test_a_line_that_is_wider_than_the_terminal_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def check_requests(workflow: Any, ladder: Ladder) -> None:
             sys.exit(0)
         targets = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
         if problem := no_such_target(asked.targets, targets):
-            print(problem, file=sys.stderr)
+            notify(str(problem))
             sys.exit(1)
         forced = {*asked.forcerun, *(asked.targets if asked.forcetargets else ())}
         if (asked.forceall or forced) and (kept := not_repeated(ladder, asked.forceall, forced)):
@@ -248,7 +248,7 @@ def _holding(ladder: Ladder, submits: bool) -> Iterator[None]:
             if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
                 require_every_job_over(results)
         except UserError as error:
-            print(error, file=sys.stderr)
+            notify(str(error))
             sys.exit(1)
         yield
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
 from ddp_ladder.common.files import FULL, NotWritten
-from ddp_ladder.common.messages import UserError
+from ddp_ladder.common.messages import UserError, notify
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -34,10 +34,10 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
         try:
             code = main(*args, **kwargs)
         except UserError as error:
-            print(error, file=sys.stderr)
+            notify(str(error))
             code = 1
         except NotWritten as error:
-            print(error.problem, file=sys.stderr)
+            notify(str(error.problem))
             code = 1
         sys.stdout.flush()
         return code

@@ -9,12 +9,14 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TextIO
 
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.common.redaction import redacted
 
 MOST_COLUMNS = 96
+_COMMAND = re.compile(r"`[^`]*`")
+_LABEL = re.compile(r"  \w+ {2,}")
 _STEP = re.compile(r"\d\. ")
 _BOX_SIGNS = len("| verdict   ") + len(" |")
 
@@ -91,21 +93,31 @@ def printable(text: str) -> str:
 
 
 def notify(text: str) -> None:
-    """Print a line for the user on standard error, at once."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a text for the user on standard error, at once; on a terminal it is fitted to the width."""
+    print(for_terminal(text, sys.stderr), file=sys.stderr, flush=True)
 
 
-def columns() -> int:
-    """Return how wide the ladder's texts on standard output are: as the terminal, at most 96; 96 without a terminal."""
-    size = shutil.get_terminal_size((MOST_COLUMNS, 24)) if sys.stdout.isatty() else (MOST_COLUMNS,)
+def columns(stream: TextIO | None = None) -> int:
+    """Return how wide texts on standard output, or stream, are: as the terminal, at most 96; 96 without a terminal."""
+    size = shutil.get_terminal_size((MOST_COLUMNS, 24)) if (stream or sys.stdout).isatty() else (MOST_COLUMNS,)
     return min(MOST_COLUMNS, size[0])
 
 
 def fitted(text: str, width: int, first: str = "", then: str = "    ") -> str:
-    """Return lines that are not wider, broken between words. first, then: their indents."""
+    """Return lines that are not wider, broken between words, but not inside `a command`. first, then: their indents."""
     wrapper = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=then)
     wrapper.break_on_hyphens = wrapper.break_long_words = False
-    return wrapper.fill(text)
+    return wrapper.fill(_COMMAND.sub(lambda found: found[0].replace(" ", "\0"), text)).replace("\0", " ")
+
+
+def for_terminal(text: str, stream: TextIO) -> str:
+    """Return text whose lines fit the terminal, each indented below its label; as it is for a pipe or a file."""
+    if not stream.isatty():
+        return text
+    indents = [" " * len(label[0]) if (label := _LABEL.match(line)) else "    " for line in text.split("\n")]
+    return "\n".join(
+        fitted(line, columns(stream), then=then) for line, then in zip(text.split("\n"), indents, strict=True)
+    )
 
 
 def box(rows: Iterable[tuple[str, str | None]]) -> str:

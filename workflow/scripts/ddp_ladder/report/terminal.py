@@ -12,7 +12,7 @@ from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
 from ddp_ladder.common.messages import columns as width
-from ddp_ladder.common.messages import fitted
+from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.gates.figures import Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
@@ -41,7 +41,7 @@ def summary_text(found: LadderResults, log: str = "") -> str:
 
 def _fitted(text: str) -> str:
     """Return text for the terminal's width; on one line for a pipe or a file."""
-    return fitted(plain(text), width()) if sys.stdout.isatty() else text
+    return for_terminal(plain(text), sys.stdout)
 
 
 def terminal_table(

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import duration, significant
-from ddp_ladder.common.messages import fitted, printable
+from ddp_ladder.common.messages import for_terminal, printable
 from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record, placed
@@ -92,9 +92,7 @@ class Console:
     def say(self, text: str) -> None:
         """Print a line above the status line."""
         erased = "\r\x1b[K" if self._status else ""
-        if self.is_terminal:
-            text = "\n".join(fitted(line, shutil.get_terminal_size().columns) for line in text.split("\n"))
-        self._write(f"{erased}{printable(text)}\n{self._status}")
+        self._write(f"{erased}{for_terminal(printable(text), self._stream)}\n{self._status}")
 
     def status(self, text: str) -> None:
         """Show the status line; nothing in a pipe. An empty text ends it."""
