@@ -15,6 +15,7 @@ may set environment variables before it does.
     batches        the rows, written as CSV, and which batches a step trains on
     samplers *     facts about a DataLoader and its samplers: shards, order, padding
     batch_sizes *  the number of samples in a batch, digests of the first ones
+    flops *        the FLOPs of some steps of the warm-up
     ddp *          DistributedDataParallel's own timings
     torch_facts *  rank, device, precision, CUDA events; the trained parameters: names, checksum, finite or sharded
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program

@@ -237,6 +237,11 @@ class Phases:
         self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
 
+    @property
+    def evaluations(self) -> int:
+        """Number of validations and times in eval mode so far, with a running one."""
+        return len(self._validations_s) + len(self._evals_s) + (self._evaluating_since_s is not None)
+
     def begin_evaluation(self) -> None:
         """Note that the model was put in eval mode."""
         self._evaluating_since_s = time.time()
@@ -308,6 +313,7 @@ class StepBatches:
     samples_per_step: replaces counted samples, for loops without a DataLoader.
     pending: passes that yielded since the last step. trained: training passes of the last row.
     on_loop: called at the first step of each training pass. paused_at: number of steps when a pass last ended.
+    skips: number of steps that GradScaler skipped.
     """
 
     def __init__(
@@ -321,6 +327,7 @@ class StepBatches:
         self.trained: list[Loop] = []
         self.on_loop: Callable[[Loop], None] = lambda loop: None
         self.paused_at = -1
+        self.skips = 0
         self._skipped = False
 
     def add(self, loop: Loop, size: int, left_out: int) -> None:
@@ -366,6 +373,7 @@ class StepBatches:
     def skipped(self) -> None:
         """Note that GradScaler skipped a step. Another optimizer may still step on the same batches."""
         self._skipped = True
+        self.skips += 1
 
     def _discard(self) -> None:
         """Discard the batches since the last step: no step trains on them."""

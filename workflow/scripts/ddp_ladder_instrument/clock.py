@@ -233,6 +233,7 @@ class StepClock:
 
     on_batch: called with the pass and each batch that it yields during the first EARLY_STEPS.
     read_times: called after step ``read_at``; returns the next such step.
+    count_flops: called after the step ``count_at``; returns the next such step.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     """
 
@@ -247,6 +248,8 @@ class StepClock:
         self.on_batch: Callable[[Loop, object], None] = lambda loop, batch: None
         self.read_at = NEVER
         self.read_times: Callable[[int], int] = lambda step: NEVER
+        self.count_at = NEVER
+        self.count_flops: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
         self._ended = False
@@ -299,12 +302,14 @@ class StepClock:
         else:
             self._add_row(loops or batches.drawn_ahead(), now_s, mark)
         batches.end_step()
-        if self.table.count >= min(self.read_at, self.check_at):
+        if self.table.count >= min(self.read_at, self.count_at, self.check_at):
             self._call_back(now_s)
 
     def _call_back(self, now_s: float) -> None:
         if self.table.count >= self.read_at:
             self.read_at = self.read_times(self.table.count)
+        if self.table.count >= self.count_at:
+            self.count_at = self.count_flops(self.table.count)
         # With several optimizers, check only after the last of them has stepped.
         if self.table.count >= self.check_at and self.optimizers.all_stepped:
             self._ended = True  # remains True if the check raises

@@ -133,6 +133,7 @@ class RunSettings:
     device: str | None
     launched_at_s: float | None
     profile_steps: int = 0
+    count_flops: bool = False
     secrets: tuple[str, ...] = ()
 
 
@@ -161,6 +162,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             device=measure.get("device"),
             launched_at_s=float(launched_at_s) if launched_at_s else None,
             profile_steps=int(measure.get("profile_steps") or 0),
+            count_flops=bool(measure.get("count_flops")),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
         )
     except OSError as error:

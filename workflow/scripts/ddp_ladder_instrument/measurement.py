@@ -106,6 +106,8 @@ class Measurement:
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
         self.ended = True
+        if self.observer is not None and self.observer.flops is not None:
+            self.observer.flops.stop()
         with contextlib.suppress(OSError):
             self._heartbeat.stop()
         table = self.clock.table

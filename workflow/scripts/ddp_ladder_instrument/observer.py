@@ -11,6 +11,7 @@ from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
+from ddp_ladder_instrument.flops import StepFlops
 from ddp_ladder_instrument.samplers import TrainingLoader
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
@@ -33,6 +34,7 @@ class TorchObserver:
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
         self.process_group_s: float | None = None
+        self.flops = StepFlops(clock, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
         self._trained = hooks.Trained(clock.optimizers.known)
 
     def install(self) -> None:
@@ -125,6 +127,7 @@ class TorchObserver:
             "loader": self.loader.facts,
             "worker_batch_s": self.workers.batch_s(),
             "first_samples": self.loader.first_samples,
+            "flops": attempt("flops", lambda: self.flops.summary(on_cuda)) if self.flops else None,
         }
         if on_cuda:
             record["peak_memory_bytes"] = attempt(

@@ -49,6 +49,11 @@ def float32_products(on_cuda: bool) -> str:
     return precision
 
 
+def has_tf32() -> bool:
+    """Return True if the current GPU has TF32: NVIDIA's from Ampere on."""
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+
+
 def compiled_graphs() -> int:
     """Return the number of graphs that torch.compile made in this process."""
     utils = sys.modules.get("torch._dynamo.utils")

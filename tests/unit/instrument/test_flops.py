@@ -1,0 +1,102 @@
+"""FLOPs of a step: against counts by hand, and the loops and kernels for which there is no count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder_instrument import flops
+from instrument_support import python_named
+from scripts_support import run
+from warm import Warm
+
+MACS_OF_RESNET50 = 4.089e9  # at 224 x 224, as published with torchvision's weights
+FIRST_LAYER = 64 * 3 * 7 * 7 * 112 * 112  # has no gradient of its input
+WIDTH, LENGTH, LAYERS, WORDS = 64, 96, 2, 1000
+PRODUCTS = LAYERS * LENGTH * 12 * WIDTH**2  # 4 projections and an MLP of 8 width^2, in multiply-adds
+SCORES = LAYERS * 2 * LENGTH**2 * WIDTH  # q k and p v, of all pairs
+HEAD = LENGTH * WIDTH * WORDS
+TRANSFORMER = PRODUCTS + SCORES + HEAD, 2 * (PRODUCTS + SCORES + HEAD)
+MLP = 100 * 200 + 200 * 10
+GROUPED = 32 * 9 * 64
+
+
+@pytest.fixture(scope="module", params=["newest", "oldest"])
+def warm(request: pytest.FixtureRequest) -> Iterator[Warm]:
+    process = Warm("torch", "torch._dynamo", "torch.utils.flop_counter", python=python_named(request.param))
+    yield process
+    process.close()
+
+
+def counted(warm: Warm, directory: Path, model: str, loop: str = "plain", code: int = 0) -> dict[str, Any]:
+    done = run(warm, directory, "models.py", model, loop, ranks=1, warmup_steps=8, count_flops=True)
+    assert done.ranks[0].code == code, done.ranks[0].err
+    found: dict[str, Any] = done.ran.rank()["flops"]
+    return found
+
+
+def test_resnet50_has_the_published_flops(warm: Warm, tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    found = counted(warm, tmp_path, "resnet50")
+    assert found["forward"] == pytest.approx(2 * MACS_OF_RESNET50, rel=0.02)
+    assert found["backward"] == pytest.approx(2 * (2 * MACS_OF_RESNET50 - FIRST_LAYER), rel=0.02)
+    assert found["precisions"] == {"fp32": 1.0}
+    assert (found["steps"], found["spread"]) == (flops.STEPS, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "forward", "backward", "recomputed"),
+    [
+        ("mlp", MLP, 2 * MLP - 100 * 200, 0),
+        ("grouped", GROUPED + 32 * 64 * 10, GROUPED + 2 * 32 * 64 * 10, 0),  # torch's formula has 8 times the gradient
+        # The scores that the kernel for attention computes again in its backward pass are no work of the model.
+        ("transformer", *TRANSFORMER, 0),
+        ("transformer again", *TRANSFORMER, PRODUCTS * 8 / 12 + SCORES),  # up to the last tensor that is needed
+        ("transformer reentrant", *TRANSFORMER, PRODUCTS + SCORES),
+    ],
+)
+def test_flops_are_those_counted_by_hand(
+    warm: Warm, tmp_path: Path, model: str, forward: float, backward: float, recomputed: float
+) -> None:
+    found = counted(warm, tmp_path, model)
+    assert found["forward"] == pytest.approx(2 * forward, rel=0.02)
+    assert found["backward"] == pytest.approx(2 * backward, rel=0.02)
+    assert found["recomputed"] == pytest.approx(2 * recomputed, rel=0.02)
+
+
+def test_what_else_a_step_does_is_counted(warm: Warm, tmp_path: Path) -> None:
+    plain, taught = (counted(warm, tmp_path / loop, "mlp", loop) for loop in ("plain", "teacher"))
+    assert taught["forward"] == 2 * plain["forward"]
+    assert taught["backward"] == plain["backward"]
+    half = counted(warm, tmp_path / "autocast", "mlp", "autocast")
+    assert (half["forward"], half["precisions"]) == (plain["forward"], {"bf16": 1.0})
+    lengths = counted(warm, tmp_path / "lengths", "mlp", "lengths")
+    assert lengths["spread"] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("model", "loop", "why"),
+    [
+        ("mlp", "compiled", flops.COMPILED),
+        ("mlp", "kernel", "hide their products: ours::doubled"),
+        ("mlp", "validates", flops.NO_STEPS),
+        ("mlp", "uneven", flops.UNEVEN),
+        ("recurrent", "plain", "rnn_layer"),
+    ],
+)
+def test_what_cannot_be_counted_is_said(warm: Warm, tmp_path: Path, model: str, loop: str, why: str) -> None:
+    found = counted(warm, tmp_path, model, loop)
+    assert why in found["why"]
+    assert "forward" not in found
+
+
+def test_neither_an_error_nor_a_forked_worker_keeps_the_counter(warm: Warm, tmp_path: Path) -> None:
+    assert counted(warm, tmp_path / "forks", "mlp", "forks")["steps"] == flops.STEPS
+    assert counted(warm, tmp_path / "fails", "mlp", "fails", code=1)["steps"] == 2
+
+
+def test_without_a_warmup_nothing_is_counted(warm: Warm, tmp_path: Path) -> None:
+    done = run(warm, tmp_path, "models.py", "mlp", "plain", ranks=1, warmup_steps=2, count_flops=True)
+    assert done.ran.rank()["flops"] == {"why": flops.SHORT_WARMUP}

@@ -1,0 +1,311 @@
+"""The FLOPs of training steps, counted from the shapes of the operators that torch dispatches.
+
+Some steps of the warm-up are counted, which no figure contains: a script may have none after the measured ones. They
+are several, so that it shows if steps differ. Matrix products and convolutions count, as in torch.utils.flop_counter,
+whose formulas are used; attention counts in full also where it is causal. What recomputes activations in the backward
+pass (torch.utils.checkpoint) is kept apart, as it is no work of the model.
+
+Nothing is counted where that could change the run, or where kernels hide their products; the record then says why.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ddp_ladder_instrument import torch_facts
+from ddp_ladder_instrument.batches import NEVER
+from ddp_ladder_instrument.files import one_line
+
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.clock import StepClock
+
+STEPS = 3
+FIRST = 2  # the first steps compile, choose kernels and show which batches are drawn ahead
+SHORT_WARMUP = f"measure.warmup_steps is less than {FIRST + 1}, and steps of the warm-up are counted"
+COMPILED = "torch.compile: its graphs hide their operators"
+GRAPHS = "CUDA graphs are replayed as a whole"
+MODE = "the script uses a dispatch mode of its own"
+NO_STEPS = "none of the steps to count was like the others: the script validated, or GradScaler skipped its step"
+NO_SAMPLES = "no samples were counted in these steps"
+UNEVEN = "its optimizers do not all step at each step"
+MOST_UNEVEN = 0.02
+PRECISIONS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+OWN_KERNELS = (
+    "flash_attn_2_cuda", "flash_attn_interface", "transformer_engine_torch", "selective_scan_cuda", "natten",
+    "causal_conv1d_cuda", "grouped_gemm_backend", "megablocks_ops", "fused_dense_cuda",
+)  # fmt: skip
+"""Modules whose kernels torch's dispatcher does not see in all versions."""
+NAMESPACES = re.compile(r"(aten|prims?|profiler|fsdp|_?c10d\w*|_dtensor|inductor|torchvision)::(?!deform_conv)")
+HIDDEN = re.compile(r"_rnn$|_rnn_(layer|backward)|attention|_mm|addmm|addbmm|^_trilinear|cdist|encoder_layer")
+"""Operators of aten that contain matrix products; those without a formula are not counted."""
+OF_SUBCLASSES = re.compile(r"(sym_)?(is_contiguous|size|stride|storage_offset|numel|dim|layout)|is_strides_like_format")
+"""What a mode is asked only for tensors that answer it themselves (nested ones)."""
+
+aten = torch.ops.aten
+ON_CPU = aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_flash_attention_for_cpu_backward
+Key = tuple[str, torch.dtype, bool]
+"""Phase (forward, backward, recomputed), data type, True for a convolution."""
+
+
+def _of_convolution(x: Any, weight: Any, out: Any, transposed: bool) -> int:
+    """Return its FLOPs: each weight meets each place of the output, or of the input if it is transposed."""
+    places = (x if transposed else out).shape
+    return 2 * int(places[0]) * math.prod(places[2:]) * int(weight.numel())
+
+
+def _convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                 *_: Any, out_val: Any) -> int:  # fmt: skip
+    return _of_convolution(x, weight, out_val, transposed)
+
+
+def _convolution_backward(grad: Any, x: Any, weight: Any, *more: Any, out_val: Any) -> int:
+    """Return its FLOPs: as many as forward for each of both gradients. torch's formula ignores groups."""
+    return _of_convolution(x, weight, grad, more[4]) * sum(more[-1][:2])
+
+
+def formulas() -> dict[Any, Callable[..., int]]:
+    """Return the formula of each operator that counts."""
+    from torch.utils.flop_counter import flop_registry
+
+    flash = aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_flash_attention_backward
+    return {
+        **flop_registry,
+        aten.convolution: _convolution,
+        aten.convolution_backward: _convolution_backward,
+        aten.mv: lambda matrix, *_, **__: 2 * matrix.numel(),
+        ON_CPU[0]: lambda q, k, v, *_, out_val, **__: flop_registry[flash[0]](q, k, v, out_val=out_val),
+        ON_CPU[1]: lambda grad, q, k, v, *_, out_val, **__: flop_registry[flash[1]](grad, q, k, v, out_val=out_val),
+    }
+
+
+class FlopCounter(TorchDispatchMode):
+    """Counts the FLOPs of the operators that run in this thread, and in the backward passes that it begins.
+
+    torch's own mode also hooks every module, which is not needed here. hidden: operators that could not be counted.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._formulas = formulas()
+        self._decomposes: dict[Any, bool] = {}
+        self.flops: Counter[Key] = Counter()
+        self.hidden: dict[str, None] = {}
+        self.off = False
+        self._leave_triton = _watch_triton(self.hidden)
+
+    def stop(self) -> None:
+        """Stop counting, in whatever thread or forked process this is."""
+        if self.off:
+            return
+        self.off = True
+        self._leave_triton()
+        depth = torch._C._len_torch_dispatch_stack()
+        if depth and torch._C._get_dispatch_stack_at(depth - 1) is self:
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, and count it; raises only what the operator does."""
+        kwargs = kwargs or {}
+        if self.off:
+            return func(*args, **kwargs)
+        if not isinstance(func, torch._ops.OpOverload):
+            self.hidden[str(func)] = None
+            return func(*args, **kwargs)
+        packet = func._overloadpacket
+        formula = self._formulas.get(packet)
+        if formula is None:
+            if OF_SUBCLASSES.fullmatch(packet.__name__):
+                return NotImplemented
+            if self._is_composite(func):  # under torch.inference_mode nothing has taken it apart yet
+                with self:
+                    return func.decompose(*args, **kwargs)
+        out = func(*args, **kwargs)
+        name = func._schema.name
+        try:
+            if formula is not None:
+                self._count(packet, formula(*args, **kwargs, out_val=out), args)
+            elif not NAMESPACES.match(name) or HIDDEN.search(name.partition("::")[2]):
+                self.hidden[name] = None
+        except Exception:  # a formula for other arguments: never the training's problem
+            self.hidden[name] = None
+        return out
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._decomposes.get(func)
+        if known is None:
+            key = torch._C.DispatchKey.CompositeImplicitAutograd
+            known = self._decomposes[func] = func is not torch.ops.prim.device.default and (
+                key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+            )
+        return known
+
+    def _count(self, packet: Any, flops: int, args: Any) -> None:
+        phase = "forward"
+        if torch._C._current_graph_task_id() != -1:
+            phase = "recomputed" if torch.is_grad_enabled() and _in_checkpoint() else "backward"
+        if packet.__name__.endswith("attention_backward") or packet is ON_CPU[1]:
+            flops = flops * 4 // 5  # one of the five products computes the scores again
+        dtype = next(each.dtype for each in args if isinstance(each, torch.Tensor))
+        self.flops[phase, dtype, "conv" in packet.__name__] += flops
+
+
+def _watch_triton(launched: dict[str, None]) -> Callable[[], None]:
+    """Add the names of kernels of Triton that are launched, which no dispatcher sees; return what ends that."""
+    kernels = getattr(sys.modules.get("triton.runtime.jit"), "JITFunction", None)
+    if kernels is None:
+        return lambda: None
+    original = kernels.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        launched[f"Triton's {getattr(self, '__name__', 'kernel')}"] = None
+        return original(self, *args, **kwargs)
+
+    kernels.run = run
+    return lambda: setattr(kernels, "run", original)
+
+
+def _in_checkpoint() -> bool:
+    """Return True if torch.utils.checkpoint called this; in a backward pass only a recomputation has gradients on."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(os.path.join("torch", "utils", "checkpoint.py")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class CountedStep(NamedTuple):
+    """The FLOPs of one step."""
+
+    samples: int
+    flops: Counter[Key]
+
+    def per_sample(self, *phases: str) -> float:
+        """Return the FLOPs per sample of these phases."""
+        return sum(flops for (phase, _, _), flops in self.flops.items() if phase in phases) / self.samples
+
+
+class StepFlops:
+    """Counts the FLOPs of STEPS steps in the second half of the warm-up. why: nothing is counted.
+
+    A counted step lasts from one row of the table to the next, so it has one step of each optimizer.
+    """
+
+    def __init__(self, clock: StepClock, warmup_steps: int) -> None:
+        self._clock = clock
+        self._warmup_steps = warmup_steps
+        self._counter: FlopCounter | None = None
+        self._steps: list[CountedStep] = []
+        self._disturbed_by = (0, 0)
+        self.why: str | None = None if warmup_steps > FIRST else SHORT_WARMUP
+        if self.why is None:
+            clock.count_at = max(FIRST, warmup_steps // 2)
+            clock.count_flops = self._next
+
+    def _next(self, step: int) -> int:
+        """End a counted step and begin the next one; return the number of steps at its end."""
+        try:
+            if self._counter is None:
+                self.why = self._obstacle()
+                if self.why is None:
+                    self._counter = FlopCounter()
+                    os.register_at_fork(after_in_child=self._counter.stop)  # a loader's worker would be slow, and stay so
+                    self._counter.__enter__()
+            elif not self._clock.table.samples[step - 1]:
+                self.why = NO_SAMPLES
+            elif self._disturbances == self._disturbed_by:
+                self._steps.append(CountedStep(self._clock.table.samples[step - 1], self._counter.flops))
+            if self._counter is None or self.why or len(self._steps) == STEPS or step >= self._warmup_steps:
+                self.stop()
+                return NEVER
+            self._counter.flops = Counter()
+            self._disturbed_by = self._disturbances
+            return step + 1
+        except Exception as error:  # never the training's problem
+            self.why = one_line(error)
+            self.stop()
+            return NEVER
+
+    @property
+    def _disturbances(self) -> tuple[int, int]:
+        """Validations and skipped steps so far: a step with one is not like the others."""
+        return self._clock.phases.evaluations, self._clock.batches.skips
+
+    def _obstacle(self) -> str | None:
+        """Return why counting would miss something, or change the run; None if it would not."""
+        if torch_facts.compiled_graphs():
+            return COMPILED
+        if self._clock.backwards.replays:
+            return GRAPHS
+        if torch._C._len_torch_dispatch_stack():
+            return MODE
+        if "torch.nn.attention.flex_attention" in sys.modules and not hasattr(
+            TorchDispatchMode, "supports_higher_order_operators"
+        ):
+            return "this version of torch does not let flex_attention be counted"
+        return next((f"{name} has kernels that hide their products" for name in OWN_KERNELS if name in sys.modules), None)
+
+    def stop(self) -> None:
+        """Stop counting."""
+        if self._counter is not None:
+            self._counter.stop()
+
+    def summary(self, on_cuda: bool) -> dict[str, Any]:
+        """Return the record's ``flops``: of the step with the median FLOPs per sample."""
+        self.stop()
+        why = self.why or self._why_not()
+        if why is not None:
+            return {"why": why}
+        steps = sorted(self._steps, key=lambda each: each.per_sample("forward", "backward"))
+        least, middle, most = (steps[place] for place in (0, (len(steps) - 1) // 2, -1))
+        model = middle.per_sample("forward", "backward")
+        precisions: Counter[str] = Counter()
+        products = torch_facts.float32_products(on_cuda)
+        for (phase, dtype, is_convolution), flops in middle.flops.items():
+            if phase != "recomputed":
+                precisions[_precision(dtype, is_convolution, products, on_cuda)] += flops
+        return {
+            **{phase: middle.per_sample(phase) for phase in ("forward", "backward", "recomputed")},
+            "precisions": {name: flops / sum(precisions.values()) for name, flops in precisions.items()},
+            "steps": len(steps),
+            "spread": (most.per_sample("forward", "backward") - least.per_sample("forward", "backward")) / model,
+        }
+
+    def _why_not(self) -> str | None:
+        """Return why the counted steps give no figure."""
+        clock = self._clock
+        if self._counter is None:
+            return "the run ended before the steps to count"
+        if self._counter.hidden:
+            return f"kernels that hide their products: {', '.join([*self._counter.hidden][:3])}"
+        if clock.backwards.replays:
+            return GRAPHS
+        if torch_facts.compiled_graphs():
+            return COMPILED
+        if not self._steps:
+            return NO_STEPS
+        rows, calls = clock.table.count, clock.optimizers.calls
+        each = round(calls / rows)
+        if abs(calls - each * rows) > MOST_UNEVEN * calls + each:
+            return UNEVEN
+        return None if any(self._steps[0].flops.values()) else "no matrix product was seen"
+
+
+def _precision(dtype: torch.dtype, is_convolution: bool, products: str, on_cuda: bool) -> str:
+    """Return ``bf16``, ``tf32``...; products: torch_facts.float32_products."""
+    name = str(dtype).partition(".")[2]
+    allowed = "TF32" in products if is_convolution else not products.startswith("highest")
+    if name == "float32" and allowed and on_cuda and torch_facts.has_tf32():
+        return "tf32"
+    return PRECISIONS.get(name, name)
