@@ -59,7 +59,7 @@ Key = tuple[str, torch.dtype, bool]
 def _of_convolution(x: Any, weight: Any, out: Any, transposed: bool) -> int:
     """Return its FLOPs: each weight meets each place of the output, or of the input if it is transposed."""
     places = (x if transposed else out).shape
-    return 2 * int(places[0]) * math.prod(places[2:]) * int(weight.numel())
+    return int(2 * places[0] * math.prod(places[2:]) * weight.numel())
 
 
 def _convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
@@ -69,7 +69,7 @@ def _convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dila
 
 def _convolution_backward(grad: Any, x: Any, weight: Any, *more: Any, out_val: Any) -> int:
     """Return its FLOPs: as many as forward for each of both gradients. torch's formula ignores groups."""
-    return _of_convolution(x, weight, grad, more[4]) * sum(more[-1][:2])
+    return int(_of_convolution(x, weight, grad, more[4]) * sum(more[-1][:2]))
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
@@ -96,7 +96,7 @@ class FlopCounter(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._formulas = formulas()
         self._decomposes: dict[Any, bool] = {}
         self.flops: Counter[Key] = Counter()
@@ -220,8 +220,10 @@ class StepFlops:
                 self.why = self._obstacle()
                 if self.why is None:
                     self._counter = FlopCounter()
-                    os.register_at_fork(after_in_child=self._counter.stop)  # a loader's worker would be slow, and stay so
-                    self._counter.__enter__()
+                    os.register_at_fork(
+                        after_in_child=self._counter.stop
+                    )  # a loader's worker would be slow, and stay so
+                    self._counter.__enter__()  # type: ignore[no-untyped-call]
             elif not self._clock.table.samples[step - 1]:
                 self.why = NO_SAMPLES
             elif self._disturbances == self._disturbed_by:
@@ -254,7 +256,9 @@ class StepFlops:
             TorchDispatchMode, "supports_higher_order_operators"
         ):
             return "this version of torch does not let flex_attention be counted"
-        return next((f"{name} has kernels that hide their products" for name in OWN_KERNELS if name in sys.modules), None)
+        return next(
+            (f"{name} has kernels that hide their products" for name in OWN_KERNELS if name in sys.modules), None
+        )
 
     def stop(self) -> None:
         """Stop counting."""

@@ -127,7 +127,7 @@ class TorchObserver:
             "loader": self.loader.facts,
             "worker_batch_s": self.workers.batch_s(),
             "first_samples": self.loader.first_samples,
-            "flops": attempt("flops", lambda: self.flops.summary(on_cuda)) if self.flops else None,
+            "flops": attempt("flops", lambda: self.flops and self.flops.summary(on_cuda)),
         }
         if on_cuda:
             record["peak_memory_bytes"] = attempt(

@@ -73,6 +73,7 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
         device=torch_facts.describe(device), versions={name: versions[name] for name in ("torch", "cuda", "nccl")}
     )
     if file.content["world_size"] == 1:
+        _rate(file, device)
         return
     file.now("joining the process group")
     # Longer than this rank's limit: a rank that reports the time-out of a collective may only have waited for another.
@@ -80,6 +81,7 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
     dist.init_process_group(spec["backend"], timeout=timeout)
     file.now("all-reducing")
     _measure(spec, limit, file, device, timeout)
+    _rate(file, device)  # now, as the ranks come from a collective together: processes may share a CPU
     file.now("leaving the process group")
     dist.destroy_process_group()
 
@@ -102,6 +104,14 @@ def _measure(
     size = collectives.pair_size(file.content["sizes"])
     for entry in collectives.pairs(group, spec["nodes"], size, timeout):
         file.add("pairs", entry)
+
+
+def _rate(file: RankFile, device: Any) -> None:
+    """Measure this rank's products of matrices; what fails there is no fault of the node."""
+    from ddp_ladder_probe import matrix_rate
+
+    file.now("multiplying matrices")
+    file.note(matrix_tflop_per_s=NotMeasured().attempt("matrix rate", lambda: dict(matrix_rate.rates(device))) or {})
 
 
 def _free_bytes() -> int:

@@ -131,6 +131,12 @@ def _peak_memory_bytes(run: Record) -> int | None:
     return None
 
 
+def shares_of_rates(point: ScalePoint) -> str:
+    """Return ``41 % of its matrix rate, 30 % of its peak``; empty if neither is known."""
+    of = ((point.fraction_of_matrix_rate, "its matrix rate"), (point.fraction_of_peak, "its peak"))
+    return ", ".join(f"{share(value)} of {what}" for value, what in of if value is not None)
+
+
 def _statistic(point: ScalePoint) -> str:
     return point.statistic if point.statistic == SAMPLES_PER_TIME else ""
 
@@ -333,6 +339,25 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("energy_j_per_sample", "", "J per sample", significant, ("csv", "usage"), of_run=_energy_j_per_sample),
     ),
     figure(
+        "TFLOP/s", "1 (FLOP); 1e12/s; 1; 1",
+        "FLOPs of the model per sample (matrix products and convolutions, forward and backward, nothing that is "
+        "recomputed; causal attention in full) x X(n) / n. The FLOPs are counted at b. Of the matrix rate: / the rate "
+        "at which the preflight of this scale multiplied large matrices in the same precision, median over ranks. Of "
+        "the peak: / that of the GPU's data sheet.",
+        Column(
+            "model_flops_per_sample",
+            of_run=lambda run: run.flops.of_model if run.flops else None,
+        ),
+        Column(
+            "tflop_per_s_per_gpu", "TFLOP/s per GPU", text=significant, tables=REPORT,
+            marks={"page": shares_of_rates, "markdown": shares_of_rates},
+        ),
+        Column("fraction_of_matrix_rate", "of the matrix rate", text=share),
+        Column("fraction_of_peak", "of the peak", text=share),
+        Column("flops_precision"),
+        Column("flops_not_counted"),
+    ),
+    figure(
         "status", "",
         "ok; check: efficiency over 105 %; incomplete: repeats are missing; not comparable: a "
         "field differs from the baseline; failed: a repeat failed; not run.",
@@ -358,10 +383,10 @@ def csv_columns() -> tuple[str, ...]:
     return tuple(each.name for each in fields(ScalePoint) if each.name in keys)
 
 
-SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS, GPU_HOURS_TO_SOLUTION = (
+SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS, GPU_HOURS_TO_SOLUTION, TFLOP_PER_S = (
     next(column for column in columns("csv") if column.key == key)
     for key in (
         "samples_per_s", "speedup", "efficiency", "efficiency_plain", "gpu_hours_per_million_samples",
-        "gpu_hours_to_solution",
+        "gpu_hours_to_solution", "tflop_per_s_per_gpu",
     )
 )  # fmt: skip

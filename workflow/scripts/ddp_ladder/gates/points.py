@@ -11,6 +11,7 @@ from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Kind
 from ddp_ladder.nodes.usage import UsageFinding
+from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
 
@@ -87,6 +88,12 @@ class ScalePoint:
     wall_hours_to_solution: float | None = None
     gpu_hours_to_solution: float | None = None
     energy_kwh_to_solution: float | None = None
+    model_flops_per_sample: float | None = None  # counted at the first scale; the rest of these: analysis/utilisation
+    tflop_per_s_per_gpu: float | None = None
+    fraction_of_matrix_rate: float | None = None
+    fraction_of_peak: float | None = None
+    flops_precision: str = ""
+    flops_not_counted: str = ""  # why
     jobs: int = 0  # that made the repeats
     note: str = ""
     simulated: str | None = None  # the note if nodes were agents on one machine
@@ -98,6 +105,8 @@ class ScalePoint:
     findings: tuple[ScaleFinding, ...] = ()  # on what its runs used
     step: StepFacts | None = None  # what else is known of its steps
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
+    flops: Flops | None = None
+    gpu: str | None = None  # models of all ranks
     unexplained: str = ""  # the remark on time in no step that may be training, of the first run that has one
 
     @property

@@ -32,7 +32,7 @@ from ddp_ladder.gates.notes import (
 )
 from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen, gpu_models
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.records.statistic import median
 from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
@@ -156,6 +156,8 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         statistic=group.statistic,
         log_rate=group.log_rate,
         unsteady=unsteady(group),
+        flops=group.good[0].record.flops,
+        gpu=gpu_models(group.good[0].record),
         simulated=next((words for words in simulated if words), None),
         findings=findings_of_repeats([run.record for run in group.good]),
         unexplained=next(

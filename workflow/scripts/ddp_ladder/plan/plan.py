@@ -117,6 +117,7 @@ class RunSpec(Model):
     # An integer stays one: the hash of a spec depends on how its figures are written.
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
     profile_steps: int = Field(0, ge=0, description="Steps that are traced after the measured ones.")
+    count_flops: bool = Field(False, description="Count the FLOPs of some steps of the warm-up; at the first scale.")
 
     @property
     def world_size(self) -> int:
@@ -388,5 +389,6 @@ def _resolve(
         max_steps=measure.max_steps,
         max_seconds=measure.max_seconds,
         profile_steps=measure.profile_steps,
+        count_flops=measure.count_flops and scale == experiment.first_scale,
     )
     return _filled(spec, experiment.results, workload)

@@ -60,6 +60,7 @@ class ProbeRank(RawFile):
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()
+    matrix_tflop_per_s: Mapping[str, float] = Field(default={}, description="Of large matrices, by precision.")
 
 
 Ranks = Mapping[int, ProbeRank]
@@ -110,6 +111,13 @@ def fit(rows: Sequence[SizeRow]) -> tuple[float, float] | None:
         alpha = times_s.min()
         beta = (times_s[-1] - alpha) / sizes[-1]
     return float(alpha), float(beta)
+
+
+def matrix_rates(ranks: Sequence[ProbeRank]) -> dict[str, float]:
+    """Return the median over ranks of the TFLOP/s in each precision that all of them measured."""
+    first = ranks[0].matrix_tflop_per_s if ranks else {}
+    common = [name for name in first if all(name in rank.matrix_tflop_per_s for rank in ranks)]
+    return {name: float(np.median([rank.matrix_tflop_per_s[name] for rank in ranks])) for name in common}
 
 
 def slow_pairs(pairs: Sequence[PairRow]) -> tuple[PairRow, ...]:

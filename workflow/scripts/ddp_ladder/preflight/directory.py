@@ -105,6 +105,7 @@ def assemble_preflight(
         alpha_s=fitted[0] if fitted else None,
         beta_s_per_byte=fitted[1] if fitted else None,
         findings=found,
+        matrix_tflop_per_s=collectives.matrix_rates([*ranks.values()]),
     )
 
 

@@ -5,7 +5,7 @@ The scale's job writes it once; gates, report and the live view read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -77,6 +77,9 @@ class PreflightResult(Model):
     alpha_s: Duration | None = Field(description="An all-reduce of n bytes takes alpha_s + beta_s_per_byte * n.")
     beta_s_per_byte: Annotated[float, Field(ge=0)] | None
     findings: Several[Finding]
+    matrix_tflop_per_s: Mapping[str, float] = Field(
+        default={}, description="A rank's rate at products of large matrices, by precision: median over ranks."
+    )
 
     @property
     def failure(self) -> Finding | None:

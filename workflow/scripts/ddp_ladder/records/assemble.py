@@ -63,6 +63,7 @@ def assemble(directory: RunDirectory) -> Record:
         remarks=tuple(map(_without_secrets, _remarks(raw, found, throughput, warmup))),
         step=step,
         files=digests(directory),
+        flops=raw.ranks[0].end.flops if 0 in raw.ranks else None,
         usage=usage and _without_secrets(usage),
         schema_version=SCHEMA_VERSION,
     )

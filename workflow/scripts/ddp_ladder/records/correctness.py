@@ -17,6 +17,7 @@ from ddp_ladder.records.record import Check, Failure, Remark
 
 Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
+MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
 ENOUGH_STEPS = "enough steps"  # the name of a check
 WORLD_SIZE = "world size"
@@ -295,6 +296,10 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     if raw.spec.profile_steps and raw.ends and problem:
         next_step = "nothing for the figures, which are complete without a profile"
         yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
+    flops = raw.ranks[0].end.flops if 0 in raw.ranks else None
+    if flops and flops.spread > MOST_SPREAD:
+        what = f"the FLOPs per sample of {flops.steps} steps differ by {flops.spread:.0%}: TFLOP/s is as uncertain"
+        yield Remark(name="flops", what=what, next="for a sharper figure, measure with samples of one length")
 
 
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:

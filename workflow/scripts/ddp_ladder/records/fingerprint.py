@@ -69,7 +69,7 @@ def global_batch_seen(record: Record) -> int:
     return int(seen) if seen is not None else batch_per_gpu_seen(record) * record.spec.gpus
 
 
-def _gpu_models(record: Record) -> str | None:
+def gpu_models(record: Record) -> str | None:
     """Return every GPU model in the group, not only rank 0's: one slower GPU slows down all ranks."""
     names = {rank.device.name for rank in record.ranks if rank.device.kind == "cuda"}
     known = sorted(str(name) for name in names if name)
@@ -185,7 +185,7 @@ MUST_MATCH = (
     _measured("driver", where_known=True),
     _measured("python"),
     MustMatch("device", _device_kinds),
-    MustMatch("gpu", _gpu_models),
+    MustMatch("gpu", gpu_models),
     _measured("power_limit_w", where_known=True),
     _measured("cpu_model"),
     _measured("threads"),

@@ -277,6 +277,23 @@ class Profiling(RawFile):
     took_s: Duration = Field(description="What the run took longer: the profiled steps, and writing their trace.")
 
 
+class Flops(Model):
+    """FLOPs of the training, per sample: of matrix products and convolutions, in a typical step of rank 0."""
+
+    why: str | None = Field(None, description="Why they are not counted.")
+    forward: float | None = Field(None, ge=0)
+    backward: float | None = Field(None, ge=0)
+    recomputed: float | None = Field(None, ge=0, description="Of activations, in the backward pass; not in backward.")
+    precisions: Mapping[str, float] = Field({}, description="Share of forward and backward: fp32, tf32, bf16, ...")
+    steps: Count = Field(0, description="Number of steps that were counted.")
+    spread: float = Field(0.0, ge=0, description="(Most - least of these steps) / the typical one.")
+
+    @property
+    def of_model(self) -> float | None:
+        """Return the FLOPs of forward and backward pass per sample."""
+        return None if self.forward is None or self.backward is None else self.forward + self.backward
+
+
 class RankFacts(Model):
     """One rank, as its record keeps it from its end record."""
 
@@ -309,6 +326,7 @@ class RankEnd(RawFile, RankFacts):
     parameters: RankParameters | None
     ddp: Ddp | None
     loader: Loader | None
+    flops: Flops | None = Field(None, description="Null where they were not to be counted.")
     worker_batch_s: Duration | None = Field(
         None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
     )

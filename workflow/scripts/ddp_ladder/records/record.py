@@ -15,7 +15,18 @@ from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import Count, Ddp, Duration, Job, Name, Parameters, Positive, RankFacts, Source
+from ddp_ladder.records.raw_models import (
+    Count,
+    Ddp,
+    Duration,
+    Flops,
+    Job,
+    Name,
+    Parameters,
+    Positive,
+    RankFacts,
+    Source,
+)
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[
@@ -193,6 +204,7 @@ class Record(Model):
     files: Mapping[str, Sha256 | Literal[""]] = Field(
         default={}, description="SHA-256 of the raw files, by path below the run; empty for one that was unreadable."
     )
+    flops: Flops | None = Field(default=None, description="At the first scale; null if they were not to be counted.")
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
     schema_version: Version1
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ddp_ladder.accounting.advice import totals
 from ddp_ladder.analysis.cost import Work, recommended
 from ddp_ladder.analysis.prediction import Prediction
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, significant
 from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
@@ -25,6 +25,7 @@ SHOWN = (
     "world_size", "global_batch", "repeats", "samples_per_s", "speedup", "efficiency",
     "efficiency_total_time", "wall_s", "gpu_hours_per_million_samples",
 )  # fmt: skip
+FLOPS = ("tflop_per_s_per_gpu", "fraction_of_matrix_rate", "fraction_of_peak")
 HEADINGS = {
     "world_size": "GPUs",
     "efficiency": "efficiency by steps",
@@ -216,8 +217,28 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
             figures=len(headings),
             widths=WIDTHS,
         )
+        if rates := [point for point in points if point.tflop_per_s_per_gpu is not None]:
+            yield _flops(rates, view)
+    for why in view.not_counted:
+        yield Block(f"FLOP/s are not given, as the FLOPs of a step were not counted: {why}.")
     yield Block(f"Throughput against the number of {view.units}, with the ideal.", picture="throughput")
     yield Block("Efficiency at each scale.", picture="efficiency")
+
+
+def _flops(points: Sequence[ScalePoint], view: ReportView) -> Block:
+    """Return FLOP/s at each scale."""
+    first = points[0]
+    shown = [column for column in columns("csv") if column.key in FLOPS]
+    return Block(
+        f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
+        f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; {first.flops_precision}). "
+        "The matrix rate is that of large matrices in the same precision, measured before the runs; the peak is the "
+        "data sheet's:",
+        headings=("scale", *(view.of_device(column.heading) for column in shown)),
+        rows=tuple((str(point.scale), *(column.shown(point) for column in shown)) for point in points),
+        figures=len(shown),
+        widths=(1,) * (1 + len(shown)),
+    )
 
 
 def _losses(view: ReportView) -> Iterator[Block]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.utilisation import with_flops
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import printable
@@ -47,7 +48,8 @@ class LadderResults:
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
         """Return the figures of each variant x mode x scale."""
-        return scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
+        points = scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
+        return with_flops(points, {scale: each.matrix_tflop_per_s for scale, each in self.preflights.items()})
 
     @property
     def counts(self) -> str:

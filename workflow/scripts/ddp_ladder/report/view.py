@@ -14,7 +14,7 @@ from ddp_ladder.analysis.cost import with_cost
 from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
-from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP
+from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP, TFLOP_PER_S, shares_of_rates
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Finding, Verdict
 from ddp_ladder.plan.plan import Plan
@@ -184,6 +184,11 @@ class ReportView:
         """Return address and words of the links to a run's log, record and job script, as far as they exist."""
         files = ((f"runs/{run.spec.name}/{file}", words) for file, words in OF_A_RUN)
         return tuple((f"../{quote(file)}", words) for file, words in files if (self.results.directory / file).is_file())
+
+    @property
+    def not_counted(self) -> tuple[str, ...]:
+        """Return the reasons why FLOPs were not counted."""
+        return tuple(dict.fromkeys(point.flops_not_counted for point in self.rungs if point.flops_not_counted))
 
     @property
     def plan(self) -> Plan:
@@ -399,8 +404,12 @@ def _figures(point: ScalePoint, unit: str) -> str:
     rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
     if point.statistic == SAMPLES_PER_TIME:
         rate += " (samples / time)"
+    flops = ""
+    if point.tflop_per_s_per_gpu is not None:
+        flops = f"; each {unit} does {TFLOP_PER_S.shown(point)} TFLOP/s ({point.flops_precision})"
+        flops = ", ".join(filter(None, (flops, shares_of_rates(point))))
     if point.is_baseline and point.status != "not comparable":
-        return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip()
+        return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip() + flops
     baseline = point.baseline_in_words.replace("GPU", unit)
     if point.efficiency is None:
         return f"{rate}; no efficiency against {baseline} can be given ({point.note})"
@@ -409,7 +418,7 @@ def _figures(point: ScalePoint, unit: str) -> str:
     text = f"{rate}, {SPEEDUP.shown(point)}x {rate_of}{baseline}, {efficiency}"
     if point.efficiency_plain is not None:
         text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
-    return f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text
+    return (f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text) + flops
 
 
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:

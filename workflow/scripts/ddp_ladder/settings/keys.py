@@ -237,6 +237,8 @@ class Measure(Section):
     """End a run cleanly after this many seconds of training; null lets the script end by itself."""
     profile_steps: int = Field(default=0, ge=0, le=100, examples=[5])
     """Trace this many steps with torch.profiler after the measured ones, where max_steps or max_seconds ends a run."""
+    count_flops: bool = True
+    """At the first scale, count the FLOPs of three steps of the warm-up, on rank 0."""
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""

@@ -1,0 +1,75 @@
+"""FLOP/s of each GPU at each scale, and the share of what it can do. Pure, but for the table of peaks.
+
+The FLOPs per sample are counted at the first scale. They hold at every scale of the same variant and mode whose
+fingerprint is the same: the batch does not change them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.common.formats import share
+from ddp_ladder.gates.points import ScalePoint
+
+Rates = Mapping[str, float]
+"""TFLOP/s by precision."""
+
+
+def with_flops(points: Sequence[ScalePoint], matrix_rates: Mapping[str, Rates]) -> tuple[ScalePoint, ...]:
+    """Return the points with their FLOP/s, as far as they are known. matrix_rates: those measured, by scale."""
+    counted = {(point.mode, point.variant): point for point in points if point.is_baseline}
+    return tuple(_with(point, counted.get((point.mode, point.variant)), matrix_rates) for point in points)
+
+
+def _with(point: ScalePoint, baseline: ScalePoint | None, matrix_rates: Mapping[str, Rates]) -> ScalePoint:
+    flops = baseline.flops if baseline else None
+    if flops and flops.why:
+        return replace(point, flops_not_counted=flops.why)
+    per_sample = baseline.model_flops_per_sample if baseline else None
+    if baseline is None or flops is None or per_sample is None or point.samples_per_s is None:
+        return point
+    if point.differing:
+        return replace(point, model_flops_per_sample=None)
+    here = per_sample * point.samples_per_s / point.world_size / 1e12
+    measured = rate_of(flops.precisions, matrix_rates.get(str(point.scale), {}))
+    peak = rate_of(flops.precisions, peaks(point.gpu))
+    return replace(
+        point,
+        model_flops_per_sample=per_sample,
+        tflop_per_s_per_gpu=here,
+        fraction_of_matrix_rate=here / measured if measured else None,
+        fraction_of_peak=here / peak if peak else None,
+        flops_precision=in_words(flops.precisions),
+    )
+
+
+def rate_of(precisions: Mapping[str, float], rates: Rates) -> float | None:
+    """Return the rate of work whose parts have these precisions, done one after another; None if one is not known."""
+    if not precisions or any(not rates.get(name) for name in precisions):
+        return None
+    return 1 / sum(part / rates[name] for name, part in precisions.items())
+
+
+def in_words(precisions: Mapping[str, float]) -> str:
+    """Return ``bf16``, or of several ``98 % tf32, 2.0 % fp32``."""
+    ordered = sorted(precisions.items(), key=lambda each: -each[1])
+    return ordered[0][0] if len(ordered) == 1 else ", ".join(f"{share(part)} {name}" for name, part in ordered)
+
+
+def peaks(gpu: str | None) -> Rates:
+    """Return the data sheet's peaks of a GPU; empty if it is not known, or a part of one."""
+    return next(
+        (each["tflop_per_s"] for each in _table() if gpu and "MIG" not in gpu and re.search(each["name"], gpu)), {}
+    )
+
+
+@cache
+def _table() -> list[dict[str, Any]]:
+    content = tomllib.loads(Path(__file__).with_name("gpu_peaks.toml").read_text(encoding="utf-8"))
+    return list(content["gpu"])
