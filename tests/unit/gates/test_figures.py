@@ -19,7 +19,10 @@ IN_SCALING_CSV = """
     compute_s exposed_comm_s data_wait_s imbalance_s rest_s
     efficiency_total_time efficiency_total_time_low efficiency_total_time_high wall_s
     hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
-    gpu_hours_to_solution energy_kwh_to_solution jobs note
+    gpu_hours_to_solution energy_kwh_to_solution
+    model_flops_per_sample tflop_per_s_per_gpu fraction_of_matrix_rate fraction_of_peak
+    flops_precision flops_not_counted
+    jobs note
 """.split()
 EVERY_COLUMN = [column for figure in FIGURES for column in figure.columns]
 

@@ -92,6 +92,23 @@ def test_what_cannot_be_counted_is_said(warm: Warm, tmp_path: Path, model: str, 
     assert "forward" not in found
 
 
+@pytest.mark.parametrize(
+    ("line", "forward", "backward"),
+    [
+        ("gan.py same", 2 * (12 + 6 + 6 + 12 + 6), 2 * (6 + 6 + 6 + 6 + 12)),
+        ("gan.py twice", 2 * (2 * (12 + 6 + 6) + 12 + 6), 2 * (2 * (6 + 6) + 6 + 6 + 12)),
+        ("gan.py own", None, None),  # one of the two optimizers steps at every fifth step
+        ("amp.py", 8, 8),  # with steps that GradScaler skips
+    ],
+)
+def test_loops(warm: Warm, tmp_path: Path, line: str, forward: float | None, backward: float | None) -> None:
+    done = run(warm, tmp_path, *line.split(), ranks=2, warmup_steps=8, count_flops=True)
+    found = done.ran.rank()["flops"]
+    assert (found.get("forward"), found.get("backward")) == (forward, backward)
+    assert found.get("why") == (flops.UNEVEN if forward is None else None)
+    assert done.ran.rank(1)["flops"] is None
+
+
 def test_neither_an_error_nor_a_forked_worker_keeps_the_counter(warm: Warm, tmp_path: Path) -> None:
     assert counted(warm, tmp_path / "forks", "mlp", "forks")["steps"] == flops.STEPS
     assert counted(warm, tmp_path / "fails", "mlp", "fails", code=1)["steps"] == 2

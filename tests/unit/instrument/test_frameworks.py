@@ -31,9 +31,11 @@ def warm() -> Iterator[Warm]:
     ],
 )
 def test_framework(warm: Warm, tmp_path: Path, line: str) -> None:
-    measured = check(warm, tmp_path, *line.split(), ranks=2)
+    measured = check(warm, tmp_path, *line.split(), ranks=2, count_flops=True)
     assert [measured.ran.rank(rank)["loader"]["shards"] for rank in (0, 1)] == [True, True]
     assert measured.ran.rank()["loader"]["set_epoch_called"] in (True, None)
+    if "trainer" in line:  # of a linear layer with four inputs
+        assert [measured.ran.rank()["flops"][phase] for phase in ("forward", "backward")] == [8, 8]
 
 
 @pytest.mark.parametrize("line", ["lightning_trainer.py 3", "hf_trainer.py 2"])

@@ -231,6 +231,11 @@ NO_CHANGES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def test_flops_are_counted_at_the_first_scale_only() -> None:
+    assert {str(run.scale) for run in make_plan(settings()).runs if run.count_flops} == {"1x1"}
+    assert not any(run.count_flops for run in make_plan(settings(measure={"count_flops": False})).runs)
+
+
 def hashes(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The hash of 1x4 with each of these values alone."""
     beside = {"measure": {"warmup_steps": 10}, "stages": STAGES}  # as without a change

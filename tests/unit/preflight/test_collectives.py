@@ -10,13 +10,14 @@ import torch
 from ddp_ladder.preflight.collectives import (
     bandwidth_findings,
     fit,
+    matrix_rates,
     networks_used,
     transport_findings,
     transports,
 )
 from ddp_ladder.preflight.result import PairRow, SizeRow
 from ddp_ladder.settings.terms import Transport
-from ddp_ladder_probe import collectives
+from ddp_ladder_probe import collectives, matrix_rate
 from ddp_ladder_probe.collectives import CHUNK, KINDS, MIB, WEIGHTS, fill, pair_size, wrong_elements
 from make_records import make_spec
 
@@ -88,6 +89,21 @@ def test_latency_and_bandwidth_are_fitted() -> None:
     rows = [size(4096 * 4**n, 20e-6 + 4096 * 4**n / 5e9) for n in range(9)]
     assert fit(rows) == pytest.approx((20e-6, 1 / 5e9))
     assert fit(rows[:1]) is None
+
+
+def test_the_matrix_rate_is_that_of_a_product() -> None:
+    before = torch.get_float32_matmul_precision()
+    found = dict(matrix_rate.rates(torch.device("cpu")))
+    assert torch.get_float32_matmul_precision() == before
+    assert {"fp32"} <= {*found} <= {"fp32", "bf16"}
+    assert 1e-4 < found["fp32"] < 100  # TFLOP/s of any CPU
+
+
+def test_the_matrix_rate_of_a_scale_is_the_median_of_its_ranks() -> None:
+    rates = ({"fp32": 10.0, "bf16": 90.0}, {"fp32": 12.0}, {"fp32": 13.0, "bf16": 90.0})
+    ranks: list[Any] = [SimpleNamespace(matrix_tflop_per_s=each) for each in rates]
+    assert matrix_rates(ranks) == {"fp32": 12.0}  # a rank that did not measure bf16 leaves no rate of all
+    assert matrix_rates([]) == {}
 
 
 def test_a_bandwidth_that_the_largest_size_contradicts_is_not_fitted() -> None:

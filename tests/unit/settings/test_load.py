@@ -72,7 +72,7 @@ def message(config: str = CONFIG, cluster: str = CLUSTER, overrides: dict[str, A
     return str(caught.value)
 
 
-KEYS_OF_MEASURE = "warmup_steps, min_steps, max_steps, max_seconds, profile_steps, plain_baseline"
+KEYS_OF_MEASURE = "warmup_steps, min_steps, max_steps, max_seconds, profile_steps, count_flops, plain_baseline"
 
 
 @pytest.mark.parametrize(

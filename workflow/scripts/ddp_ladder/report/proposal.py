@@ -231,7 +231,8 @@ def _flops(points: Sequence[ScalePoint], view: ReportView) -> Block:
     shown = [column for column in columns("csv") if column.key in FLOPS]
     return Block(
         f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
-        f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; {first.flops_precision}). "
+        f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; "
+        f"{first.flops_precision}). "
         "The matrix rate is that of large matrices in the same precision, measured before the runs; the peak is the "
         "data sheet's:",
         headings=("scale", *(view.of_device(column.heading) for column in shown)),
