@@ -16,6 +16,7 @@ from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import (
     Block,
@@ -59,6 +60,30 @@ def results_of(records: Sequence[Record], specs: Sequence[RunSpec] | None = None
 def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Record]:
     specs = make_specs(list(rates), **{"device": "cuda", **changes})
     return [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in specs]
+
+
+def with_counted(flops: Flops) -> ReportView:
+    """A ladder of A100s whose first scale has counted FLOPs."""
+    first, *others = (
+        record.replace(fingerprint={**record.fingerprint, "gpu": "NVIDIA A100-SXM4-40GB"}, ranks=())
+        for record in records_of()
+    )
+    return ReportView(results_of([first.replace(flops=flops), *others]), TODAY)
+
+
+def test_flops_are_in_the_headline_and_in_the_results() -> None:
+    view = with_counted(Flops(forward=20e9, backward=40e9, precisions={"bf16": 1.0}, steps=3))
+    text = as_markdown(proposal(view))
+    at_last = 60e9 * 12000 / 16 / 1e12
+    assert f"each GPU does {at_last:.1f} TFLOP/s (bf16), {100 * at_last / 312:.0f}" in view.headline.text
+    assert "A sample takes 60.0 GFLOP" in text
+    assert "| scale | TFLOP/s per GPU | of the peak |" in text  # no preflight: no matrix rate
+
+
+def test_why_there_are_no_flops_is_said() -> None:
+    view = with_counted(Flops(why="torch.compile"))
+    assert "FLOPs of a step were not counted: torch.compile." in as_markdown(proposal(view))
+    assert "TFLOP/s" not in view.headline.text
 
 
 def text_of(results: LadderResults, kind: str = "md") -> str:

@@ -228,13 +228,17 @@ def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterat
 def _flops(points: Sequence[ScalePoint], view: ReportView) -> Block:
     """Return FLOP/s at each scale."""
     first = points[0]
-    shown = [column for column in columns("csv") if column.key in FLOPS]
+    shown = [
+        column
+        for column in columns("csv")
+        if column.key in FLOPS and any(getattr(point, column.key) is not None for point in points)
+    ]
     return Block(
         f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
         f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; "
         f"{first.flops_precision}). "
-        "The matrix rate is that of large matrices in the same precision, measured before the runs; the peak is the "
-        "data sheet's:",
+        "The matrix rate is that of large matrices in the same precision, measured before the runs; a peak is the data "
+        "sheet's:",
         headings=("scale", *(view.of_device(column.heading) for column in shown)),
         rows=tuple((str(point.scale), *(column.shown(point) for column in shown)) for point in points),
         figures=len(shown),
