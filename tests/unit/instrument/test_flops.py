@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ddp_ladder_instrument import flops
+from ddp_ladder_instrument.clock import StepClock
 from instrument_support import python_named
 from scripts_support import run
+from torch.utils._python_dispatch import TorchDispatchMode
 from warm import Warm
 
 MACS_OF_RESNET50 = 4.089e9  # at 224 x 224, as published with torchvision's weights
@@ -117,3 +121,39 @@ def test_neither_an_error_nor_a_forked_worker_keeps_the_counter(warm: Warm, tmp_
 def test_without_a_warmup_nothing_is_counted(warm: Warm, tmp_path: Path) -> None:
     done = run(warm, tmp_path, "models.py", "mlp", "plain", ranks=1, warmup_steps=2, count_flops=True)
     assert done.ran.rank()["flops"] == {"why": flops.SHORT_WARMUP}
+
+
+def test_kernels_of_triton_are_seen_only_while_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kernel:
+        __name__ = "fused_loss"
+
+        def run(self, x: int) -> int:
+            return x + 1
+
+    original = Kernel.run
+    flops.formulas()  # imports the real module
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=Kernel))
+    counter = flops.FlopCounter()
+    assert Kernel().run(1) == 2
+    counter.stop()
+    assert [*counter.hidden] == ["Triton's fused_loss"]
+    assert Kernel.run is original
+
+
+def test_what_would_spoil_the_count_or_the_run_is_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def why(clock: StepClock) -> str | None:
+        clock.count_flops = lambda step: 0
+        counted = flops.StepFlops(clock, warmup_steps=10)
+        assert clock.count_at == 5
+        clock.count_at = clock.count_flops(5)
+        counted.stop()
+        return counted.why
+
+    assert why(StepClock()) is None
+    replays = StepClock()
+    replays.backwards.replays = 1
+    assert why(replays) == flops.GRAPHS
+    with TorchDispatchMode():  # type: ignore[no-untyped-call]
+        assert why(StepClock()) == flops.MODE
+    monkeypatch.setitem(sys.modules, "flash_attn_2_cuda", SimpleNamespace())
+    assert why(StepClock()) == "flash_attn_2_cuda has kernels that hide their products"

@@ -220,9 +220,8 @@ class StepFlops:
                 self.why = self._obstacle()
                 if self.why is None:
                     self._counter = FlopCounter()
-                    os.register_at_fork(
-                        after_in_child=self._counter.stop
-                    )  # a loader's worker would be slow, and stay so
+                    # A loader's worker would be slow, and stay so.
+                    os.register_at_fork(after_in_child=self._counter.stop)
                     self._counter.__enter__()  # type: ignore[no-untyped-call]
             elif not self._clock.table.samples[step - 1]:
                 self.why = NO_SAMPLES
