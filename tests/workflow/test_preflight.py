@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddp_ladder.preflight.result import result_of
 from make_preflight import WRONG
 from project_copy import Checkout, last_box
 
@@ -14,6 +15,9 @@ def test_a_wrong_sum_closes_the_gate_and_starts_no_run(checkout: Checkout) -> No
     checkout.site(software={"setup": f"export PYTHONPATH={wrong}"}, launcher="srun")
     assert "stage2 1x2: ERROR" in checkout.measure("1x2")
     assert not list((checkout.results / "runs").rglob("run.json"))
+    result = result_of(checkout.results, "1x2")
+    assert result
+    assert result.matrix_tflop_per_s["fp32"] > 0
     judged = checkout.script("gate.py", "--stage", "stage2")
     assert judged.returncode == 1
     box = last_box(judged.stdout.rpartition("written:")[0].strip())

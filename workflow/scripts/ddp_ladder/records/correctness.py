@@ -298,7 +298,9 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
     flops = raw.ranks[0].end.flops if 0 in raw.ranks else None
     if flops and flops.spread > MOST_SPREAD:
-        what = f"the FLOPs per sample of {flops.steps} steps differ by {flops.spread:.0%}: TFLOP/s is as uncertain"
+        what = (
+            f"the FLOPs per sample of {flops.steps} steps differ by {100 * flops.spread:.0f} %: TFLOP/s is as uncertain"
+        )
         yield Remark(name="flops", what=what, next="for a sharper figure, measure with samples of one length")
 
 
