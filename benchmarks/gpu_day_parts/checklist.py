@@ -16,7 +16,7 @@ class Thing(NamedTuple):
 
 THINGS = (
     Thing("NVML's GPUs are torch's: count, UUIDs, order", ("gpu_tests",), "inside `srun --gres=gpu:1`, without Slurm"),
-    Thing("the tests marked gpu pass", ("gpu_tests",)),
+    Thing("the tests marked gpu pass: FLOPs as counted by hand, matrix rates below the data sheet's", ("gpu_tests",)),
     Thing(
         "two ranks, max_steps 200 with the host ahead, 20 times: exit code 0, equal and finite parameters",
         ("two_ranks",),
