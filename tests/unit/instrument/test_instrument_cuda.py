@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from array import array
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +13,12 @@ import torch
 from ddp_ladder_instrument import measurement, torch_facts
 from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import StepClock
+from ddp_ladder_instrument.files import read_run_settings
+from ddp_ladder_instrument.measurement import Measurement
+from ddp_ladder_instrument.program import Program, exit_code
+from ddp_ladder_instrument.progress import METRICS_VARIABLE
 from ddp_ladder_instrument.torch_facts import CudaTimeline
+from instrument_support import run_json
 
 
 class Device:
@@ -20,12 +28,14 @@ class Device:
         self.queued_s = 0.0
         self.done_s = 0.0
         self.synchronised = 0
+        self.finished_at_s = 0.0
         self.capturing = False
         self.events = 0
 
     def finish(self, *_: Any) -> None:
         self.done_s = self.queued_s
         self.synchronised += 1
+        self.finished_at_s = time.time()
 
 
 @pytest.fixture
@@ -158,6 +168,30 @@ def test_a_mark_on_a_side_stream_that_comes_last_is_waited_for(clock: StepClock,
     device.done_s = 1.0
     timeline.harvest(times_s)
     assert times_s[0] == 0.0  # and not less
+
+
+@pytest.mark.parametrize("error", [None, SystemExit(0), SystemExit(1), RuntimeError("a rank is gone")])
+@pytest.mark.parametrize("profiled", [0, 2])
+def test_the_training_ends_when_the_device_does(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, profiled: int
+) -> None:
+    """After a failure it is not waited for."""
+    monkeypatch.setenv(METRICS_VARIABLE, "")  # it is set for the script
+    run_json(tmp_path, profile_steps=profiled)
+    settings = read_run_settings({"DDP_LADDER_RUN": str(tmp_path / "run.json")})
+    measured = Measurement(settings, Program("train.py", False, ()), time.time())
+    measured.observer = SimpleNamespace(device=torch.device("cuda", 1))  # type: ignore[assignment]
+    monkeypatch.setattr(measured.profiled, "_step", lambda: None)
+    measured.clock.table.add(4, 0, 1.0, 0.0)
+    if profiled:
+        assert measured.profiled.go_on()
+    steps_ended_at_s = device.finished_at_s
+    measured.end(error)
+    assert measured.training_s is not None
+    assert measured.clock.table.first_step_ended_at_s is not None
+    ended_at_s = measured.clock.table.first_step_ended_at_s + measured.training_s
+    assert ended_at_s >= (steps_ended_at_s or device.finished_at_s)
+    assert device.synchronised == bool(profiled) + (exit_code(error) == 0)
 
 
 def test_a_time_that_cannot_be_read_stays_the_host_s(

@@ -20,7 +20,7 @@ from ddp_ladder_instrument.files import NotMeasured, RunSettings, one_line, writ
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
-from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits
+from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits, wait_for
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +61,12 @@ class Measurement:
             run.directory, self.clock, lambda: signs(self.clock, self._reported, self.ended), self._world_size
         )
 
+    @property
+    def _gpu(self) -> torch.device | None:
+        """The GPU that trains, if one does."""
+        device = self.observer.device if self.observer is not None else None
+        return device if device is not None and device.type == "cuda" else None
+
     def _world_size(self) -> int:
         return int(os.environ.get("WORLD_SIZE") or 1) if self.observer is None else self.observer.world.size
 
@@ -99,9 +105,7 @@ class Measurement:
     def _end_measured(self) -> None:
         """End the measured steps; some follow that are only traced."""
         self.clock.table.end_measured()
-        device = self.observer.device if self.observer is not None else None
-        if device is not None and device.type == "cuda":
-            self.profiled.device = device
+        self.profiled.device = self._gpu
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """Close the measurement; return the exception that must end the process, if any."""
@@ -110,6 +114,8 @@ class Measurement:
             self.observer.flops.stop()
         with contextlib.suppress(OSError):
             self._heartbeat.stop()
+        if exit_code(error) == 0:
+            self.not_measured.attempt("training_s", lambda: wait_for(self._gpu))
         table = self.clock.table
         if table.first_step_ended_at_s is not None:
             self.training_s = max(0.0, (self.profiled.began_at_s or time.time()) - table.first_step_ended_at_s)
@@ -117,7 +123,7 @@ class Measurement:
             if error is not None:
                 # The frames of the traceback keep the script's loaders and their workers alive.
                 error.__traceback__ = None
-            error = _leave_process_group(self.observer.device if self.observer is not None else None)
+            error = _leave_process_group(self._gpu)
         self.program_end.note(error)
         if self._limits.ended_by is not None:
             self.program_end.ended_by = self._limits.ended_by
@@ -162,12 +168,11 @@ class Measurement:
 
     def _device_answers(self) -> bool:
         """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
-        device = self.observer.device if self.observer is not None else None
-        if self.program_end.exit_code == 0 or device is None or device.type != "cuda":
+        if self.program_end.exit_code == 0 or self._gpu is None:
             return self.program_end.exit_code == 0 or self.program_end.after_training
         from ddp_ladder_instrument.torch_facts import is_idle
 
-        return self.program_end.after_training and is_idle(device)
+        return self.program_end.after_training and is_idle(self._gpu)
 
 
 def _find_store() -> GroupStore | None:
@@ -187,7 +192,7 @@ def _leave_process_group(device: torch.device | None) -> BaseException | None:
     try:
         # The host is ahead of the device. Until torch 2.6 leaving aborts NCCL's collectives that are under way, and the
         # last gradients are wrong (pytorch PR 141510); all ranks end at the same step, so none waits in vain.
-        if device is not None and device.type == "cuda":
+        if device is not None:
             torch.cuda.synchronize(device)
             # NCCL holds what captured graphs use: leaving would wait for that for ever, or raise.
             if any(issubclass(type(each), torch.cuda.CUDAGraph) for each in gc.get_objects()):

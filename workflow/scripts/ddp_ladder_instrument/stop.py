@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -134,10 +135,17 @@ def _stride(left_s: float, step_s: float) -> int:
     return max(1, int(min(LOOK_AHEAD_S, left_s) / step_s)) if step_s > 0 else 1
 
 
+def wait_for(gpu: Any) -> None:
+    """Wait until this GPU, if any, has done its work; after a failure it may wait for a rank that is gone."""
+    if gpu is not None:
+        sys.modules["torch"].cuda.synchronize(gpu)
+
+
 class ProfiledSteps:
     """The steps that follow the measured ones, traced by torch.profiler; ranks/rank<k>.trace.json.gz has the trace.
 
-    on_begin: called when the last measured step has ended. began_at_s: the unix time of that; None before.
+    on_begin: called when the last measured step has ended. began_at_s: the unix time of that, on a GPU of the
+    end of its work; None before.
     peak_memory_bytes: of the host, then. device: the GPU of this rank, if it has one; set before that.
     """
 
@@ -161,9 +169,10 @@ class ProfiledSteps:
         if not self._steps:
             return False
         if self.began_at_s is None:
+            self._on_begin()
+            self._attempt(lambda: wait_for(self.device))  # the host is ahead of it: the measured steps end there
             self.began_at_s = time.time()
             self.peak_memory_bytes = host.peak_memory_bytes()
-            self._on_begin()
         self._calls += 1
         if self._problem is None:
             self._attempt(self._step)
@@ -182,7 +191,6 @@ class ProfiledSteps:
 
     def _step(self) -> None:
         """Start the profiler, tell it that a step has ended, or stop it after the last one. Raises torch's errors."""
-        import torch
         from torch.profiler import ProfilerActivity, profile, schedule
 
         if self._calls == 1:
@@ -192,8 +200,8 @@ class ProfiledSteps:
             self._profiler = profile(activities=activities, schedule=plan)
             self._profiler.start()
             return
-        if self.device is not None and (self._calls == 2 or self._is_complete):
-            torch.cuda.synchronize(self.device)  # so that the steps begin and end on the GPU as on the host
+        if self._calls == 2 or self._is_complete:
+            wait_for(self.device)  # so that the steps begin and end on the GPU as on the host
         self._profiler.stop() if self._is_complete else self._profiler.step()
 
     def write(self, ranks: Path, facts: dict[str, Any], device_answers: bool) -> None:

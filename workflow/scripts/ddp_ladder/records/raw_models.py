@@ -321,7 +321,9 @@ class RankEnd(RawFile, RankFacts):
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exception: str | None
     after_training: bool = Field(False, description="It failed, but only after the limit (max_steps, max_seconds).")
-    training_s: Duration | None = Field(None, description="From the end of the first step to the script's end.")
+    training_s: Duration | None = Field(
+        None, description="From the end of the first step to the script's end, on a GPU to that of its work."
+    )
     phases: RankPhases | None = None
     parameters: RankParameters | None
     ddp: Ddp | None
