@@ -85,6 +85,7 @@ def check_record(record: dict[str, Any], kind: str) -> None:
     assert record["peak_memory_bytes"]["device"] > 24 * 2048 * 2048 * 4
     assert record["parameters"]["count"] == 24 * (2048 * 2048 + 2048)
     assert record["backend"] == ("nccl" if kind == "ddp" else None)
+    assert str(record["fingerprint"]["backend_class"]).startswith("ProcessGroupNCCL") == (kind == "ddp")
     if kind == "ddp":
         assert record["ddp"]["samples"] >= 1
         assert record["ddp"]["comm_s"] > 0

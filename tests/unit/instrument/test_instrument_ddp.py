@@ -150,6 +150,7 @@ def test_end_records(both: Both) -> None:
         assert (record["spec_hash"], record["job"]) == (SPEC_HASH, JOB)
         assert (record["rank"], record["local_rank"], record["world_size"]) == (rank, rank, 2)
         assert (record["backend"], record["exit_code"], record["ended_by"]) == ("gloo", 0, "script")
+        assert record["fingerprint"]["backend_class"] == "ProcessGroupGloo"
         assert record["steps"]["count"] == len(both.measured.rows(rank))
         csv = both.measured.path(rank, "csv").read_bytes()
         assert record["steps"]["sha256"] == hashlib.sha256(csv).hexdigest()

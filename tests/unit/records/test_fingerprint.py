@@ -60,7 +60,7 @@ def test_each_measured_field_counts(name: str, value: Any) -> None:
 
 def test_every_field_may_differ_or_is_the_device_and_is_tested() -> None:
     planned = {"script", "args_template", "threads_per_rank", "device", "compiled", "parameters"}
-    planned.add("steps")  # test_training_done.py
+    planned |= {"steps", "backend_class"}
     assert {item.name for item in MUST_MATCH} == set(MEASURED) | planned
     assert {item.name for item in MUST_MATCH} == {*MAY_DIFFER, "device"}
 
@@ -73,6 +73,9 @@ def with_parameters(scale: str, count: int, sharded: bool = False) -> Record:
     record = at(scale)
     seen = {"count": count, "checksum": "sha256:a", "sharded": sharded}
     return record.replace(ranks=tuple(rank.replace(parameters=seen) for rank in record.ranks))
+
+
+NCCL, NCCL2 = ({"backend_class": name} for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2"))
 
 
 def with_gpu_of_rank_1(scale: str, name: str) -> Record:
@@ -106,6 +109,13 @@ PAIRS: dict[str, tuple[Record, Record, tuple[str, ...]]] = {
     "compiled": (at("1x1", compiled_graphs=0), at("1x2", compiled_graphs=4), ("compiled: no at 1x1, yes at 1x2",)),
     "another model": (with_parameters("1x1", 10), with_parameters("1x2", 20), ("parameters: 10 at 1x1, 20 at 1x2",)),
     "each rank holds a part of it": (with_parameters("1x1", 10), with_parameters("1x2", 5, sharded=True), ()),
+    "another backend of the same name": (
+        at("1x2", **NCCL),
+        at("2x4", **NCCL2),
+        ("backend_class: ProcessGroupNCCL at 1x2, ProcessGroupNCCL2 at 2x4",),
+    ),
+    "one rank sends nothing": (at("1x1", **NCCL), at("1x2", **NCCL2), ()),
+    "a backend of which the class is not known": (at("1x2"), at("2x4", **NCCL2), ()),
     "repeats": (
         planned("1x2"),
         make_record(make_spec("1x2", repeat=2), fingerprint={"torch": "2.14.0"}),

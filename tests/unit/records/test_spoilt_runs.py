@@ -142,6 +142,10 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     "DDP": (in_rank(3, "ddp", to=None), ("DistributedDataParallel: used", "not used on rank 3 (node1)")),
     "communication hook": (in_rank(3, "ddp", "comm_hook", to="fp16"), ("communication hook: none", "fp16 on rank 3")),
     "backend": (in_rank(3, "backend", to="ucc"), ("backend: gloo", "ucc on rank 3 (node1)")),
+    "class of the backend": (
+        on_ranks(seen("backend_class", "ProcessGroupNCCL", *EACH), seen("backend_class", "ProcessGroupNCCL2")),
+        ("backend_class: ProcessGroupNCCL on ranks 0, 1, 2", "ProcessGroupNCCL2 on rank 3 (node1)", CHOICES),
+    ),
     "another world on all": (on_ranks(*(in_rank(k, "world_size", to=8) for k in EACH)), ("for all ranks the world",)),
     "device of another kind": (in_rank(1, "device", "kind", to="cuda"), ("distinct devices", "cpu/cuda")),
     "other parameters": (in_rank(1, "parameters", "checksum", to="sha256:b"), ("2 distinct on 4 ranks",)),

@@ -303,7 +303,7 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
         "first_samples": [],
     }, dict.fromkeys(
         (
-            "parameter_dtype", "autocast_dtype", "optimizer", "torch", "cuda", "nccl", "threads",
+            "backend_class", "parameter_dtype", "autocast_dtype", "optimizer", "torch", "cuda", "nccl", "threads",
         )
     )  # fmt: skip
 

@@ -138,6 +138,7 @@ class TorchObserver:
         if named and can_read:
             record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named))
         return record, {
+            "backend_class": self.world.backend_class(device["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
             "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),

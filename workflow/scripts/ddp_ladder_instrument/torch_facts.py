@@ -113,6 +113,7 @@ class RankFacts:
         self.local_rank = int(environment.get("LOCAL_RANK") or 0)
         self.size = int(environment.get("WORLD_SIZE") or 1)
         self._backends: str | None = None
+        self._classes: dict[str, str | None] = {}
 
     def observe(self) -> None:
         """Update from torch.distributed, if a process group exists."""
@@ -121,6 +122,7 @@ class RankFacts:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._backends = str(dist.get_backend_config())
+        self._classes = {kind: _backend_class(kind) for kind in ("cpu", "cuda")}
 
     def backend(self, device_kind: str) -> str | None:
         """Return the backend for tensors of this device kind; None if there never was a group."""
@@ -129,6 +131,18 @@ class RankFacts:
         pairs = [item.partition(":") for item in self._backends.split(",")]
         by_kind = {kind: name for kind, _, name in pairs}
         return by_kind.get(device_kind) or pairs[0][2] or pairs[0][0]
+
+    def backend_class(self, device_kind: str) -> str | None:
+        """Return the class behind that name, which may change between releases; None if it is not known."""
+        return self._classes.get(device_kind)
+
+
+def _backend_class(device_kind: str) -> str | None:
+    try:
+        name = type(dist.distributed_c10d._get_default_group()._get_backend(torch.device(device_kind))).__name__
+    except Exception:  # the group has no backend for this kind, or torch has no such method
+        return None
+    return None if name == "Backend" else name  # a class that torch does not show to Python
 
 
 def has_group() -> bool:

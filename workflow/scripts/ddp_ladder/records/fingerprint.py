@@ -88,6 +88,11 @@ def _compiled(record: Record) -> str | None:
     return None if graphs is None else "yes" if graphs else "no"
 
 
+def _backend_class(record: Record) -> str | None:
+    """Return the class of the process group's backend; None if unknown, or for one rank, which has nothing to send."""
+    return record.fingerprint.get("backend_class") if record.spec.world_size > 1 else None
+
+
 def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device.kind for rank in record.ranks})) or record.spec.device
 
@@ -180,6 +185,7 @@ MUST_MATCH = (
     _measured("torch"),
     _measured("cuda"),
     _measured("nccl"),
+    MustMatch("backend_class", _backend_class, where_known=True, measured=True),
     _measured("cudnn", where_known=True),
     _measured("libraries", where_known=True),
     _measured("driver", where_known=True),

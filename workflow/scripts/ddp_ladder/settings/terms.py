@@ -84,7 +84,7 @@ MAY_DIFFER = (
     # a baseline that waits for data, or has more cores per rank, makes larger scales look good or bad
     "num_workers", "threads", "threads_per_rank",
     # kernels and collectives differ between releases
-    "torch", "cuda", "nccl", "cudnn", "libraries", "driver", "python",
+    "torch", "cuda", "nccl", "backend_class", "cudnn", "libraries", "driver", "python",
     # the hardware
     "gpu", "power_limit_w", "cpu_model",
     # the same settings make as many steps, or consume as many samples
