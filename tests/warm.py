@@ -9,6 +9,7 @@ file is that process; imported, it is the tests' side of it.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import json
@@ -109,6 +110,22 @@ def end(main: Callable[[], None]) -> NoReturn:
     os._exit(code)
 
 
+def break_hook(name: str) -> None:
+    """Let a function of the instrument raise, such as ``clock:StepClock.after_step``; nothing if the name is empty."""
+    module, _, path = name.partition(":")
+    if path:
+        *owners, last = path.split(".")
+        owner: Any = importlib.import_module(f"ddp_ladder_instrument.{module}")
+        for each in owners:
+            owner = getattr(owner, each)
+
+        @functools.wraps(getattr(owner, last))
+        def broken(*args: Any) -> None:
+            raise ZeroDivisionError("broken by the test")
+
+        setattr(owner, last, broken)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -125,5 +142,6 @@ if __name__ == "__main__":
         from ddp_ladder_instrument import entry
 
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        break_hook(os.environ.get("BREAK_HOOK", ""))
         # The same as instrument.py, except for the time at which Python started.
         end(lambda: entry.main(asked["words"], started_at_s=time.time(), own_directory=str(SCRIPTS)))

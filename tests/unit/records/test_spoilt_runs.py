@@ -146,6 +146,10 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
         on_ranks(seen("backend_class", "ProcessGroupNCCL", *EACH), seen("backend_class", "ProcessGroupNCCL2")),
         ("backend_class: ProcessGroupNCCL on ranks 0, 1, 2", "ProcessGroupNCCL2 on rank 3 (node1)", CHOICES),
     ),
+    "a hook that failed": (
+        in_rank(2, "not_measured", to=["hook StepClock.left: KeyError: 1"]),
+        ("a hook of instrument.py failed", "rank 2: hook StepClock.left: KeyError: 1", "workload.throughput_regex"),
+    ),
     "another world on all": (on_ranks(*(in_rank(k, "world_size", to=8) for k in EACH)), ("for all ranks the world",)),
     "device of another kind": (in_rank(1, "device", "kind", to="cuda"), ("distinct devices", "cpu/cuda")),
     "other parameters": (in_rank(1, "parameters", "checksum", to="sha256:b"), ("2 distinct on 4 ranks",)),

@@ -94,6 +94,9 @@ def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseE
     if measurement.ended:
         return ended_with
     with handlers_set_aside():
-        ended_with = measurement.end(ended_with)
+        try:
+            ended_with = measurement.end(ended_with)
+        except Exception as error:  # of ours: the program ends as it would have
+            measurement.not_measured.note("end", error)
         write_or_note(measurement)
     return ended_with

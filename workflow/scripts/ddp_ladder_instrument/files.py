@@ -78,8 +78,18 @@ class NotMeasured(list[str]):
         try:
             return measure()
         except Exception as error:
-            self.append(f"{quantity}: {one_line(error)}")
+            self.note(quantity, error)
             return None
+
+    def note(self, quantity: str, error: Exception) -> None:
+        """Add the reason, once."""
+        text = f"{quantity}: {one_line(error)}"
+        if text not in self:
+            self.append(text)
+
+
+FAILED_HOOKS = NotMeasured()
+"""The hooks that raised in this process, and do nothing since."""
 
 
 _LONGEST_TEXT = 1000

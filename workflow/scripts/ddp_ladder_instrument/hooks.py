@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from types import CodeType
@@ -20,11 +22,13 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
+from ddp_ladder_instrument.files import FAILED_HOOKS
 from ddp_ladder_instrument.python_hooks import refuse_rank
 from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+HOOK = "hook "  # begins the note of one that failed
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
 
@@ -45,19 +49,35 @@ def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``function`` to run, with everything that it calls, without the compiler; costs 0.2 microseconds."""
+    """Wrap a hook to run, with everything that it calls, without the compiler; costs 0.2 microseconds.
+
+    It never fails the training: a hook that raised is noted, and from then on does nothing and returns None. Only exits
+    pass: EndOfMeasurement, Ctrl-C.
+    """
     set_callback: Callable[[Any], Any] = getattr(_frames, "set_eval_frame", lambda callback: None)
 
     @not_compiled
     @functools.wraps(function)
     def call(*args: Any) -> Any:
+        nonlocal function
         before = set_callback(None)
         try:
             return function(*args)
+        except Exception as error:
+            function = _disarmed(function, error)
         finally:
             set_callback(before)
 
     return call
+
+
+def _disarmed(hook: Callable[..., Any], error: Exception) -> Callable[..., None]:
+    """Note that this hook failed, and return what replaces it; raise what a signal's handler in the script raised."""
+    handlers = {getattr(signal.getsignal(each), "__code__", None) for each in signal.valid_signals()}
+    if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
+        raise error
+    FAILED_HOOKS.note(f"{HOOK}{getattr(hook, '__qualname__', hook)}", error)
+    return lambda *args: None
 
 
 def _code_skipper() -> Callable[[CodeType], Any] | None:
@@ -126,15 +146,16 @@ def patch_ddp(on_wrapped: Callable[[Any], None]) -> None:
 def patch_fsdp(module: Any, _clock: StepClock) -> None:
     """Note the parameters that FSDP1 shards over the ranks."""
 
-    def note(args: Sequence[Any], _took_s: float) -> None:
-        handle = args[0]
-        if handle.uses_sharded_strategy:
-            flat = handle.flat_param
-            # With use_orig_params the optimizer gets views into the flat parameter, one for each original.
-            for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
-                FSDP_SHARDS[parameter] = True
+    patch_call(module.FlatParamHandle, "shard", _note_shards)
 
-    patch_call(module.FlatParamHandle, "shard", note)
+
+def _note_shards(args: Sequence[Any], _took_s: float) -> None:
+    handle = args[0]
+    if handle.uses_sharded_strategy:
+        flat = handle.flat_param
+        # With use_orig_params the optimizer gets views into the flat parameter, one for each original.
+        for parameter in (flat, *(flat._params or ()), *(flat._shared_params or ())):
+            FSDP_SHARDS[parameter] = True
 
 
 def patch_process_group(on_initialised: Callable[[float], None]) -> None:
@@ -142,17 +163,18 @@ def patch_process_group(on_initialised: Callable[[float], None]) -> None:
 
     A process that was forked may have a group of its own, alone.
     """
-    process = os.getpid()
+    process, initialised = os.getpid(), eager(on_initialised)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def init_process_group(*args: Any, **options: Any) -> Any:
-            size = options.get("world_size", -1)
-            size = int(os.environ.get("WORLD_SIZE") or 1) if size < 0 else size
-            if os.getpid() != process and size > 1:
-                refuse_rank(options.get("rank", os.environ.get("RANK")), size)
+            if os.getpid() != process:
+                size = options.get("world_size", -1)
+                size = int(os.environ.get("WORLD_SIZE") or 1) if size < 0 else size
+                if size > 1:
+                    refuse_rank(options.get("rank", os.environ.get("RANK")), size)
             begin_s = time.perf_counter()
             original(*args, **options)
-            on_initialised(time.perf_counter() - begin_s)
+            initialised(time.perf_counter() - begin_s)
 
         return init_process_group
 
@@ -178,6 +200,7 @@ def watch_autocast(on_dtype: Callable[[torch.dtype], None], steps: Callable[[], 
     """
     autocast = torch.amp.autocast_mode.autocast
     original: Callable[..., Any] = autocast.__enter__
+    entered = eager(on_dtype)
 
     @functools.wraps(original)
     def enter(self: Any) -> Any:
@@ -186,7 +209,7 @@ def watch_autocast(on_dtype: Callable[[torch.dtype], None], steps: Callable[[], 
             if autocast.__enter__ is enter:
                 autocast.__enter__ = original  # type: ignore[method-assign]
         elif dtype is not None and getattr(self, "_enabled", False) and torch.is_grad_enabled():
-            on_dtype(dtype)
+            entered(dtype)
         return original(self)
 
     autocast.__enter__ = enter  # type: ignore[method-assign]
@@ -240,14 +263,14 @@ def patch_backward(before: Callable[[], Callable[[], None] | None]) -> None:
 
     Tensor.backward calls torch.autograd.backward too.
     """
-    begin = eager(before)
+    begin, end = eager(before), eager(lambda after: after())
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             after = begin()
             result = original(*args, **kwargs)
             if after is not None:
-                after()
+                end(after)
             return result
 
         return backward

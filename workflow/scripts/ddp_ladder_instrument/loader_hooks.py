@@ -25,7 +25,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import Loop
 from ddp_ladder_instrument.clock import EARLY_STEPS, StepClock
-from ddp_ladder_instrument.hooks import eager, not_compiled, patch
+from ddp_ladder_instrument.hooks import eager, patch
 
 MAIN_THREAD = threading.main_thread().ident
 LOOP_ATTRIBUTE = "_ddp_ladder_loop"
@@ -97,15 +97,25 @@ def _is_inside() -> bool:
 
 def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     """Begin a pass where an iterator is made, or begins anew."""
-    end, enter, leave = _end(clock), eager(clock.timer.enter), eager(clock.timer.leave)
-    new_loop = eager(samplers.new_loop)
+    end, enter, new_loop = _end(clock), eager(clock.timer.enter), eager(samplers.new_loop)
+
+    @eager
+    def made(iterator: Any, loop: Loop, entered_s: float) -> None:
+        before = iterator.__dict__.get(LOOP_ATTRIBUTE)
+        if before is not None:  # persistent workers: the same iterator again
+            end(before)
+        setattr(iterator, LOOP_ATTRIBUTE, loop)
+        loop.iterator = weakref.ref(iterator, lambda _: end(loop))
+        clock.timer.leave(loop)  # its first batch may be drawn much later
+        loop.wait_s += time.perf_counter() - entered_s
 
     def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         is_main = threading.get_ident() == MAIN_THREAD
-        if is_main and _is_inside():
+        loop = None if is_main and _is_inside() else new_loop(loader)
+        if loop is None:
             original(self, loader, *args, **kwargs)
             return
-        loop, entered_s = new_loop(loader), time.perf_counter()
+        entered_s = time.perf_counter()
         if is_main:
             enter(loop, entered_s)
             INSIDE.loader = True
@@ -113,13 +123,7 @@ def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
             original(self, loader, *args, **kwargs)
         finally:
             INSIDE.loader = INSIDE.loader and not is_main
-        before = self.__dict__.get(LOOP_ATTRIBUTE)
-        if before is not None:  # persistent workers: the same iterator again
-            end(before)
-        setattr(self, LOOP_ATTRIBUTE, loop)
-        loop.iterator = weakref.ref(self, lambda _: end(loop))
-        leave(loop)  # its first batch may be drawn much later
-        loop.wait_s += time.perf_counter() - entered_s
+        made(self, loop, entered_s)
 
     return make
 
@@ -147,8 +151,7 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
     get_thread = threading.get_ident
     now = time.perf_counter
     enter, left, count = eager(clock.timer.enter), eager(clock.left), eager(_count)
-    next_size = not_compiled(_announced_size)
-    timer = clock.timer
+    next_size, timer = eager(_announced_size), clock.timer
 
     def _next_data(self: Any) -> Any:
         state, outer = self.__dict__, INSIDE.outer
@@ -202,36 +205,38 @@ def _announced_size(state: dict[str, Any]) -> int | None:
 
 
 def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
-    of_maps = dataloader._DatasetKind.Map
+    announce = eager(_announce)
 
     def next_index(self: Any) -> Any:
         index = original(self)
-        if not self._auto_collation or self._dataset_kind != of_maps:
-            return index
-        state = self.__dict__
-        sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
-        if sizes is None or sizes[0] is not self._sampler_iter:
-            sizes = state[SIZES_ATTRIBUTE] = (self._sampler_iter, Announced())
-        try:
-            sizes[1].append(len(index))
-        except TypeError:
-            sizes[1].append(None)  # indices without a length
+        announce(self, index)
         return index
 
     return next_index
 
 
+def _announce(iterator: Any, index: Any) -> None:
+    """Note the size of the batch with these indices."""
+    if not iterator._auto_collation or iterator._dataset_kind != dataloader._DatasetKind.Map:
+        return
+    state = iterator.__dict__
+    sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
+    if sizes is None or sizes[0] is not iterator._sampler_iter:
+        sizes = state[SIZES_ATTRIBUTE] = (iterator._sampler_iter, Announced())
+    sizes[1].append(samplers.length_of(index))
+
+
 def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> Callable[..., Any]:
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
-    new_loop, count = eager(samplers.new_loop), eager(_count)
-    enter, end = eager(clock.timer.enter), _end(clock)
+    enter, count, end = eager(clock.timer.enter), eager(_count), _end(clock)
+    new_loop = eager(lambda outer: samplers.new_loop(getattr(outer, "pipeline", [outer])[0], outer))
 
     def iterate(self: Any) -> Iterator[Any]:
-        if _is_inside():
+        entered_s = time.perf_counter()
+        loop: Loop | None = None if _is_inside() else new_loop(self)
+        if loop is None:
             yield from original(self)
             return
-        entered_s = time.perf_counter()
-        loop = new_loop(getattr(self, "pipeline", [self])[0], self)
         enter(loop, entered_s)
         inner, announced = original(self), Announced()
         try:
@@ -274,11 +279,10 @@ def patch_workers() -> None:
 
 
 def _with_times(original: Callable[..., Any]) -> Callable[..., Any]:
+    share = eager(_share_times)
+
     def make(self: Any, loader: Any) -> None:
-        # Shared memory: seconds and batches of each worker.
-        times = memoryview(mmap.mmap(-1, 16 * loader.num_workers)).cast("d")
-        setattr(self, WORKER_TIMES, times)
-        _newest[:] = [times]
+        share(self, loader.num_workers)
         try:
             original(self, loader)
         finally:
@@ -287,8 +291,16 @@ def _with_times(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
+def _share_times(iterator: Any, workers: int) -> None:
+    """Make memory that this process and the workers share: seconds and batches of each worker."""
+    times = memoryview(mmap.mmap(-1, 16 * workers)).cast("d")
+    setattr(iterator, WORKER_TIMES, times)
+    _newest[:] = [times]
+
+
 def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
     known: list[bool] = []
+    add = eager(_add_time)
 
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         worker = get_worker_info() if _newest else None
@@ -297,12 +309,16 @@ def _timed(original: Callable[..., Any]) -> Callable[..., Any]:
         begin_s = time.perf_counter()
         batch = original(self, possibly_batched_index)
         if known:  # the first one may open files
-            _newest[0][2 * worker.id] += time.perf_counter() - begin_s
-            _newest[0][2 * worker.id + 1] += 1
+            add(worker.id, time.perf_counter() - begin_s)
         known[:] = [True]
         return batch
 
     return fetch
+
+
+def _add_time(worker: int, seconds: float) -> None:
+    _newest[0][2 * worker] += seconds
+    _newest[0][2 * worker + 1] += 1
 
 
 class WorkerTimes:

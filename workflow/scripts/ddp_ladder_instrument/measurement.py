@@ -12,11 +12,12 @@ import statistics
 import sys
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress
 from ddp_ladder_instrument.clock import StepClock
-from ddp_ladder_instrument.files import NotMeasured, RunSettings, one_line, write_atomically
+from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 FSDP = "torch.distributed.fsdp._flat_param"
+WATCHED = {
+    "torch": "steps",
+    "accelerate.data_loader": "samples of accelerate's loaders",
+    "webdataset.compat": "samples of webdataset's loader",
+    TORCHDATA: "samples of torchdata's loader",
+    FSDP: "shards of FullyShardedDataParallel",
+}
 
 
 class Measurement:
@@ -75,23 +83,25 @@ class Measurement:
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-        with contextlib.suppress(OSError):  # writing the record then fails too, and that error is reported
-            self._heartbeat.start()
-        when_imported("torch", self._install)
-        for module in ("accelerate.data_loader", "webdataset.compat", TORCHDATA, FSDP):
-            when_imported(module, lambda _took_s, module=module: self._install_on(module))  # type: ignore[misc]
+        self.not_measured.attempt("heartbeat", self._heartbeat.start)
+        for module in WATCHED:
+            when_imported(module, partial(self._on_import, module))
+
+    def _on_import(self, module: str, took_s: float) -> None:
+        install = partial(self._install, took_s) if module == "torch" else partial(self._install_on, module)
+        self.not_measured.attempt(WATCHED[module], install)
 
     def _install_on(self, module: str) -> None:
         """Install the hooks on a library that works with torch."""
         from ddp_ladder_instrument import hooks, loader_hooks
 
-        name, patch = {
-            "accelerate.data_loader": ("samples of accelerate's loaders", loader_hooks.patch_accelerate),
-            "webdataset.compat": ("samples of webdataset's loader", loader_hooks.patch_webdataset),
-            TORCHDATA: ("samples of torchdata's loader", loader_hooks.patch_torchdata),
-            FSDP: ("shards of FullyShardedDataParallel", hooks.patch_fsdp),
+        patch = {
+            "accelerate.data_loader": loader_hooks.patch_accelerate,
+            "webdataset.compat": loader_hooks.patch_webdataset,
+            TORCHDATA: loader_hooks.patch_torchdata,
+            FSDP: hooks.patch_fsdp,
         }[module]
-        self.not_measured.attempt(name, lambda: patch(sys.modules[module], self.clock))
+        patch(sys.modules[module], self.clock)
 
     def _install(self, import_torch_s: float) -> None:
         """Install the hooks on torch, which has just been imported."""
@@ -111,9 +121,8 @@ class Measurement:
         """Close the measurement; return the exception that must end the process, if any."""
         self.ended = True
         if self.observer is not None and self.observer.flops is not None:
-            self.observer.flops.stop()
-        with contextlib.suppress(OSError):
-            self._heartbeat.stop()
+            self.not_measured.attempt("flops", self.observer.flops.stop)
+        self.not_measured.attempt("heartbeat", self._heartbeat.stop)
         if exit_code(error) == 0:
             self.not_measured.attempt("training_s", lambda: wait_for(self._gpu))
         table = self.clock.table
@@ -128,7 +137,7 @@ class Measurement:
         if self._limits.ended_by is not None:
             self.program_end.ended_by = self._limits.ended_by
             self.program_end.after_training = error is not None
-        self.device_answers = self._device_answers()
+        self.device_answers = bool(self.not_measured.attempt("parameters", self._device_answers))
         if not any(table.samples):
             self._adopt_metrics()
         if self.observer is not None:
@@ -198,7 +207,7 @@ def _leave_process_group(device: torch.device | None) -> BaseException | None:
             if any(issubclass(type(each), torch.cuda.CUDAGraph) for each in gc.get_objects()):
                 return None
         torch.distributed.destroy_process_group()
-    except RuntimeError as error:
+    except Exception as error:
         return error
     return None
 
@@ -272,7 +281,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "libraries": host.libraries(),
         },
         "steps": {"count": table.count, "sha256": None},
-        "not_measured": measurement.not_measured,
+        "not_measured": [*measurement.not_measured, *FAILED_HOOKS],
     }
 
 

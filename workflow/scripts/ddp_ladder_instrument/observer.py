@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
-from ddp_ladder_instrument.batches import Loop
+from ddp_ladder_instrument.batches import NEVER, Loop
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
@@ -40,16 +40,18 @@ class TorchObserver:
     def install(self) -> None:
         """Install the hooks on torch."""
         clock, patch = self._clock, self._not_measured.attempt
+        # Each has its own guard: what fails in one of them does not end the clock that calls it.
+        read, check = hooks.eager(self.ddp.read), hooks.eager(self._limits.check)
 
         def replay(_args: object, _took_s: float) -> None:
             clock.backwards.replays += 1
 
         clock.grad_enabled = torch.is_grad_enabled
-        clock.optimizers.on_new = self._on_optimizer
+        clock.optimizers.on_new = hooks.eager(self._on_optimizer)
         clock.on_batch = self._on_batch
-        clock.batches.on_loop = self._on_loop
-        clock.read_times = self.ddp.read
-        clock.check_limits = self._limits.check
+        clock.batches.on_loop = hooks.eager(self._on_loop)
+        clock.read_times = lambda step: read(step) or NEVER
+        clock.check_limits = lambda step, now_s: check(step, now_s) or NEVER
         clock.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
         patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))

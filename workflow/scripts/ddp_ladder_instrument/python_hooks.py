@@ -6,6 +6,7 @@ Otherwise the ranks would wait for each other until a timeout.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -46,7 +47,8 @@ class _Watcher(MetaPathFinder):
         for finder in [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                self._watch(spec.loader)
+                with contextlib.suppress(Exception):  # the loader is another library's
+                    self._watch(spec.loader)
                 return spec
         return None
 
@@ -78,7 +80,8 @@ def on_hard_exit(record: Callable[[int], object]) -> None:
     def _exit(status: int) -> None:
         if os.getpid() == process:
             os._exit = hard_exit  # once, whatever happens in between
-            record(status)
+            with contextlib.suppress(Exception):
+                record(status)
         hard_exit(status)
 
     os._exit = _exit  # type: ignore[assignment]

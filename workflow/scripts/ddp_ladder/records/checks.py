@@ -30,6 +30,7 @@ IN_WORDS: Mapping[Source, str] = {
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
+HOOK = "hook "  # begins an entry of not_measured
 NOT_OF_ALL = ("cpu_model",)  # nodes of several generations: the slowest sets the pace, and the fingerprint says so
 UNKNOWN = ("num_workers",)  # of a rank without a loader: another rank reads the data for it
 """Compared only among the ranks that have it, like the fields with ``where_known``."""
@@ -68,6 +69,8 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield _exit_codes(raw)
     seen = any(end.parameters for end in ends)
     own_account = throughput.source if throughput and throughput.source in OWN_ACCOUNT and not seen else None
+    if not (raw.reads_log or own_account):
+        yield from _hooks(ends)
     yield world(raw, own_account is not None)
     yield _placement(raw)
     yield _ranks_agree(ends)
@@ -93,6 +96,21 @@ def _exit_codes(raw: RawRun) -> Diagnosis:
     after = bool(bad) and is_complete(raw)
     measured = ("after the training: " if after else "") + (", ".join(bad) or "all 0")
     return diagnose("exit codes", bool(raw.ends) and (not bad or after), measured, "0 on every rank and node")
+
+
+def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
+    """Check that no hook of the instrument failed: what it did not see any more is missing in the figures."""
+    failed = [f"rank {end.rank}: {note}" for end in ends for note in end.not_measured if note.startswith(HOOK)]
+    if failed:
+        yield diagnose(
+            "hooks",
+            False,
+            in_short(failed, NAMED, "; "),
+            "hooks of instrument.py that see the whole training",
+            "a hook of instrument.py failed, and the figures are incomplete",
+            next_step="report this defect of ddp-ladder, with the files in ranks/; until it is fixed, let the script "
+            "print its throughput, and set workload.throughput_regex",
+        )
 
 
 def _placement(raw: RawRun) -> Diagnosis:

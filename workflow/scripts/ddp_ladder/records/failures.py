@@ -485,7 +485,7 @@ def nothing_seen(case: Case) -> Failure | None:
     if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
         return None
     reasons = [reason for end in raw.ends for reason in end.not_measured]
-    unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith("steps: ")]
+    unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", "hook "))]
     return Failure(
         verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
