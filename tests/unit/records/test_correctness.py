@@ -111,3 +111,15 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint["global_batch"] == 96
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_a_sampler_that_divides_datasets_of_different_size_is_remarked_on(run: RunDirectory, shards: bool) -> None:
+    """Without such a sampler, each rank's dataset may be its part."""
+    for number, size in ((0, 1000), (1, 996)):
+        edit(
+            run.ranks / f"rank{number}.json",
+            lambda end, size=size: end["loader"].update(dataset_size=size, shards=shards or None),
+        )
+    said = [remark.what.rpartition(": ")[2] for remark in remarks(run)]
+    assert said == (["1000 samples on rank 0, 996 samples on rank 1"] if shards else [])

@@ -153,6 +153,12 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     "another world on all": (on_ranks(*(in_rank(k, "world_size", to=8) for k in EACH)), ("for all ranks the world",)),
     "device of another kind": (in_rank(1, "device", "kind", to="cuda"), ("distinct devices", "cpu/cuda")),
     "other parameters": (in_rank(1, "parameters", "checksum", to="sha256:b"), ("2 distinct on 4 ranks",)),
+    "shards of what DDP wraps": (
+        on_ranks(
+            *(in_rank(k, "parameters", "sharded", to=True) for k in EACH), in_rank(1, "parameters", "checksum", to="b")
+        ),
+        ("2 distinct on 4 ranks",),
+    ),
     "no parameters": (in_rank(1, "parameters", to=None), ("no trained parameters were seen on rank 1",)),
     # Files of another run, job or attempt.
     "rank of another repeat": (from_sibling(RANK, "ranks/rank3.csv"), ("rank3.json is damaged: it is of another run",)),

@@ -194,11 +194,12 @@ def _not_finite(end: RankEnd) -> str:
 def _equal_parameters(raw: RawRun) -> Diagnosis:
     """Check that all replicas end with the same bits, as replicas that were trained together do.
 
-    Of sharded models (FSDP) nothing is compared.
+    Of sharded models (FSDP) nothing is compared, but what DDP wraps is a replica whatever the record says.
     """
     ends, world_size = raw.ends, raw.spec.world_size
     seen = {end.rank: end.parameters for end in ends if end.parameters}
-    if seen and len(seen) == world_size and all(each.sharded for each in seen.values()):
+    wrapped = any(end.ddp for end in ends)
+    if len(seen) == world_size and all(each.sharded for each in seen.values()) and not wrapped:
         return diagnose("equal parameters", True, f"sharded over {len(ends)} ranks", "shards on every rank")
     distinct = {each.checksum for each in seen.values()}
     measured, wanted = f"{len(distinct)} distinct on {len(seen)} ranks", f"1 distinct on {world_size} ranks"
@@ -212,7 +213,7 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
         verdict = "equal parameters"
         why = f"no trained parameters were seen on {f'rank {listed(without)}' if without else 'any rank'}"
         next_step = "see not_measured in the end records of these ranks, in ranks/"
-    elif not any(end.ddp for end in ends):
+    elif not wrapped:
         verdict = "the model is not wrapped in DistributedDataParallel"
         next_step = (
             "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train "
@@ -310,6 +311,16 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
         seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
         what = f"the ranks use batches of different size: {seen}"
         yield Remark(name="batch", what=what, next="give every rank the same batch size")
+    loaders = {end.rank: end.loader for end in ends if end.loader and end.loader.shards and end.loader.dataset_size}
+    sizes = {rank: loader.dataset_size for rank, loader in loaders.items()}
+    if len(set(sizes.values())) > 1:
+        seen = in_short([f"{size} samples on rank {rank}" for rank, size in sizes.items()], NAMED)
+        yield Remark(
+            name="dataset",
+            what=f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
+            next="let every rank read the same dataset, or leave the division to the datasets, without "
+            "DistributedSampler: now some samples are in no rank's part",
+        )
     loader, shares = ends[0].loader, shared_samples(ends)
     if shares and loader and loader.shards is False and max(shares.values()) < MOST_SHARED:
         yield Remark(
