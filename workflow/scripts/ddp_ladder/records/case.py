@@ -251,6 +251,17 @@ def caught(case: Case, node: str | None = None, rank: int | None = None) -> tupl
     return ()
 
 
+_OF_RUNTIME = re.compile(r"^\s*what\(\): |^Fatal Python error: |: Assertion `.+' failed")
+
+
+def of_runtime(case: Case, node: str, rank: int) -> tuple[Evidence, ...]:
+    """Return what C, C++ or Python printed last before it aborted a rank; empty if it printed nothing."""
+    for words in case.of_scripts(node, rank):
+        if said := [line for line in words.lines if _OF_RUNTIME.search(line) and not is_consequence(line)]:
+            return quote(words, said[-1:])
+    return ()
+
+
 def is_line_of(line: str, exception: str) -> bool:
     """Return True if a line of a traceback is the beginning of this exception: ``ValueError: no such file``.
 
@@ -351,8 +362,8 @@ def failure_of(case: Case, match: Match) -> Failure:
         verdict=match.verdict,
         why=match.why(**known),
         next=numbered(steps),
-        rank=words.rank,
-        node=words.node,
+        rank=words.rank if match.signature.names_rank else None,
+        node=words.node if match.signature.names_rank or words.rank is None else None,
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )

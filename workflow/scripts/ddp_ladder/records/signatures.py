@@ -39,8 +39,14 @@ class Signature:
     samples: tuple[str, ...]
     several_nodes: bool = False
     of_its_own: bool = False
+    of_all: bool = False
     fatal: bool = False
     only_with: str = ""
+
+    @property
+    def names_rank(self) -> bool:
+        """True if the rank that printed the line is the cause; it may be one that waited for the cause."""
+        return self.of_its_own or (self.role == "root" and not self.of_all)
 
 
 @dataclass(frozen=True)
