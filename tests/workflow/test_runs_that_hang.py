@@ -109,6 +109,26 @@ def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoi
     assert "after its training" in str(well.remarks)
 
 
+TIMES_OUT = """
+import os, time, datetime, torch.distributed as dist
+
+def prepare():
+    time.sleep(10_000)
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
+if os.environ["RANK"] == "0":
+    prepare()
+dist.barrier()
+"""
+
+
+def test_a_rank_that_the_others_waited_for_until_their_call_timed_out_is_named(here: Here) -> None:
+    """Long before hang.first_step_s: only the last look at the ranks shows who waited."""
+    failure = failure_of(*run(here, TIMES_OUT, "1x2", {"launcher": "torchrun"}))
+    assert (failure.verdict, failure.rank) == ("a rank kept the others waiting", 0)
+    assert ", in prepare; rank 1 waited in barrier(); " in failure.why
+
+
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
 
 

@@ -41,6 +41,12 @@ NCCL_LOST = (
     "malloc) or external library call failed or device error."
 )
 WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+STAYED_AWAY = "Rank 3 failed to pass monitoredBarrier in 8000 ms"
+WATCHDOG = "[rank0]:[E1 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL()"
+OTHER_MODEL = (
+    "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 4 params, while rank 0 has inconsistent 2 "
+    "params."
+)
 NO_INTERFACE = "node1:1812:1812 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found"
 CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -177,6 +183,23 @@ def check(run: RunDirectory, change: Change, begin: str, *words: str) -> None:
     assert [word for word in words if word not in said] == [], said
 
 
+def looks(node: int, elsewhere: int | None) -> Change:
+    """The agent's last look at its ranks, all of which but one wait in a barrier."""
+    frame = 'Stack (most recent call first):\n  File "train.py", line 7 in prepare'
+    waits = frame.replace("train.py", "torch/distributed/distributed_c10d.py").replace("prepare", "barrier")
+
+    def change(run: RunDirectory) -> None:
+        usual = {"stuck": False, "process": "alive", "pid": 7, "phase": "starting", "steps": 0, "step_s": None}
+        usual |= {"silent_s": 90.0, "sequence": None}
+        ranks = [{**usual, "rank": k, "stack": frame if k == elsewhere else waits} for k in (2 * node, 2 * node + 1)]
+        head = {key: read_json(run.run)[key] for key in ("schema_version", "spec_hash", "job")}
+        place = {"node_rank": node, "local_rank": None, "node": f"node{node}", "host": f"node{node}"}
+        bounds = {"times_median_step": 10.0, "at_least_s": 60.0, "first_step_s": 1800.0}
+        write_json(run.look(Agent(node)), {**head, **place, "found_at_s": AT_S - 9, "bounds": bounds, "ranks": ranks})
+
+    return change
+
+
 KILLED = "a rank was killed (rank 3 on node1): rank 3 (node 1, node1): ended by SIGKILL"
 
 
@@ -217,6 +240,11 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "aborted": (
         both(died(3, "SIGABRT", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
         "a rank aborted (rank 3 on node1): rank 3 (node 1, node1): ended by SIGABRT",
+    ),
+    "aborted by C++": (
+        both(died(3, "SIGABRT", AT_S - 3), prints(1, "terminate called\n  what():  bad kernel\nFatal\n")),
+        "a rank aborted (rank 3 on node1)",
+        "\nagent (node1): what():  bad kernel",
     ),
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
@@ -266,6 +294,39 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(*(in_rank(k, exit_code=75) for k in (1, 2, 3)), raised(0, LOST)),
         "stopped by a signal, saved its state (): rank 1, 2, 3: exit code 75 after 60 steps",
         "start snakemake again",
+    ),
+    # A call that timed out while a rank was elsewhere: none of those that waited, or were aborted for it, is the cause.
+    "kept waiting": (
+        both(raised(0, WAITED), raised(1, WAITED), without(2, 3), *(looks(node, 3) for node in (0, 1))),
+        'a rank kept the others waiting (rank 3 on node1): rank 3 (node 1, node1) after 0 steps: File "train.py", line '
+        "7, in prepare; rank 0, 1, 2 waited in barrier(); no rank made progress for 1 min 30 s; then their call timed",
+        "workload.prepare",
+        "init_process_group(timeout=...)",
+    ),
+    "kept waiting, until NCCL's watchdog": (
+        both(
+            *(died(k, "SIGABRT") for k in (0, 1, 2)),
+            without(3),
+            prints(0, f"{WATCHDOG}\n"),
+            *(looks(node, 3) for node in (0, 1)),
+        ),
+        "a rank kept the others waiting (rank 3 on node1)",
+    ),
+    "aborted while another kept it waiting": (  # nothing timed out
+        both(died(0, "SIGABRT"), *(looks(node, 3) for node in (0, 1))),
+        "a rank aborted (rank 0 on node0)",
+    ),
+    "failed while others waited": (
+        both(raised(3, "ValueError: bad"), raised(0, WAITED), *(looks(node, 3) for node in (0, 1))),
+        "the script raised an exception (rank 3 on node1)",
+    ),
+    "all waited": (
+        both(raised(0, WAITED), without(1, 2, 3), *(looks(node, None) for node in (0, 1))),
+        "the ranks lost each other ()",
+    ),
+    "a monitored barrier": (
+        both(raised(0, LOST, AT_S - 1), raised(1, f"RuntimeError: [Rank 0]: {STAYED_AWAY}"), without(2, 3)),
+        "the ranks lost each other (rank 3)",
     ),
     # Launchers and nodes.
     "launcher killed": (
@@ -410,6 +471,17 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "ModuleNotFoundError: No module named 'timm'", "a Python package is missing", "software.python"
     ),
     "worker": of_exception(WORKER, "a worker of the data loader died", "node.memory_mb"),
+    "what any of the ranks may report": (
+        both(raised(1, OTHER_MODEL), raised(0, LOST)),
+        "the ranks built different models (): DDP expects same model across all ranks, but Rank 1",
+        f"rank 1 (node1): {OTHER_MODEL}",
+    ),
+    "a file that a worker of the loader misses": of_exception(
+        "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0. FileNotFoundError: [Errno 2] No "
+        "such file or directory: '/data/a.jpg'",
+        "a file is missing",
+        "software.container.binds",
+    ),
     "a log names the cause": (
         both(
             raised(0, NCCL_LOST),
@@ -419,7 +491,7 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "NCCL found no network interface (rank 1 on node1)",
         f"\nrank 1 (node1): {NO_INTERFACE}",
     ),
-    "ambiguous, but all there is": (both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")), "NCCL failed ("),
+    "ambiguous, but all there is": (both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")), "NCCL failed (): "),
     "NCCL's own log": (
         both(
             *(raised(k, NCCL_LOST) for k in (0, 1)),

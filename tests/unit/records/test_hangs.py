@@ -77,6 +77,8 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
         ([rank(0), rank(1, sequence=19)], [1]),
         ([rank(0, sequence=None), rank(1, sequence=None, steps=11)], [1]),
         ([rank(0), rank(1), rank(2, stack=REDUCES), rank(3, steps=11)], [2]),
+        ([rank(0), rank(1), rank(2, stack=REDUCES, sequence=22)], [2]),  # it left the barrier out, and is ahead
+        ([rank(0), rank(1, stack=REDUCES, sequence=22)], []),
         ([rank(0), rank(1, stack=REDUCES, steps=11)], []),  # which of the two is wrong, is not known
         ([rank(0), rank(1)], []),
         ([rank(0, stack=SLEEPS), rank(1, stack=SLEEPS)], []),
@@ -152,6 +154,15 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "no first step",
             "line 7, in train; rank 1 (node 0, node0) after 0 steps",
             "hang.first_step_s",
+        ),
+        (
+            [
+                rank(k, steps=0, phase="starting", stack=WAITS.replace("barrier", "init_process_group"))
+                for k in range(2)
+            ],
+            "no first step",
+            "in init_process_group(); rank 1",
+            "without rank and world size",
         ),
         (
             [rank(0), rank(1, phase="ended", steps=11)],

@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.node.network import LOOPBACK, free_port
 from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
 from ddp_ladder.run import hangs
-from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, unreached
+from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s, unreached
 from ddp_ladder.settings.keys import Hang
 
 BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
@@ -74,6 +74,9 @@ STUCK, GOES_ON, NOT_JUDGED = "stuck", "goes on", "not judged"
         (replace(seen("between passes", stack=SAVES), one_ended=True), GOES_ON),
         (replace(seen("between passes"), one_ended=True, computes=True), GOES_ON),
         (replace(seen("unknown"), one_ended=True), GOES_ON),
+        (replace(seen("starting", stack=WAITS), one_ended=True), STUCK),  # in vain, in init_process_group()
+        (replace(seen("starting", stack=WAITS), one_ended=True, computes=True), GOES_ON),
+        (replace(seen("starting"), one_ended=True), GOES_ON),
         (seen("ended", silent_s=59), GOES_ON),
         (seen("ended"), STUCK),  # a thread of the script that is no daemon
         (seen("ended", stack=None), STUCK),
@@ -97,6 +100,13 @@ def test_a_bound_that_is_null_is_switched_off(bounds: dict[str, None], stuck: se
     off = BOUNDS.replace(**bounds)
     phases: tuple[Phase, ...] = ("starting", "training", "evaluating", "unknown", "ended")
     assert {phase for phase in phases if judge(seen(phase, silent_s=1e6), off) == STUCK} == stuck
+
+
+def test_the_next_look_is_not_later_than_a_bound() -> None:
+    training = [one for one in [seen(step_s=7.0).heartbeat] if one]
+    looks = [next_look_s(silent_s, BOUNDS, training) for silent_s in (60, 70, 100, 1700, 1800)]
+    assert looks == [70, 105, 150, 1800, 2700]
+    assert next_look_s(1700, BOUNDS, []) == 1800
 
 
 def test_a_first_step_may_have_the_shorter_bound() -> None:

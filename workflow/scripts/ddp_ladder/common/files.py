@@ -258,6 +258,10 @@ class RunDirectory:
         """Return the report of an agent whose ranks make no step any more."""
         return self.nodes / f"hang-{agent.stem}.json"
 
+    def look(self, agent: Agent) -> Path:
+        """Return the last look of an agent at silent ranks of which one may go on."""
+        return self.nodes / f"look-{agent.stem}.json"
+
     def monitor(self, node_rank: int) -> Path:
         """Return the file that describes the samples of a node."""
         return self.nodes / f"node{node_rank}.monitor.json"

@@ -20,6 +20,7 @@ from ddp_ladder.records.case import (
     Ended,
     caught,
     ended_by_scheduler,
+    of_runtime,
     root_at_end,
     root_printed,
     root_raised,
@@ -29,7 +30,7 @@ from ddp_ladder.records.case import (
 )
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, hung
+from ddp_ladder.records.hangs import SAME_CALLS, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
@@ -265,6 +266,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
+        evidence=of_runtime(case, first.host, first.rank) if first.signal == ABORTED else (),
         **_of_rank(first),
     )
 
@@ -426,6 +428,9 @@ def lost_launcher(case: Case) -> Failure | None:
     )
 
 
+_BARRIER = re.compile(r"Rank (\d+) failed to pass monitoredBarrier")
+
+
 def lost(case: Case) -> Failure | None:
     """Return the failure of ranks that lost another rank, or were told to end, whose end no agent saw."""
     raw = case.raw
@@ -448,6 +453,7 @@ def lost(case: Case) -> Failure | None:
             node=raw.run.nodes[silent[0].node_rank],
             at_s=at_s,
         )
+    named = next(filter(None, (_BARRIER.search(end.exception or "") for end in raw.ends)), None)
     without = [str(rank) for rank in range(raw.spec.world_size) if rank not in raw.ranks]
     gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
     return Failure(
@@ -455,6 +461,7 @@ def lost(case: Case) -> Failure | None:
         why=f"no rank is known to have failed by itself; {gone}{seen}",
         next=f"read the last lines of the other ranks in {raw.directory.log}; if they ended well, look at the network "
         "between the nodes (network.interface in cluster.yaml), and start snakemake again",
+        rank=int(named[1]) if named else None,
         at_s=at_s,
     )
 
@@ -531,6 +538,7 @@ ROWS: tuple[Row, ...] = (
     saved_state,
     own_failure,
     not_written,
+    kept_waiting,
     failed_silently,
     aborted_or_told_to_end,
     lost_launcher,

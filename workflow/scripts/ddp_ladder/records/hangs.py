@@ -16,11 +16,16 @@ from ddp_ladder.records.case import LIBRARY, Case
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
+from ddp_ladder.records.signatures import matches
 
 LINES = 3  # of the stack of a rank
 SAME_CALLS = (
     "let every rank make the same collective calls in the same order: one of them makes a call (barrier, all_reduce, "
     "broadcast) that the others do not make, or leaves it out, most often under an `if` on its rank"
+)
+AS_LAUNCHED = (
+    "let the script call init_process_group() without rank and world size, and leave RANK, WORLD_SIZE, MASTER_ADDR and "
+    "MASTER_PORT as the launcher sets them"
 )
 
 
@@ -70,13 +75,38 @@ class Stalled:
 def hung(case: Case) -> Failure | None:
     """Return the failure of a run that hung; None if it did not, or if a rank failed by itself before."""
     reports = case.raw.stalls
-    if not reports or (case.own and case.own[0].ended_at_s < min(report.found_at_s for report in reports)):
+    if (
+        case.outcome != "hang"
+        or not reports
+        or (case.own and case.own[0].ended_at_s < min(report.found_at_s for report in reports))
+    ):
         return None
     ranks = case.raw.directory.ranks
     stacks = f"{case.raw.directory.nodes}/hang-*.json"
     if any(ranks.glob("flight_*")):
         stacks += f"; torch's flight recorder has their last collectives: torchfrtrace {ranks} --prefix flight_"
     return failure_of(reports, stacks)
+
+
+_TIMED_OUT = re.compile(r"Timed out waiting|timed? ?out|failed to pass monitoredBarrier", re.IGNORECASE)
+
+
+def kept_waiting(case: Case) -> Failure | None:
+    """Return the failure of a run whose ranks waited for one until their call timed out; None if it is not known."""
+    reports, victims = case.raw.stalls, matches((*case.said, *case.printed), "victim", "symptom")
+    if case.outcome == "hang" or not reports or not any(_TIMED_OUT.search(match.line) for match in victims):
+        return None
+    causes, failed = lagging(stalled(reports)), {rank.rank for rank in case.seen_to_fail}
+    if not causes or any(rank.waits or rank.ended or rank.stall.rank in failed for rank in causes):
+        return None
+    failure = failure_of(reports, "")
+    return failure.replace(
+        verdict="a rank kept the others waiting",
+        why=f"{failure.why}; then their call timed out",
+        next="see why it does not go on at that line; what rank 0 alone does (download, prepare, save) can be done "
+        "before the run (workload.prepare in config.yaml), or the others given more time: "
+        "init_process_group(timeout=...)",
+    )
 
 
 def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
@@ -93,8 +123,8 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     """Return the ranks that the others wait for; empty if none stands out.
 
     They are stopped; else ended, unless all others are past their steps and wait for none; else in no collective while
-    others are; else they began fewer collectives; else they are in another collective than most; else they made fewer
-    steps.
+    others are; else they are in another collective than most; else they began fewer collectives; else they made fewer
+    steps. In different collectives the numbers tell nothing: the rank that leaves one out is ahead of the others.
     """
     stopped = [rank for rank in ranks if rank.stall.process == "stopped"]
     ended = [rank for rank in ranks if rank.ended]
@@ -109,13 +139,13 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     for some in (ended, elsewhere):
         if 0 < len(some) < len(ranks):
             return _fewest_steps(some) or some
+    if _in_different_collectives(ranks):
+        (usual, most), (_, second), *_ = Counter(doing(rank.stack) for rank in ranks).most_common()
+        return [rank for rank in ranks if doing(rank.stack) != usual] if most > second else []
     begun = [rank.stall.sequence for rank in ranks]
     if None not in begun and len(set(begun)) > 1:
         least = min(number for number in begun if number is not None)
         return [rank for rank in ranks if rank.stall.sequence == least]
-    if _in_different_collectives(ranks):
-        (usual, most), (_, second), *_ = Counter(doing(rank.stack) for rank in ranks).most_common()
-        return [rank for rank in ranks if doing(rank.stack) != usual] if most > second else []
     return _fewest_steps(ranks)
 
 
@@ -205,13 +235,17 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
         what = "see what the main threads still wait for (in _shutdown: a thread of the script that is no daemon)"
     elif _in_different_collectives(ranks):
         verdict, what = "the ranks are in different collectives", SAME_CALLS
-    elif not any(rank.stall.steps for rank in ranks):
-        verdict = "no first step"
-    elif not causes:
-        what = (
-            "no rank stands out: look at what they share, such as the file system, the GPUs' links, and the network "
-            "between the nodes (network.interface in cluster.yaml)"
-        )
+    else:
+        if not any(rank.stall.steps for rank in ranks):
+            verdict = "no first step"
+        if not causes and all(doing(rank.stack) == "in init_process_group()" for rank in ranks):
+            what = f"each rank waits for ranks that never come: {AS_LAUNCHED}"
+        elif not causes:
+            what = (
+                "no rank stands out: see that all make this call alike (src, group, shape), and look at what they "
+                "share, such as the file system, the GPUs' links, and the network between the nodes (network.interface "
+                "in cluster.yaml)"
+            )
     no_hang = (
         "if it was no hang, raise hang.at_least_s or hang.times_median_step in config.yaml (before the second step "
         "hang.first_step_s)"

@@ -72,7 +72,7 @@ class RawRun:
     """All raw files of one run. ``problems`` names each file that is missing or damaged.
 
     ranks: in their order. unwritten: why ranks could not write their record, if they could still report it.
-    stalls: the agents' reports of a hang, by node; empty if the run did not end with one.
+    stalls: the agents' reports of a hang, by node; if the run did not end with one, their last looks at silent ranks.
     profiling: of rank 0; None if there is none, or it is damaged.
     """
 
@@ -163,7 +163,7 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
     problems += [f"{name} is of a {name.name[:4]} that the plan does not have" for name in names]
     unwritten = tuple(why for k in planned if k not in ranks and (why := _unwritten(directory, k)))
     hung = ended is not None and ended.outcome == "hang"
-    stalls = tuple(read_stalls(directory, run.all_agents).values()) if hung else ()
+    stalls = tuple(read_stalls(directory.hang if hung else directory.look, run.all_agents).values())
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
         profiling = of_run(run, Profiling, directory.profile(0))

@@ -6,7 +6,8 @@ Times are unix times or durations in seconds, sizes are bytes. A field with a de
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -388,7 +389,10 @@ class Peer(Model):
 
 
 class AgentStall(RawFile):
-    """Report of an agent whose ranks make no step (nodes/hang-node<k>.json); deleted if they go on."""
+    """Report of an agent whose ranks make no step (nodes/hang-node<k>.json); deleted if they go on.
+
+    nodes/look-node<k>.json: the same while one of them may go on, such as in a long validation.
+    """
 
     node_rank: Count
     local_rank: Count | None
@@ -400,10 +404,10 @@ class AgentStall(RawFile):
     ranks: Several[RankStall]
 
 
-def read_stalls(directory: RunDirectory, agents: Iterable[Agent]) -> dict[Agent, AgentStall]:
+def read_stalls(path_of: Callable[[Agent], Path], agents: Iterable[Agent]) -> dict[Agent, AgentStall]:
     """Return the reports of these agents, as far as there are any that can be read."""
     stalls = {}
     for agent in agents:
         with contextlib.suppress(OSError, ValueError):
-            stalls[agent] = AgentStall.from_json(read_json(directory.hang(agent)))
+            stalls[agent] = AgentStall.from_json(read_json(path_of(agent)))
     return stalls

@@ -14,6 +14,7 @@ hang.first_step_s:
 | evaluates, or is between two passes over its loader | long; short if its stack shows that it waits for other ranks |
 | does so after another rank has ended, or has ended its script | as one that trains; long if it uses a CPU |
 | has made no step, or trains without a DataLoader | long |
+| has made no step, and waits for others of which one has ended its script | at_least_s |
 
 A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
 moves or is busy, on any node, means that there is no hang: the others wait for it.
@@ -69,7 +70,7 @@ class HangWatch:
         self._run, self._bounds, self._agent = run, bounds, agent
         self._files = {rank: directory.heartbeat(rank) for rank in ranks_of(run, agent)}
         self._ranks = directory.ranks
-        self._report = directory.hang(agent)
+        self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._address_of = directory.sign
         self._heartbeats: dict[int, Heartbeat] = {}
         self._begin_s = time.monotonic()  # silence before does not count
@@ -97,7 +98,7 @@ class HangWatch:
         self.freeze()
         self._thread.join(JOIN_S)
         with contextlib.suppress(OSError):
-            for path in (*self._files.values(), *(() if keep_report else (self._report,))):
+            for path in (*self._files.values(), *(() if keep_report else (self._report, self._last_look))):
                 path.unlink(missing_ok=True)
 
     def _look_until_end(self) -> None:
@@ -117,6 +118,8 @@ class HangWatch:
         seen = {rank: self._seen(rank, now_s) for rank in self._files}
         moved_s = max(now_s - one.silent_s for one in seen.values())
         if moved_s > self._moved_s:
+            if any(now_s - one.silent_s > self._moved_s and not one.ended for one in seen.values()):
+                self._last_look.unlink(missing_ok=True)
             self._moved_s, self._next_s = moved_s, 0.0
             self._take_back()
         if not all(is_suspect(one, self._bounds) for one in seen.values()):
@@ -124,7 +127,7 @@ class HangWatch:
         silent_s = now_s - moved_s
         if silent_s < self._next_s:
             return
-        self._next_s = AGAIN * silent_s
+        self._next_s = next_look_s(silent_s, self._bounds, self._heartbeats.values())
         seen = self._with_stacks(seen)
         used_s = {rank: cpu_s(one.pid) for rank, one in seen.items()}
         # A rank writes its heartbeat a second late: it may have gone on just before its stack was taken.
@@ -137,8 +140,11 @@ class HangWatch:
             states[rank] = judge(replace(one, one_ended=one_ended, computes=computes), self._bounds)
         if "goes on" in states.values():
             self._take_back()
+            if not any(one.ended or one.process == "gone" for one in seen.values()):  # else the run comes to its end
+                self._write(self._last_look, seen, states)
         else:
-            self._write(seen, states)
+            self._write(self._report, seen, states)
+            self.reports = True
 
     def _moved_since(self, moved_s: float) -> bool:
         """Return True if a heartbeat shows that its rank moved after this time."""
@@ -165,7 +171,7 @@ class HangWatch:
             self._report.unlink(missing_ok=True)
             self.reports = False
 
-    def _write(self, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
+    def _write(self, path: Path, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
         stall = AgentStall(
             schema_version=1,
             spec_hash=self._run.spec_hash,
@@ -175,12 +181,11 @@ class HangWatch:
             node=node_name(),
             host=socket.gethostname(),
             found_at_s=time.time(),
-            peers=self._peers(),
+            peers=self._peers() if path == self._report else (),
             bounds=self._bounds,
             ranks=tuple(_stall(one, states[rank]) for rank, one in seen.items()),
         )
-        write_json(self._report, stall.model_dump())
-        self.reports = True
+        write_json(path, stall.model_dump())
 
     def _peers(self) -> tuple[Peer, ...]:
         """Try to connect to all other nodes, at the addresses that the ranks use; only the node's first agent does."""
@@ -260,7 +265,7 @@ class Stalls:
         if not any(self._directory.nodes.glob("hang-*.json")):
             self._stuck_since_s = None
             return False
-        reports = self.reports = read_stalls(self._directory, self._agents)
+        reports = self.reports = read_stalls(self._directory.hang, self._agents)
         if not any(rank.stuck for report in reports.values() for rank in report.ranks):
             return False
         others = (agent for agent in self._agents if agent not in reports)
@@ -295,6 +300,10 @@ class Seen:
     one_ended: bool = False
     computes: bool = False
 
+    @property
+    def ended(self) -> bool:
+        return self.heartbeat is not None and self.heartbeat.phase == "ended"
+
 
 def short_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
     """Return the bound in the training loop; infinite before there is a median step, or if it is switched off."""
@@ -318,19 +327,26 @@ def is_suspect(seen: Seen, bounds: Hang) -> bool:
     return seen.silent_s >= min(first_s, long_s(bounds, seen.heartbeat))
 
 
+def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[Heartbeat]) -> float:
+    """Return the silence after which ranks that go on are looked at again: not later than the next of their bounds."""
+    ahead = (bound(bounds, one) for one in (None, *heartbeats) for bound in (short_s, long_s))
+    return min(AGAIN * silent_s, *(bound for bound in ahead if bound > silent_s), math.inf)
+
+
 def bound_s(seen: Seen, bounds: Hang) -> float:
     """Return how long this rank may be silent."""
     heartbeat = seen.heartbeat
     if seen.process == "stopped":
         return bounds.at_least_s
-    short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
-    if heartbeat is None or heartbeat.phase in ("starting", "unknown"):
-        return long
-    if heartbeat.step_s is None:
-        return long  # the second step may compile as the first did
     from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack  # as above
 
+    short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
     stack = main_stack(seen.stack) if seen.stack is not None else []
+    if heartbeat is None or heartbeat.phase in ("starting", "unknown"):
+        in_vain = heartbeat and not heartbeat.steps and seen.one_ended and not seen.computes and in_collective(stack)
+        return min(bounds.at_least_s, long) if in_vain and bounds.times_median_step is not None else long
+    if heartbeat.step_s is None:
+        return long  # the second step may compile as the first did
     if in_collective(stack):
         return short
     has_ended = heartbeat.phase == "ended"
@@ -351,7 +367,7 @@ def judge(seen: Seen, bounds: Hang) -> State:
     if seen.process == "gone":
         return "not judged"
     if seen.silent_s < bound_s(seen, bounds):
-        return "not judged" if seen.heartbeat is not None and seen.heartbeat.phase == "ended" else "goes on"
+        return "not judged" if seen.ended else "goes on"
     return "stuck"
 
 
