@@ -113,6 +113,11 @@ if how == "closes all files":
 print(threading.active_count(), flush=True)
 if how == "keeps the GIL":
     ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+if how == "handles an exception":
+    try:
+        {}["lr"]
+    except KeyError:
+        wait()
 if how == "calls in a thread":
     _thread.start_new_thread(churn, ())
 wait()
@@ -142,6 +147,16 @@ def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], s
         rank.stdin.write(b"\n\n")
         rank.stdin.close()
         assert rank.wait(30) == 0
+
+
+def test_the_exception_that_a_waiting_rank_handles_is_told(tmp_path: Path) -> None:
+    with a_rank(tmp_path, "handles an exception") as (beat, _):
+        for _ in range(200):
+            if beat.handles is not None:
+                break
+            time.sleep(0.1)
+            beat = read_heartbeat(tmp_path / "ranks" / "rank3.heartbeat")
+    assert beat.handles == "KeyError: 'lr'"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="real-time signals are Linux's")

@@ -324,6 +324,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(raised(0, WAITED), without(1, 2, 3), *(looks(node, None) for node in (0, 1))),
         "the ranks lost each other ()",
     ),
+    "all but one waited until their call timed out": (
+        both(*(raised(k, WAITED) for k in (0, 1, 3)), without(2)),
+        "the ranks lost each other (rank 2): no rank is known to have failed by itself; rank 2 left no end record",
+    ),
     "a monitored barrier": (
         both(raised(0, LOST, AT_S - 1), raised(1, f"RuntimeError: [Rank 0]: {STAYED_AWAY}"), without(2, 3)),
         "the ranks lost each other (rank 3)",
@@ -491,7 +495,10 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "NCCL found no network interface (rank 1 on node1)",
         f"\nrank 1 (node1): {NO_INTERFACE}",
     ),
-    "ambiguous, but all there is": (both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")), "NCCL failed (): "),
+    "ambiguous, but all there is": (
+        both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")),
+        "NCCL failed (): ",
+    ),
     "NCCL's own log": (
         both(
             *(raised(k, NCCL_LOST) for k in (0, 1)),

@@ -79,6 +79,7 @@ def reports(*ranks: RankStall) -> list[AgentStall]:
         ([rank(0), rank(1), rank(2, stack=REDUCES), rank(3, steps=11)], [2]),
         ([rank(0), rank(1), rank(2, stack=REDUCES, sequence=22)], [2]),  # it left the barrier out, and is ahead
         ([rank(0), rank(1, stack=REDUCES, sequence=22)], []),
+        ([rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)], [0]),  # in a finally
         ([rank(0), rank(1, stack=REDUCES, steps=11)], []),  # which of the two is wrong, is not known
         ([rank(0), rank(1)], []),
         ([rank(0, stack=SLEEPS), rank(1, stack=SLEEPS)], []),
@@ -163,6 +164,12 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "no first step",
             "in init_process_group(); rank 1",
             "without rank and world size",
+        ),
+        (
+            [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)],
+            "the ranks are in different collectives",
+            "in validate, in barrier(), while it handled KeyError: 'x'; rank 1 waited in all_reduce()",
+            "same collective calls",
         ),
         (
             [rank(0), rank(1, phase="ended", steps=11)],

@@ -40,6 +40,7 @@ from ddp_ladder_instrument.files import write_atomically
 
 METRICS_VARIABLE = "DDP_LADDER_METRICS"
 HEADER_BYTES = 512
+HANDLED_CHARACTERS = 100
 INTERVAL_S = 1.0
 # Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
 RECORD_AFTER_S = 2.0
@@ -187,6 +188,7 @@ class Heartbeat:
             "step_s": signs.step_s,
             "moved_monotonic_s": self._moved_at_s,
             "sequence": _collective_calls() if still else None,
+            "handles": _handled() if still else None,
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
@@ -247,6 +249,14 @@ def _median_s(times_s: Sequence[float]) -> float | None:
     last = times_s[max(1, len(times_s) - MEDIAN_OF) :]
     median = statistics.median(last) if last else math.nan
     return median if math.isfinite(median) else None
+
+
+def _handled() -> str | None:
+    """Return the exception that the main thread handles, such as in a ``finally`` that waits for others; else None."""
+    found = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    error = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
+    text = None if error is None else f"{type(error).__name__}: {error}".encode("ascii", "replace").decode()
+    return text and " ".join(text.split())[:HANDLED_CHARACTERS]
 
 
 def _collective_calls() -> int | None:

@@ -30,7 +30,7 @@ from ddp_ladder.records.case import (
 )
 from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, hung, kept_waiting
+from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
@@ -455,13 +455,14 @@ def lost(case: Case) -> Failure | None:
         )
     named = next(filter(None, (_BARRIER.search(end.exception or "") for end in raw.ends)), None)
     without = [str(rank) for rank in range(raw.spec.world_size) if rank not in raw.ranks]
+    is_awaited = len(without) == 1 and victim is not None and bool(TIMED_OUT.search(victim.exception or ""))
     gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
     return Failure(
         verdict="the ranks lost each other",
         why=f"no rank is known to have failed by itself; {gone}{seen}",
         next=f"read the last lines of the other ranks in {raw.directory.log}; if they ended well, look at the network "
         "between the nodes (network.interface in cluster.yaml), and start snakemake again",
-        rank=int(named[1]) if named else None,
+        rank=int(named[1] if named else without[0]) if named or is_awaited else None,
         at_s=at_s,
     )
 

@@ -69,7 +69,10 @@ class Stalled:
             return f"{place}: its script ended {after}"
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
-        return f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack))))}"
+        handles = f"while it handled {stall.handles}" if stall.handles else ""
+        return (
+            f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack), handles)))}"
+        )
 
 
 def hung(case: Case) -> Failure | None:
@@ -88,13 +91,13 @@ def hung(case: Case) -> Failure | None:
     return failure_of(reports, stacks)
 
 
-_TIMED_OUT = re.compile(r"Timed out waiting|timed? ?out|failed to pass monitoredBarrier", re.IGNORECASE)
+TIMED_OUT = re.compile(r"Timed out waiting|timed? ?out|failed to pass monitoredBarrier", re.IGNORECASE)
 
 
 def kept_waiting(case: Case) -> Failure | None:
     """Return the failure of a run whose ranks waited for one until their call timed out; None if it is not known."""
     reports, victims = case.raw.stalls, matches((*case.said, *case.printed), "victim", "symptom")
-    if case.outcome == "hang" or not reports or not any(_TIMED_OUT.search(match.line) for match in victims):
+    if case.outcome == "hang" or not reports or not any(TIMED_OUT.search(match.line) for match in victims):
         return None
     causes, failed = lagging(stalled(reports)), {rank.rank for rank in case.seen_to_fail}
     if not causes or any(rank.waits or rank.ended or rank.stall.rank in failed for rank in causes):
@@ -123,8 +126,9 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     """Return the ranks that the others wait for; empty if none stands out.
 
     They are stopped; else ended, unless all others are past their steps and wait for none; else in no collective while
-    others are; else they are in another collective than most; else they began fewer collectives; else they made fewer
-    steps. In different collectives the numbers tell nothing: the rank that leaves one out is ahead of the others.
+    others are; else, in different collectives, they handle an exception or are in another one than most, as the numbers
+    tell nothing there: a rank that leaves one out is ahead; else they began fewer collectives; else they made fewer
+    steps.
     """
     stopped = [rank for rank in ranks if rank.stall.process == "stopped"]
     ended = [rank for rank in ranks if rank.ended]
@@ -140,6 +144,9 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
         if 0 < len(some) < len(ranks):
             return _fewest_steps(some) or some
     if _in_different_collectives(ranks):
+        failing = [rank for rank in ranks if rank.stall.handles]
+        if 0 < len(failing) < len(ranks):
+            return failing
         (usual, most), (_, second), *_ = Counter(doing(rank.stack) for rank in ranks).most_common()
         return [rank for rank in ranks if doing(rank.stack) != usual] if most > second else []
     begun = [rank.stall.sequence for rank in ranks]

@@ -364,6 +364,7 @@ class Heartbeat(Model):
     sequence: int | None = Field(
         description="Collective calls begun in the default group; null while the rank goes on."
     )
+    handles: str | None = Field(None, description="The exception that the main thread handles meanwhile, in short.")
 
 
 class RankStall(Model):
@@ -378,6 +379,7 @@ class RankStall(Model):
     step_s: Duration | None
     silent_s: Duration
     sequence: int | None
+    handles: str | None = None
     stack: str | None = Field(description="Null: none could be had.")
 
 

@@ -233,6 +233,7 @@ def _stall(seen: Seen, state: State) -> RankStall:
         step_s=heartbeat.step_s if heartbeat else None,
         silent_s=seen.silent_s,
         sequence=heartbeat.sequence if heartbeat else None,
+        handles=heartbeat.handles if heartbeat else None,
         stack=None if seen.stack is None else printable(without_own(seen.stack))[:STACK_CHARACTERS],
     )
 
