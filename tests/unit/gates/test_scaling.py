@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec
@@ -156,6 +157,16 @@ def test_another_batch_than_planned_is_noted() -> None:
     note = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 128})))["1x2"].note
     assert "a step of the script has 128 samples per GPU, the plan says 64: is {batch_per_gpu} in" in note
     assert 'set workload.batch_per_gpu: 128 and pass "{batch_per_gpu} // K"' in note
+
+
+def test_accumulated_batches_are_shown_beside_the_batch_per_gpu() -> None:
+    spec = make_spec("1x2", mode="strong", batch_per_gpu=32, global_batch=256, accumulation=4)
+    (column,) = (column for column in columns("page") if column.key == "batch_per_gpu")
+    for seen in ({"batch_per_gpu": 128, "global_batch": 256}, {"batch_per_gpu": 128}, {"batch_per_gpu": None}):
+        (point,) = scale_points([spec], records_by_name([make_record(spec, fingerprint=seen)]))
+        assert (point.batch_per_gpu, point.global_batch) == (32, 256)
+        assert (column.shown(point), column.beside(point, "page")) == ("32", ("", "x 4 accumulated"))
+    assert {"batch_per_gpu", "global_batch"} <= {column.key for column in columns("runs")}
 
 
 def test_the_parts_of_a_scale_s_start_up_add_up() -> None:

@@ -9,6 +9,7 @@ import pytest
 from ddp_ladder.analysis.comparison import beyond_chance, paired
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
+from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import (
     Experiment,
     Network,
@@ -110,17 +111,27 @@ def test_learning_rate_follows_the_global_batch(rule: str, growth: float) -> Non
     assert (weak.args[:2], strong.args[:2]) == (("--batch", "64"), ("--batch", "8"))
 
 
+def test_a_fixed_global_batch_is_accumulated_in_fewer_batches_on_more_gpus() -> None:
+    work = {"global_batch": 1024, "args": ["--accumulate", "{accumulation}"]}
+    plan = make_plan(settings(workload=work, modes=("strong",)))
+    runs = {str(run.scale): run for run in plan.runs if not run.is_plain}
+    assert {scale: run.args[1] for scale, run in runs.items()} == {"1x1": "16", "1x2": "8", "1x4": "4", "2x4": "2"}
+    assert {(run.batch_per_gpu, run.global_batch, run.lr) for run in plan.runs} == {(64, 1024, 0.1)}
+    assert {run.accumulation for run in make_plan(settings()).runs} == {None}
+    assert "batch 64 per GPU, 1024 in all (2 accumulated)" in plan_text(plan, ["stage3"], {})
+
+
 def test_every_placeholder() -> None:
     names = (
-        "batch_per_gpu global_batch lr nodes gpus_per_node world_size threads_per_rank run_dir data_dir start_dir seed "
-        "backend".split()
+        "batch_per_gpu global_batch accumulation lr nodes gpus_per_node world_size threads_per_rank run_dir data_dir "
+        "start_dir seed backend".split()
     )
     arguments = tuple(f"--{name}={{{name}}}" for name in names)
     variables = {"MEMORY": "{data_dir}:{lr}", "N": "{global_batch} // {nodes}"}
     plan = make_plan(settings(workload={"args": arguments, "data_dir": "d", "env": variables}, repeats=2))
     run = run_of(plan, "default/weak/2x4/r2")
     assert run.args == (
-        "--batch_per_gpu=64", "--global_batch=512", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
+        "--batch_per_gpu=64", "--global_batch=512", "--accumulation=1", "--lr=0.8", "--nodes=2", "--gpus_per_node=4",
         "--world_size=8", "--threads_per_rank=8", "--run_dir=results/runs/default/weak/2x4/r2", "--data_dir=d",
         "--start_dir=.", "--seed=8", "--backend=nccl",
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.record import Remark
-from make_records import make_spec
+from make_records import FINGERPRINT, make_spec
 from make_runs import edit, edit_rank, failure_of, reassemble, write_run
 
 
@@ -104,6 +104,20 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
         edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(sampler="RandomSampler", shards=shards))
     said = [remark.what.partition(" does")[0] for remark in remarks(run)]
     assert said == (["the sampler (RandomSampler)"] if shards is False else [])
+
+
+def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None:
+    spec = make_spec("1x2", mode="strong", batch_per_gpu=32, global_batch=256, accumulation=4)
+    run = write_run(tmp_path, spec)
+    on_both(run, fingerprint={**FINGERPRINT, "batch_per_gpu": 128})
+    assert reassemble(run).failure is None
+    on_both(run, fingerprint={**FINGERPRINT, "batch_per_gpu": 32})
+    found = failure_of(run)
+    assert found.verdict == "the script does not train with workload.global_batch"
+    assert found.why == (
+        "measured 64 samples in the median step of all ranks, wanted 256: 2 GPUs x 4 batches x 32 samples"
+    )
+    assert '"{accumulation}"' in found.next
 
 
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:

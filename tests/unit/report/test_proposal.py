@@ -255,6 +255,12 @@ def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples() -> None:
     assert "Predicted, not measured: 8x4" in text
 
 
+def test_a_fixed_global_batch_is_said_to_keep_the_batch_of_a_gpu() -> None:
+    accumulated = records_of({"1x1": 1000.0}, modes=("strong",), accumulation=1)
+    assert "and here also the batch of each" in text_of(results_of(accumulated))
+    assert "shrinks" in text_of(results_of(records_of({"1x1": 1000.0}, modes=("strong",))))
+
+
 def test_the_method_says_what_the_records_do() -> None:
     records = records_of({"1x1": 1000.0, "2x4": 6900.0}, launcher="srun")
     assert records[-1].job

@@ -17,7 +17,7 @@ from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.fingerprint import distinct_words, must_match
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
@@ -103,6 +103,7 @@ class Compared:
     samples_per_s: float | None = None
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
+    batch: str = ""  # per GPU, and of all
     ratio: Ratio | None = None
     unlike: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -186,7 +187,9 @@ def _measured(group: Group) -> Compared:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
         return replace(row, found=f"failed: {failed}" if group.failed else left_out)
-    return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s)
+    first = group.good[0].record
+    batch = f"{batch_per_gpu_seen(first)} of {global_batch_seen(first)}"
+    return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s, batch=batch)
 
 
 def _compared(group: Group, reference: Group | None) -> Compared:

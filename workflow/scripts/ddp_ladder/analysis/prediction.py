@@ -396,7 +396,9 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]
             continue
         largest = series.largest.scale
         at = Scale(2 * largest.nodes, largest.gpus_per_node)
-        if mode == "weak" or at.world_size <= next(run.global_batch for run in plan.runs if run.mode == mode):
+        run = next(run for run in plan.runs if run.mode == mode)
+        least = run.batch_per_gpu if run.accumulation else 1  # samples of a GPU
+        if mode == "weak" or at.world_size * least <= run.global_batch:
             found.append(predict(series, at))
     return tuple(found)
 

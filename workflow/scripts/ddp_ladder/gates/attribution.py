@@ -294,7 +294,9 @@ def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
 def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
     exposed_s = point.exposed_comm_s or 0.0
     if facts.memory_fraction is None or facts.memory_fraction < FULL:
-        what = "raise workload.batch_per_gpu: with twice the batch, each exchange of gradients serves twice the samples"
+        accumulates = point.global_batch > point.batch_per_gpu * point.world_size
+        key = "global_batch" if accumulates else "batch_per_gpu"
+        what = f"raise workload.{key}: with twice the batch, each exchange of gradients serves twice the samples"
         yield _saving(what, exposed_s / 2, point, is_limit=False)
     if facts.parameter_dtype == "float32" and not facts.comm_hook and facts.comm_s is not None:
         hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"

@@ -24,12 +24,14 @@ from ddp_ladder.common.formats import (
 )
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.nodes.usage import Usage
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen, global_batch_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
 from ddp_ladder.records.statistic import step_times
 from ddp_ladder.records.timing import startup_of
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
+BESIDE_STEPS: tuple[Table, ...] = (*REPORT, "runs")  # the tables with step times
 COST: tuple[Table, ...] = ("csv", "cost")
 OfRun = Callable[[Record], float | None]
 
@@ -101,6 +103,10 @@ def _timing(read: Callable[[Timing], float | None]) -> OfRun:
     return lambda run: read(run.timing) if run.timing else None
 
 
+def _of_steps(read: OfRun) -> OfRun:
+    return lambda run: read(run) if run.timing else None
+
+
 def _part(key: str, heading: str, *tables: Table) -> Column:
     """Return a column of the start-up, in seconds."""
 
@@ -141,6 +147,12 @@ def _statistic(point: ScalePoint) -> str:
     return point.statistic if point.statistic == SAMPLES_PER_TIME else ""
 
 
+def _accumulated(point: ScalePoint) -> str:
+    """Return ``x 4 accumulated``; empty if a step has one batch."""
+    times = point.global_batch // max(1, point.batch_per_gpu * point.world_size)
+    return f"x {times} accumulated" if times > 1 else ""
+
+
 def _mean_step(point: ScalePoint) -> str:
     same = point.step_time_s_mean is None or point.statistic == SAMPLES_PER_TIME
     return "" if same else f"mean {milliseconds(point.step_time_s_mean)}"
@@ -162,10 +174,15 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "mode", "samples",
-        "weak: the batch per GPU is constant and the global batch grows with n; strong: the global batch is constant.",
+        "weak: the batch per GPU is constant and the global batch grows with n; strong: the global batch is constant. "
+        "The global batch is that of an optimizer step; with workload.global_batch, a step accumulates several batches "
+        "per GPU.",
         Column("mode"),
-        Column("batch_per_gpu", "batch per GPU", tables=REPORT),
-        Column("global_batch", "global batch", tables=REPORT),
+        Column(
+            "batch_per_gpu", "batch per GPU", tables=BESIDE_STEPS, of_run=_of_steps(batch_per_gpu_seen),
+            marks={"page": _accumulated, "markdown": _accumulated},
+        ),
+        Column("global_batch", "global batch", tables=BESIDE_STEPS, of_run=_of_steps(global_batch_seen)),
     ),
     figure(
         "variant", "1",

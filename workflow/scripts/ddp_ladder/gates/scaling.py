@@ -32,7 +32,7 @@ from ddp_ladder.gates.notes import (
 )
 from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, gpu_models
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.records.statistic import median
 from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
@@ -145,13 +145,12 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
     medians.update(_startup(group))
     rate, step = group.samples_per_s, group.step_time_s
     rates, steps = (rate, *group.log_rate.interval(rate)), (step, *group.log_step_time.interval(step))
-    batch = batch_per_gpu_seen(group.good[0].record)
     simulated = (run.record.world.simulated for run in group.good)
     parts, facts = split_of_repeats(group) or ({}, None)
     return replace(
         _with(replace(point, **{**medians, **parts}, step=facts), samples_per_s=rates, step_time_s=steps),
-        batch_per_gpu=batch,
-        global_batch=batch * point.world_size,
+        batch_per_gpu=batch_per_gpu_seen(group.good[0].record),
+        global_batch=global_batch_seen(group.good[0].record),
         gpu_hours_per_million_samples=point.world_size * (1e6 / rate / 3600),
         statistic=group.statistic,
         log_rate=group.log_rate,

@@ -84,6 +84,9 @@ class RunSpec(Model):
     repeat: int = Field(ge=1, description="From 1.")
     batch_per_gpu: Positive
     global_batch: Positive
+    accumulation: Positive | None = Field(
+        None, description="Batches per step that workload.global_batch asks of each GPU; null without it."
+    )
     lr: float | None = Field(description="After the learning-rate rule.")
     seed: int
     samples_per_step: Positive | None = Field(
@@ -314,6 +317,7 @@ def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir
     """Return the values of a run's placeholders; paths are relative to its working directory."""
     paths = dict(zip(PATHS, (run_dir, data_dir, start_dir), strict=True))
     of_run = {name: getattr(spec, name) for name in NAMES if name not in PATHS}
+    of_run["accumulation"] = spec.accumulation or 1
     return {**of_run, **paths, "lr": None if spec.lr is None else f"{spec.lr:.10g}"}
 
 
@@ -341,7 +345,8 @@ def _resolve(
     name, variant = named_variant
     workload, measure = experiment.workload, experiment.measure
     first_size = experiment.first_scale.world_size
-    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size)
+    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size, workload.global_batch)
+    _, first_batch = batches(workload.batch_per_gpu, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
     on_gpus, launcher = site.node.device == "cuda", variant.launcher or site.launcher
@@ -356,7 +361,8 @@ def _resolve(
         repeat=repeat,
         batch_per_gpu=batch,
         global_batch=global_batch,
-        lr=scaled_lr(workload.lr, workload.lr_rule, global_batch / (workload.batch_per_gpu * first_size)),
+        accumulation=None if workload.global_batch is None else global_batch // (batch * scale.world_size),
+        lr=scaled_lr(workload.lr, workload.lr_rule, global_batch / first_batch),
         seed=workload.seed + repeat - 1,
         samples_per_step=None,
         throughput_regex=workload.throughput_regex,

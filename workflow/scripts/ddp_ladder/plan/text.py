@@ -86,6 +86,7 @@ def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
     for job in jobs:
         run = job.runs[0]
         batch = f"batch {run.batch_per_gpu} per GPU, {run.global_batch} in all"
+        batch += f" ({run.accumulation} accumulated)" if run.accumulation else ""
         rate = f", learning rate {run.lr:.4g}" if run.lr is not None else ""
         threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"
         lines.append(f"  {job.scale}: {run.launcher}, {run.backend}, {batch}{rate}, {threads}")

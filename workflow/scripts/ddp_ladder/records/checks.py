@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.records.failures import is_complete
@@ -86,6 +86,7 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
         return
     yield _steps(raw)
     yield _samples(raw, throughput)
+    yield from _global_batch(raw)
 
 
 def _exit_codes(raw: RawRun) -> Diagnosis:
@@ -273,4 +274,21 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
         next_step="set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
         'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
         "file that DDP_LADDER_METRICS names (config/README.md)",
+    )
+
+
+def _global_batch(raw: RawRun) -> Iterator[Diagnosis]:
+    """Check that the script accumulated as workload.global_batch asks; nothing without it or without samples."""
+    spec, batches = raw.spec, [end.fingerprint.get("batch_per_gpu") or 0 for end in raw.ends]
+    if spec.accumulation is None or not raw.has_all_ranks or not all(batches):
+        return
+    seen = sum(batches)
+    yield diagnose(
+        "global batch",
+        seen == spec.global_batch,
+        f"{seen} samples in the median step of all ranks",
+        f"{spec.global_batch}: {count(spec.gpus, 'GPU')} x {spec.accumulation} batches x {spec.batch_per_gpu} samples",
+        "the script does not train with workload.global_batch",
+        next_step='in workload.args pass "{batch_per_gpu}" to the option for the batch of one GPU and "{accumulation}" '
+        "to that for accumulated batches; an epoch must have more batches than one step accumulates",
     )

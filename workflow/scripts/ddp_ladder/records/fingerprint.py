@@ -58,15 +58,22 @@ def _planned(name: str) -> MustMatch:
 
 
 def batch_per_gpu_seen(record: Record) -> int:
-    """Return the batch that the loader really drew, divided among the process's GPUs; if unknown, the planned one."""
-    seen = record.fingerprint.get("batch_per_gpu")
-    return int(seen) * record.spec.world_size // record.spec.gpus if seen is not None else record.spec.batch_per_gpu
+    """Return the batch that the loader really drew, divided among the process's GPUs; if unknown, the planned one.
+
+    It is that of a step; with workload.global_batch, that of each of the accumulated batches.
+    """
+    seen, spec = record.fingerprint.get("batch_per_gpu"), record.spec
+    return (
+        int(seen) * spec.world_size // (spec.gpus * (spec.accumulation or 1))
+        if seen is not None
+        else spec.batch_per_gpu
+    )
 
 
 def global_batch_seen(record: Record) -> int:
-    """Return the batch of all ranks together."""
-    seen = record.fingerprint.get("global_batch")
-    return int(seen) if seen is not None else batch_per_gpu_seen(record) * record.spec.gpus
+    """Return the samples of a step of all ranks together."""
+    seen, spec = record.fingerprint.get("global_batch"), record.spec
+    return int(seen) if seen is not None else batch_per_gpu_seen(record) * spec.gpus * (spec.accumulation or 1)
 
 
 def gpu_models(record: Record) -> str | None:

@@ -21,9 +21,9 @@ from ddp_ladder.common.messages import columns, fitted
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
 from ddp_ladder.report.terminal import cut, plain
 
-HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "step (ms)", "found", "notes")
+HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "batch", "step (ms)", "found", "notes")
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
-RIGHT = ("ratio", "samples/s", "step (ms)")
+RIGHT = ("ratio", "samples/s", "batch", "step (ms)")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 
 
@@ -41,6 +41,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         number(row.ratio.value) if row.ratio else "1" if row.found == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
         formats.significant(row.samples_per_s),
+        row.batch,
         formats.milliseconds(row.step_time_s),
         Cell(row.found, style=STYLES.get(row.found, "")),
         "; ".join(notes_of(row)),
@@ -76,6 +77,7 @@ def _csv_row(row: Compared) -> dict[str, object]:
         "repeats": row.repeats,
         "samples_per_s": row.samples_per_s,
         "reference_samples_per_s": row.reference_samples_per_s,
+        "batch": row.batch,
         "step_time_s": row.step_time_s,
         "notes": "; ".join(notes_of(row)),
     }
@@ -97,5 +99,5 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 
 def _texts(row: Compared) -> Iterator[str]:
-    _, ratio, interval, _, step, _, _ = _cells(row)
+    _, ratio, interval, _, _, step, _, _ = _cells(row)
     yield from map(in_words, (cut(row.name), ratio, interval, step, row.found.partition(":")[0]))

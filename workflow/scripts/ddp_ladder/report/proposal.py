@@ -152,6 +152,11 @@ def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
         "weak": "Weak scaling keeps the batch of each {unit}; the global batch grows with the number of {units}.",
         "strong": "Strong scaling keeps the global batch; the batch of each {unit} shrinks.",
     }
+    if any(run.spec.accumulation for run in runs):
+        modes["strong"] = (
+            "Strong scaling keeps the global batch, and here also the batch of each {unit}, which accumulates the "
+            "gradients of fewer batches where more {units} share a step."
+        )
     items = [modes[mode].format(unit=view.unit, units=view.units) for mode in dict.fromkeys(p.mode for p in points)]
     stages = "; ".join(
         f"{stage} {in_short([str(job.scale) for job in view.plan.jobs if job.stage == stage], 12)}"

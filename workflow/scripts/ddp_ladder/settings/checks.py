@@ -25,6 +25,7 @@ _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _EXEC_ENGINES = ("apptainer", "singularity")
 _CLEARING_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")  # of their exec
 _BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
+_ACCUMULATION = re.compile(r"\{(?:accumulation|global_batch)\}")
 
 # Options of sbatch that slurm.extra may not hold, as they would break the ladder.
 _OWN_OPTIONS = (
@@ -38,7 +39,7 @@ _OWN_OPTIONS = (
 def conflicts(settings: Settings) -> Iterator[Problem]:
     """Yield every conflict between settings, or between a setting and this machine's files."""
     for check in (
-        _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _strong_mode,
+        _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _strong_mode, _global_batch,
         _variables, _sbatch_options, _software, _numa_binding,
     ):  # fmt: skip
         yield from check(settings)
@@ -138,12 +139,14 @@ def _values(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
     experiment, workload = settings.experiment, settings.experiment.workload
     first = experiment.first_scale.world_size
     for mode, scale in product(experiment.modes, experiment.scales):
-        batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first)
-        if batch * scale.world_size != global_batch:
-            continue  # reported by _strong_mode
+        size, fixed = scale.world_size, workload.global_batch
+        batch, global_batch = batches(workload.batch_per_gpu, mode, size, first, fixed)
+        if not batch or global_batch % (batch * size):
+            continue  # reported by _strong_mode or _global_batch
         values: dict[str, object] = {
             "batch_per_gpu": batch,
             "global_batch": global_batch,
+            "accumulation": global_batch // (batch * size),
             "lr": workload.lr,
             "nodes": scale.nodes,
             "gpus_per_node": scale.gpus_per_node,
@@ -209,7 +212,7 @@ def _scales(settings: Settings) -> Iterator[Problem]:
 
 def _strong_mode(settings: Settings) -> Iterator[Problem]:
     experiment, workload = settings.experiment, settings.experiment.workload
-    if "strong" not in experiment.modes:
+    if "strong" not in experiment.modes or workload.global_batch is not None:
         return
     first = experiment.first_scale.world_size
     multiple = math.lcm(first, *(scale.world_size for scale in experiment.scales)) // first
@@ -218,19 +221,57 @@ def _strong_mode(settings: Settings) -> Iterator[Problem]:
         advice = "set batch_per_gpu to such a multiple, or remove the scale that does not fit, or strong from modes"
         where, found = settings.config.where("workload", "batch_per_gpu"), str(workload.batch_per_gpu)
         yield Problem(where, what, found, f"a multiple of {multiple}", advice)
-    of_all = (*workload.args, *workload.env.values())
-    without = [
-        name
-        for name, variant in experiment.variants.items()
-        if not any(_BATCH.search(text) for text in (*of_all, *variant.args, *variant.env.values()))
-    ]
-    if without:
+    if without := _variants_without(_BATCH, settings):
         yield Problem(
             settings.config.where("workload", "args"),
             "strong mode changes the batch per GPU, but nothing passes it to the script",
             f"no batch placeholder in the arguments and the environment of {', '.join(without)}",
             "{batch_per_gpu} or {global_batch} in args or env of the workload or the variant",
             'add for example --batch-size, "{batch_per_gpu}", or remove strong from modes',
+        )
+
+
+def _variants_without(placeholder: re.Pattern[str], settings: Settings) -> list[str]:
+    """Return the names of the variants whose arguments and environment do not contain it."""
+    workload = settings.experiment.workload
+    of_all = (*workload.args, *workload.env.values())
+    return [
+        name
+        for name, variant in settings.experiment.variants.items()
+        if not any(placeholder.search(text) for text in (*of_all, *variant.args, *variant.env.values()))
+    ]
+
+
+def _global_batch(settings: Settings) -> Iterator[Problem]:
+    """Check that batch_per_gpu x GPUs x accumulation can be workload.global_batch at every scale."""
+    experiment, workload, wanted = (
+        settings.experiment,
+        settings.experiment.workload,
+        settings.experiment.workload.global_batch,
+    )
+    if wanted is None:
+        return
+    where, batch = settings.config.where("workload", "global_batch"), workload.batch_per_gpu
+    if "weak" in experiment.modes:
+        what = "weak mode lets the global batch grow with the GPUs, and global_batch keeps it"
+        advice = "set modes: [strong], or remove global_batch"
+        yield Problem(
+            where, what, f"modes: [{', '.join(experiment.modes)}]", "global_batch with modes: [strong]", advice
+        )
+    if odd := [scale for scale in experiment.scales if wanted % (batch * scale.world_size)]:
+        multiple = math.lcm(*(batch * scale.world_size for scale in experiment.scales))
+        below = wanted // multiple * multiple
+        nearest = " or ".join(str(each) for each in (below, below + multiple) if each)
+        what = f"no multiple of batch_per_gpu x GPUs, {batch} x {odd[0].world_size} at {odd[0]}"
+        allowed = f"a multiple of {multiple}, which fits every scale; nearest: {nearest}"
+        yield Problem(where, what, str(wanted), allowed, f"set global_batch: {nearest}, or another batch_per_gpu")
+    elif wanted > batch * experiment.first_scale.world_size and (without := _variants_without(_ACCUMULATION, settings)):
+        yield Problem(
+            settings.config.where("workload", "args"),
+            "global_batch asks for accumulated batches, but nothing passes their number to the script",
+            f"no {{accumulation}} in the arguments and the environment of {', '.join(without)}",
+            "{accumulation} or {global_batch} in args or env of the workload or the variant",
+            'add the script\'s option for it, for example --accumulate, "{accumulation}"',
         )
 
 

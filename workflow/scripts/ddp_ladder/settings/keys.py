@@ -197,6 +197,9 @@ class Workload(Section):
     batch_per_gpu: int = Field(ge=1, le=10_000_000, examples=[32])
     """Samples per GPU and step at the first scale, 1x1 unless stage1 says otherwise. Weak mode keeps it at every scale;
     strong mode divides those of the first scale among the GPUs."""
+    global_batch: int | None = Field(default=None, ge=1, le=10_000_000_000, examples=[1024])
+    """Samples per optimizer step of all GPUs together, with modes: [strong]. Each GPU then keeps batch_per_gpu, and
+    accumulates the gradients of {accumulation} batches, fewer where more GPUs share them. Null accumulates none."""
     samples_per_step: Typed | None = Field(default=None, examples=["{batch_per_gpu} * 4"])
     """Samples that one process consumes in one optimizer step, for loops without a DataLoader; may be a product or
     quotient with placeholders."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-NUMBERS = ("batch_per_gpu", "global_batch", "lr", "nodes", "gpus_per_node", "world_size", "threads_per_rank")
+NUMBERS = (
+    "batch_per_gpu", "global_batch", "accumulation", "lr", "nodes", "gpus_per_node", "world_size", "threads_per_rank",
+)  # fmt: skip
 PATHS = ("run_dir", "data_dir", "start_dir")
 NAMES = (*NUMBERS, *PATHS, "seed", "backend")
 

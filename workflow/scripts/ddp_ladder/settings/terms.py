@@ -58,11 +58,16 @@ def interface_on(interface: Interface, node: str) -> str:
     return interface if isinstance(interface, str) else interface.get(node, "auto")
 
 
-def batches(batch_per_gpu: int, mode: str, world_size: int, first_size: int) -> tuple[int, int]:
+def batches(
+    batch_per_gpu: int, mode: str, world_size: int, first_size: int, fixed: int | None = None
+) -> tuple[int, int]:
     """Return (batch per GPU, global batch): weak mode keeps the first as at the first scale, strong mode the second.
 
-    first_size: GPUs of the first scale, for which batch_per_gpu is given.
+    first_size: GPUs of the first scale, for which batch_per_gpu is given. fixed: workload.global_batch; each GPU then
+    accumulates batches of its own to it.
     """
+    if fixed is not None:
+        return batch_per_gpu, fixed
     if mode == "weak":
         return batch_per_gpu, batch_per_gpu * world_size
     return batch_per_gpu * first_size // world_size, batch_per_gpu * first_size
