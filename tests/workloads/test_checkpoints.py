@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cifar
+import gpt
 import imagenet
 import mlp
 import mnist
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_flatten_with_path
 
 import common
 
-SCRIPTS = {"mlp": mlp.main, "mnist": mnist.main, "cifar": cifar.main, "imagenet": imagenet.main}
+SCRIPTS = {"gpt": gpt.main, "mlp": mlp.main, "mnist": mnist.main, "cifar": cifar.main, "imagenet": imagenet.main}
 EPOCHS = 3
 
 
@@ -32,6 +33,7 @@ def words(name: str, data: Path, directory: Path) -> list[str]:
     """Small runs that use everything that has a state: momentum, dropout, crops, BatchNorm, warm-up, a scaler."""
     here = ["--data-dir", str(data)]
     own = {
+        "gpt": ["--layers", "1", "--width", "16", "--sequence", "8", "--samples", "48", "--batch-size", "8"],
         "mlp": ["--samples", "400", "--batch-size", "32", "--accumulate", "2", "--precision", "fp16"],
         "mnist": [*here, "--batch-size", "8"],
         "cifar": [*here, "--depth", "10", "--width", "1", "--batch-size", "8"],

@@ -1,4 +1,4 @@
-"""The parts that the four workloads share: plain PyTorch, Python 3.9 and torch 2.4, or newer.
+"""The parts that the five workloads share: plain PyTorch, Python 3.9 and torch 2.4, or newer.
 
 In this order: the process group; the image sets; loaders; augmentation on the device; DDP; precision; checkpoints and
 their resumption; the training loop; options.
@@ -506,7 +506,7 @@ def evaluate(
             logits = model(prepare(inputs))
         sums[0] += F.cross_entropy(logits.double(), labels, reduction="sum")
         sums[1] += (logits.argmax(dim=1) == labels).sum()
-        sums[2] += len(labels)
+        sums[2] += labels.numel()
     if dist.is_initialized():
         dist.all_reduce(sums)
     loss, right, samples = sums.tolist()

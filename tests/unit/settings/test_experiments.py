@@ -18,6 +18,7 @@ SITES = {
     "olivia-cifar": "olivia",
     "vega-resnet50": "vega",
     "ethernet6-mlp": "ethernet6",
+    "strategies": "leonardo",
 }
 
 
