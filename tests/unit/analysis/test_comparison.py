@@ -78,6 +78,33 @@ def test_pairs_show_what_the_drift_hides() -> None:
     assert "At 1x2 weak, not beyond chance: alike 1.000 times" in text
 
 
+def recommended(repeats: int, gb: Mapping[str, float], *variants: str) -> str:
+    """What is recommended of these variants; gb: peak memory per rank of those that have not 40 GB."""
+    specs = specs_of(["default", *variants], repeats)
+    records = {}
+    for spec in specs:
+        record = make_record(spec, rate(spec), exposed_comm_fraction=0.12)
+        peak = {"device": round(1e9 * gb.get(spec.variant, 40))}
+        records[spec.name] = record.replace(ranks=tuple(rank.replace(peak_memory_bytes=peak) for rank in record.ranks))
+    found = compared(specs, records)
+    assert {row.peak_memory_bytes for row in found.panels[0].rows} == {
+        1e9 * gb.get(v, 40) for v in ("default", *variants)
+    }
+    return " ".join(next(line for line in sentences(found) if ", use " in line).split())
+
+
+def test_one_variant_is_recommended_and_one_for_short_memory() -> None:
+    of_default = "2,000 samples/s and 12 % of a step exposed communication"
+    text = recommended(3, {"slow": 28}, "fast", "slow")
+    assert text == (
+        "At 1x2 weak, use fast: the fastest, with 2,198 samples/s and 12 % of a step exposed communication; slow if "
+        "memory is short (12 GB less per rank, 55 % of the speed)."
+    )
+    text = recommended(3, {"alike": 39}, "alike", "slow")
+    assert text == f"At 1x2 weak, use default: nothing is faster beyond chance, with {of_default}."
+    assert "use fast: the fastest in one repeat, which may be chance" in recommended(1, {}, "fast")
+
+
 def test_a_difference_that_one_of_many_may_show_by_chance_is_not_shown() -> None:
     names = [f"v{k}" for k in range(19)]
     specs = specs_of(["default", "near", *names])

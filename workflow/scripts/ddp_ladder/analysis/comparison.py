@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
-from ddp_ladder.gates.interval import LogMean, Variance
+from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match
@@ -26,6 +27,9 @@ REFERENCE, FASTER, SLOWER, NO_DIFFERENCE = "reference", "faster", "slower", "not
 WITHHELD = "withheld: one repeat"
 NOT_RUN = "not run"
 MOST_NAMED = 3
+LESS_MEMORY = 0.95  # of the recommended variant's: what is worth naming
+OF_RUN = {column.key: column.of_run for column in columns("csv") if column.of_run}
+MEMORY, EXPOSED = (OF_RUN[key] for key in ("peak_memory_bytes", "exposed_comm_fraction"))
 SETTINGS = (
     "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
     "max_steps", "max_seconds",
@@ -104,6 +108,8 @@ class Compared:
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
     batch: str = ""  # per GPU, and of all
+    peak_memory_bytes: float | None = None  # of the rank with the most
+    exposed_comm_fraction: float | None = None
     ratio: Ratio | None = None
     unlike: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -189,7 +195,15 @@ def _measured(group: Group) -> Compared:
         return replace(row, found=f"failed: {failed}" if group.failed else left_out)
     first = group.good[0].record
     batch = f"{batch_per_gpu_seen(first)} of {global_batch_seen(first)}"
-    return replace(row, samples_per_s=group.samples_per_s, step_time_s=group.step_time_s, batch=batch)
+    memory_bytes, exposed = (median_of_known([read(run.record) for run in group.good]) for read in (MEMORY, EXPOSED))
+    return replace(
+        row,
+        samples_per_s=group.samples_per_s,
+        step_time_s=group.step_time_s,
+        batch=batch,
+        peak_memory_bytes=memory_bytes,
+        exposed_comm_fraction=exposed,
+    )
 
 
 def _compared(group: Group, reference: Group | None) -> Compared:
@@ -269,7 +283,7 @@ def number(value: float) -> str:
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    found = [line for panel in comparison.decisive for line in _found_in(panel)]
+    found = [line for panel in comparison.decisive for line in (*_found_in(panel), *_recommended(panel))]
     if not found:
         every = [row.found for panel in comparison.panels for row in panel.rows]
         reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
@@ -299,3 +313,29 @@ def _found_in(panel: Panel) -> Iterator[str]:
         named = [f"{row.name} {ratio_text(row.ratio)}" for row in panel.compared if row.found == found and row.ratio]
         if named:
             yield f"At {panel.place}, {text}: {in_short(named, MOST_NAMED)}."
+
+
+def _recommended(panel: Panel) -> Iterator[str]:
+    """Yield which variant to use at this scale and why, and the one that needs the least memory if that is less.
+
+    One repeat decides nothing: the fastest is then named with that doubt. Beyond it, only a variant that is faster than
+    the default beyond chance is preferred to it.
+    """
+    measured = [row for row in panel.rows if row.samples_per_s and (row.ratio or row.found == REFERENCE)]
+    fastest = max(measured, key=lambda row: row.ratio.value if row.ratio else 1.0)
+    reference = next(row for row in measured if row.found == REFERENCE)
+    best, why = reference, "nothing is faster beyond chance"
+    if any(row.found == WITHHELD for row in measured):
+        best, why = fastest, "the fastest in one repeat, which may be chance"
+    elif faster := [row for row in measured if row.found == FASTER]:
+        best, why = faster[0], "the fastest"
+    figures = [f"{formats.significant(best.samples_per_s)} samples/s"]
+    if best.exposed_comm_fraction is not None:
+        figures.append(f"{formats.share(best.exposed_comm_fraction)} of a step exposed communication")
+    text = f"At {panel.place}, use {best.name}: {why}, with {' and '.join(figures)}"
+    least = min(measured, key=lambda row: row.peak_memory_bytes or math.inf)
+    most_bytes, least_bytes = best.peak_memory_bytes or 0.0, least.peak_memory_bytes or math.inf
+    if least_bytes < LESS_MEMORY * most_bytes and best.samples_per_s and least.samples_per_s:
+        saved_gb, speed = (most_bytes - least_bytes) / 1e9, formats.percent(least.samples_per_s / best.samples_per_s)
+        text += f"; {least.name} if memory is short ({saved_gb:.2g} GB less per rank, {speed} of the speed)"
+    yield f"{text}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -28,9 +30,11 @@ from ddp_ladder.records.timing import (
     printed_rates,
     remark_on_loop,
 )
+from ddp_ladder.records.trace import exposed_comm_fraction
 
 Part = TypeVar("Part", bound=Model)
 NOT_RUN = "not run"
+SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which DDP does not time
 
 
 def assemble(directory: RunDirectory) -> Record:
@@ -158,7 +162,7 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
     exposed = [rank.end.ddp.exposed_comm_s for rank in ranks if rank.end.ddp]
     startups = [rank.end.startup_s.get("total") for rank in ranks]
     trained = [value for rank in ranks if (value := rank.end.training_s) is not None]
-    return measure(
+    throughput, timing = measure(
         [rank.steps for rank in ranks],
         warmup,
         [value for value in exposed if value is not None],
@@ -167,6 +171,13 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
         max(trained) if len(trained) == len(ranks) else None,
         weakest(rank.end.source for rank in ranks),
     )
+    outside_ddp = timing.exposed_comm_fraction is None or SENDS_ITSELF in str(ranks[0].end.fingerprint.get("optimizer"))
+    if outside_ddp and spec.world_size > 1 and raw.profiling and not raw.profiling.problem:
+        with contextlib.suppress(
+            OSError, EOFError, ValueError, KeyError, zlib.error
+        ):  # damaged: no other figure needs it
+            timing = timing.replace(exposed_comm_fraction=exposed_comm_fraction(raw.directory.trace(0)))
+    return throughput, timing
 
 
 def _remarks(

@@ -122,7 +122,7 @@ class Timing(Model):
     data_wait_fraction: Annotated[float, Field(ge=0)] | None = None
     exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(
         default=None,
-        description="Null if DDP did not report it; may exceed 1, as it divides medians of different steps.",
+        description="Null if neither DDP nor a profile shows it; DDP's may exceed 1: medians of different steps.",
     )
     startup_s: Duration | None = Field(default=None, description="Launcher start to the end of the first step.")
     wall_s: Duration

@@ -237,7 +237,7 @@ def remark_on_loop(
         edges_s = steps.ended_at_s[first - 1 :]
         known = {*phases.validations_s, *phases.saves_s} - {*phases.without_a_pass_s} if phases else set()
         elapsed_s.append(np.diff(edges_s))
-        known_s.append(_covered_s(edges_s, known))
+        known_s.append(covered_s(edges_s, known))
     # Ranks may wait for one that validates alone. What is known may be a part of a step.
     step_s = np.max([steps.step_time_s[first:] for steps, _ in ranks], axis=0)
     loop_s = np.max(elapsed_s, axis=0)
@@ -255,7 +255,7 @@ def remark_on_loop(
         )
 
 
-def _covered_s(edges_s: NDArray[np.float64], spans: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
+def covered_s(edges_s: NDArray[np.float64], spans: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
     """Return how much of each interval between two edges the spans cover, in s; spans may overlap."""
     ordered = np.array(sorted(spans) or [(0.0, 0.0)])
     ends_s = np.maximum.accumulate(ordered[:, 1])

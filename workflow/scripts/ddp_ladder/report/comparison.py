@@ -21,9 +21,21 @@ from ddp_ladder.common.messages import columns, fitted
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
 from ddp_ladder.report.terminal import cut, plain
 
-HEADINGS = ("scale", "variant", "ratio", "95 % interval", "samples/s", "batch", "step (ms)", "found", "notes")
-TERMINAL = ("scale", "variant", "ratio", "95 % interval", "step (ms)", "found")
-RIGHT = ("ratio", "samples/s", "batch", "step (ms)")
+HEADINGS = (
+    "scale",
+    "variant",
+    "ratio",
+    "95 % interval",
+    "samples/s",
+    "batch",
+    "step (ms)",
+    "MB",
+    "comm.",
+    "found",
+    "notes",
+)
+TERMINAL = ("scale", "variant", "ratio", "95 % interval", "MB", "comm.", "found")
+RIGHT = ("ratio", "samples/s", "batch", "step (ms)", "MB", "comm.")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 
 
@@ -43,6 +55,8 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         formats.significant(row.samples_per_s),
         row.batch,
         formats.milliseconds(row.step_time_s),
+        formats.megabytes(row.peak_memory_bytes),
+        formats.share(row.exposed_comm_fraction),
         Cell(row.found, style=STYLES.get(row.found, "")),
         "; ".join(notes_of(row)),
     )
@@ -79,6 +93,8 @@ def _csv_row(row: Compared) -> dict[str, object]:
         "reference_samples_per_s": row.reference_samples_per_s,
         "batch": row.batch,
         "step_time_s": row.step_time_s,
+        "peak_memory_bytes": row.peak_memory_bytes,
+        "exposed_comm_fraction": row.exposed_comm_fraction,
         "notes": "; ".join(notes_of(row)),
     }
 
@@ -99,5 +115,5 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 
 def _texts(row: Compared) -> Iterator[str]:
-    _, ratio, interval, _, _, step, _, _ = _cells(row)
-    yield from map(in_words, (cut(row.name), ratio, interval, step, row.found.partition(":")[0]))
+    _, ratio, interval, _, _, _, memory, exposed, _, _ = _cells(row)
+    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.found.partition(":")[0]))
