@@ -105,6 +105,16 @@ def test_one_variant_is_recommended_and_one_for_short_memory() -> None:
     assert "use fast: the fastest in one repeat, which may be chance" in recommended(1, {}, "fast")
 
 
+def test_a_scale_where_another_variant_is_best_is_named() -> None:
+    specs = specs_of(["default", "fast"], scales=("1x1", "1x2", "2x2"))
+    records = records_of(specs)
+    for spec in specs:
+        if (spec.variant, str(spec.scale)) == ("fast", "1x2"):
+            records[spec.name] = make_record(spec, 0.8 * rate(spec))
+    said = [line.partition(":")[0] for line in sentences(compared(specs, records)) if ", use " in line]
+    assert said == ["At 2x2 weak, use fast", "At 1x2 weak, use default"]
+
+
 def test_a_difference_that_one_of_many_may_show_by_chance_is_not_shown() -> None:
     names = [f"v{k}" for k in range(19)]
     specs = specs_of(["default", "near", *names])

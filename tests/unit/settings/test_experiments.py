@@ -66,6 +66,13 @@ def test_the_overlay_scales_each_experiment_down_for_a_laptop(name: str) -> None
         importlib.import_module(Path(run.script).stem).arguments(list(run.args))
 
 
+def test_strategies_are_compared_on_one_model() -> None:
+    gpt = importlib.import_module("gpt")
+    runs = {run.variant: gpt.arguments(list(run.args)) for run in plan("strategies").runs}
+    assert all(args.strategy == name for name, args in runs.items() if name != "default")
+    assert {args.strategy for args in runs.values()} == {*gpt.STRATEGIES}
+
+
 def test_enccs_exercises() -> None:
     found = plan("enccs-mnist")
     assert {run.global_batch for run in found.runs} == {128}

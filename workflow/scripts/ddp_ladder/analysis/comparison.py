@@ -283,7 +283,8 @@ def number(value: float) -> str:
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    found = [line for panel in comparison.decisive for line in (*_found_in(panel), *_recommended(panel))]
+    found = [line for panel in comparison.decisive for line in _found_in(panel)]
+    found += _recommended(comparison)
     if not found:
         every = [row.found for panel in comparison.panels for row in panel.rows]
         reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
@@ -315,27 +316,37 @@ def _found_in(panel: Panel) -> Iterator[str]:
             yield f"At {panel.place}, {text}: {in_short(named, MOST_NAMED)}."
 
 
-def _recommended(panel: Panel) -> Iterator[str]:
-    """Yield which variant to use at this scale and why, and the one that needs the least memory if that is less.
+def _recommended(comparison: Comparison) -> Iterator[str]:
+    """Yield which variant to use at the largest scale of each mode, and at those where it is another one."""
+    for largest in comparison.decisive:
+        name, text = _recommendation(largest)
+        yield text
+        for panel in comparison.panels:
+            if panel.mode == largest.mode and panel.compared:
+                other, text = _recommendation(panel)
+                if other != name:
+                    yield text
 
-    One repeat decides nothing: the fastest is then named with that doubt. Beyond it, only a variant that is faster than
-    the default beyond chance is preferred to it.
+
+def _recommendation(panel: Panel) -> tuple[str, str]:
+    """Return the variant to use at a scale, and why; with the one that needs the least memory, if that is less.
+
+    Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
+    fastest is then named with that doubt.
     """
-    measured = [row for row in panel.rows if row.samples_per_s and (row.ratio or row.found == REFERENCE)]
-    fastest = max(measured, key=lambda row: row.ratio.value if row.ratio else 1.0)
-    reference = next(row for row in measured if row.found == REFERENCE)
-    best, why = reference, "nothing is faster beyond chance"
+    measured = [row for row in panel.rows if row.ratio or row.found == REFERENCE]
+    best, why = next(row for row in measured if row.found == REFERENCE), "nothing is faster beyond chance"
     if any(row.found == WITHHELD for row in measured):
-        best, why = fastest, "the fastest in one repeat, which may be chance"
+        best = max(measured, key=lambda row: row.ratio.value if row.ratio else 1.0)
+        why = "the fastest in one repeat, which may be chance"
     elif faster := [row for row in measured if row.found == FASTER]:
         best, why = faster[0], "the fastest"
-    figures = [f"{formats.significant(best.samples_per_s)} samples/s"]
+    text = f"At {panel.place}, use {best.name}: {why}, with {formats.significant(best.samples_per_s)} samples/s"
     if best.exposed_comm_fraction is not None:
-        figures.append(f"{formats.share(best.exposed_comm_fraction)} of a step exposed communication")
-    text = f"At {panel.place}, use {best.name}: {why}, with {' and '.join(figures)}"
+        text += f" and {formats.share(best.exposed_comm_fraction)} of a step exposed communication"
     least = min(measured, key=lambda row: row.peak_memory_bytes or math.inf)
     most_bytes, least_bytes = best.peak_memory_bytes or 0.0, least.peak_memory_bytes or math.inf
     if least_bytes < LESS_MEMORY * most_bytes and best.samples_per_s and least.samples_per_s:
         saved_gb, speed = (most_bytes - least_bytes) / 1e9, formats.percent(least.samples_per_s / best.samples_per_s)
         text += f"; {least.name} if memory is short ({saved_gb:.2g} GB less per rank, {speed} of the speed)"
-    yield f"{text}."
+    return best.name, f"{text}."
