@@ -177,6 +177,10 @@ def test_changes_for_communication_with_their_estimates() -> None:
     _, found = attributed([*baseline(), *slow], preflight)
     half = next(change for change in found.changes if "batch_per_gpu" in change.what)
     assert half.gain == pytest.approx(0.025 / 0.075)  # half of 50 ms saved in 100 ms
+    first, *_, last = points([*baseline(), *slow])
+    accumulating = attribution(replace(last, batch_per_gpu=last.batch_per_gpu // 2), first, preflight)
+    assert accumulating
+    assert any(change.what.startswith("raise workload.global_batch: with twice") for change in accumulating.changes)
     limit = next(change for change in found.changes if "network.interface" in change.what)
     assert "instead of sockets" in limit.what
     assert (limit.gain, limit.is_limit) == (pytest.approx(1.0), True)

@@ -255,6 +255,17 @@ def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples() -> None:
     assert "Predicted, not measured: 8x4" in text
 
 
+@pytest.mark.parametrize("accumulation", [None, 1])
+def test_no_more_gpus_are_predicted_than_a_fixed_global_batch_has_batches(accumulation: int | None) -> None:
+    """64 samples in batches of 4: 16 GPUs."""
+    batch, records = {"batch_per_gpu": 4, "global_batch": 64}, []
+    for scale, rate in {"1x1": 1000.0, "1x4": 3950.0, "4x4": 15500.0}.items():
+        specs = make_specs([scale], modes=("strong",), device="cuda", accumulation=accumulation, **batch)
+        records += [make_record(spec, repeated(rate, spec), fingerprint=batch) for spec in specs]
+    predicted = "Predicted, not measured: 8x4" in section(text_of(results_of(records)), "Requested resources")
+    assert predicted is (accumulation is None)
+
+
 def test_a_fixed_global_batch_is_said_to_keep_the_batch_of_a_gpu() -> None:
     accumulated = records_of({"1x1": 1000.0}, modes=("strong",), accumulation=1)
     assert "and here also the batch of each" in text_of(results_of(accumulated))
