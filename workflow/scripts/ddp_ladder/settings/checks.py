@@ -244,20 +244,15 @@ def _variants_without(placeholder: re.Pattern[str], settings: Settings) -> list[
 
 def _global_batch(settings: Settings) -> Iterator[Problem]:
     """Check that batch_per_gpu x GPUs x accumulation can be workload.global_batch at every scale."""
-    experiment, workload, wanted = (
-        settings.experiment,
-        settings.experiment.workload,
-        settings.experiment.workload.global_batch,
-    )
+    experiment, workload = settings.experiment, settings.experiment.workload
+    wanted, batch = workload.global_batch, workload.batch_per_gpu
     if wanted is None:
         return
-    where, batch = settings.config.where("workload", "global_batch"), workload.batch_per_gpu
+    where = settings.config.where("workload", "global_batch")
     if "weak" in experiment.modes:
         what = "weak mode lets the global batch grow with the GPUs, and global_batch keeps it"
-        advice = "set modes: [strong], or remove global_batch"
-        yield Problem(
-            where, what, f"modes: [{', '.join(experiment.modes)}]", "global_batch with modes: [strong]", advice
-        )
+        found, allowed = f"modes: [{', '.join(experiment.modes)}]", "global_batch with modes: [strong]"
+        yield Problem(where, what, found, allowed, "set modes: [strong], or remove global_batch")
     if odd := [scale for scale in experiment.scales if wanted % (batch * scale.world_size)]:
         multiple = math.lcm(*(batch * scale.world_size for scale in experiment.scales))
         below = wanted // multiple * multiple
@@ -271,7 +266,7 @@ def _global_batch(settings: Settings) -> Iterator[Problem]:
             "global_batch asks for accumulated batches, but nothing passes their number to the script",
             f"no {{accumulation}} in the arguments and the environment of {', '.join(without)}",
             "{accumulation} or {global_batch} in args or env of the workload or the variant",
-            'add the script\'s option for it, for example --accumulate, "{accumulation}"',
+            'add for example --accumulate, "{accumulation}"',
         )
 
 
