@@ -1,7 +1,8 @@
-"""Compare the variants of a ladder with its default.
+"""Compare the variants of a ladder with its default, or two runs.
 
 It reads plan.json and the records below runs/ in the results directory, prints what differs by more than chance, and
-writes it as report/comparison.csv there.
+writes it as report/comparison.csv there. With two directories of runs, of the ladder or of instrument.py alone, it
+prints their figures side by side, and in what they are not alike.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.file import read_plan
+from ddp_ladder.records.own_runs import record_in
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
+from ddp_ladder.report.two_runs import two_runs
 
 RESULTS = Path("results")
 
@@ -27,9 +30,15 @@ RESULTS = Path("results")
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the comparison and print it."""
     parser = parser_of(__doc__, "compare.py --results results")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="DIRECTORY", help="two directories of runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the ladder's directory (default: %(default)s)")
     parser.add_argument("--warning", default="", help="a warning to print too")
     arguments = parser.parse_args(argv)
+    if arguments.runs:
+        if len(arguments.runs) != 2:
+            parser.error("two directories are compared")
+        print(two_runs([(str(path), record_in(path)) for path in arguments.runs]), flush=True)
+        return 0
     runs = RunRecords(arguments.results)
     plan = as_made(read_plan(runs.results / "plan.json"), runs)
     if len({run.variant for run in plan.runs if not run.is_plain}) < 2:

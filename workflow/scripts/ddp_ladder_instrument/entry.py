@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from ddp_ladder_instrument import files
-from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
+from ddp_ladder_instrument.files import RUN_VARIABLE, RunSettingsError, read_run_settings
 from ddp_ladder_instrument.measurement import Measurement, write_or_note
+from ddp_ladder_instrument.own_run import own_run_settings, print_summary
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, handlers_set_aside, hide_own_frames
 from ddp_ladder_instrument.python_hooks import on_hard_exit
 
@@ -22,14 +23,16 @@ for data, DDP's communication, memory, and a checksum of the parameters at the e
 its own arguments, path and __main__; its output and exit code stay as they are.
 
 environment:
-  DDP_LADDER_RUN          absolute path of the run's run.json; what is measured is written beside it
+  DDP_LADDER_DIRECTORY    directory of the files (default: ddp-ladder-JOB... in the working directory); a further run
+                          gets one with a number. Rank 0 prints a summary to standard error
   DDP_LADDER_METRICS      set for the script: a file for steps that it writes down itself
+set by the ladder, for its own runs:
+  DDP_LADDER_RUN          absolute path of the run's run.json; what is measured is written beside it
   DDP_LADDER_LAUNCHED_AT  unix seconds when the launcher was started (for the start-up time)
 
-example (two ranks on this machine; the workflow does this for you):
-  DDP_LADDER_RUN=$PWD/results/runs/default/weak/1x2/r1/run.json \\
-    torchrun --standalone --nproc-per-node=2 \\
-    workflow/scripts/instrument.py train.py --epochs 2
+examples:
+  torchrun --standalone --nproc-per-node=2 workflow/scripts/instrument.py train.py --epochs 2
+  srun python workflow/scripts/instrument.py train.py --epochs 2
 """
 
 
@@ -41,12 +44,13 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     try:
         program = _program(arguments)
         program.check()
-        run = read_run_settings()
+        run = read_run_settings() if os.environ.get(RUN_VARIABLE) else own_run_settings()
     except (ProgramError, RunSettingsError) as error:
         print(f"instrument.py: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
     files.NAMED.update(run.secrets)
-    die_with_parent()
+    if not run.is_own:
+        die_with_parent()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
@@ -98,5 +102,7 @@ def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseE
             ended_with = measurement.end(ended_with)
         except Exception as error:  # of ours: the program ends as it would have
             measurement.not_measured.note("end", error)
-        write_or_note(measurement)
+        record = write_or_note(measurement)
+        if measurement.run.is_own and record is not None and record["rank"] == 0:
+            print_summary(record, measurement.clock.table, measurement.run)
     return ended_with

@@ -130,7 +130,7 @@ class RunSettingsError(Exception):
 class RunSettings:
     """The settings of one run that this rank needs. ``launched_at_s`` is Unix time.
 
-    secrets: the names of variables that hold one.
+    secrets: the names of variables that hold one. is_own: the ladder did not start the run.
     """
 
     directory: Path
@@ -145,19 +145,14 @@ class RunSettings:
     profile_steps: int = 0
     count_flops: bool = False
     secrets: tuple[str, ...] = ()
+    is_own: bool = False
 
 
 def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
     """Read the run.json that DDP_LADDER_RUN names. Raises RunSettingsError."""
-    name = environment.get(RUN_VARIABLE)
-    if not name:
-        raise RunSettingsError(
-            f"{RUN_VARIABLE} is not set: it must hold the absolute path of the run's run.json.\n"
-            "  next     let the workflow start the run, or run the script without instrument.py"
-        )
-    path = Path(name)
+    path = Path(environment[RUN_VARIABLE])
     if not path.is_absolute():
-        raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {name}")
+        raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {path}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         measure, launched_at_s = data.get("spec") or {}, environment.get(LAUNCHED_VARIABLE)

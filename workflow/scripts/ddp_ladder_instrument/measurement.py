@@ -83,7 +83,8 @@ class Measurement:
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-        self.not_measured.attempt("heartbeat", self._heartbeat.start)
+        if not self.run.is_own:  # without the ladder nobody reads it
+            self.not_measured.attempt("heartbeat", self._heartbeat.start)
         for module in WATCHED:
             when_imported(module, partial(self._on_import, module))
 
@@ -212,13 +213,13 @@ def _leave_process_group(device: torch.device | None) -> BaseException | None:
     return None
 
 
-def write_or_note(measurement: Measurement) -> None:
-    """Write the rank's CSV and end record.
+def write_or_note(measurement: Measurement) -> dict[str, Any] | None:
+    """Write the rank's CSV and end record; return the record.
 
     If that fails, the error is printed, and noted for the verdict; the training ends as it would have.
     """
     try:
-        _write(measurement)
+        return _write(measurement)
     except Exception as error:  # a full disk or a bug of ours must not fail the training
         print(f"instrument.py: cannot write the record of this rank: {error}", file=sys.stderr)
         if not isinstance(error, OSError):
@@ -228,10 +229,11 @@ def write_or_note(measurement: Measurement) -> None:
         # If this fails too, the job will probably fail to write as well, and report it.
         with contextlib.suppress(OSError):
             write_atomically(path, [json.dumps(note) + "\n"])
+        return None
 
 
-def _write(measurement: Measurement) -> None:
-    """Write ranks/rank<k>.csv, then ranks/rank<k>.json. Raises OSError."""
+def _write(measurement: Measurement) -> dict[str, Any]:
+    """Write ranks/rank<k>.csv, then ranks/rank<k>.json, and return the latter. Raises OSError."""
     record = end_record(measurement)
     ranks = measurement.run.directory / "ranks"
     record["steps"]["sha256"] = write_atomically(ranks / f"rank{record['rank']}.csv", measurement.clock.table.csv())
@@ -240,6 +242,7 @@ def _write(measurement: Measurement) -> None:
     write_atomically(ranks / f"rank{record['rank']}.json", [text.encode("utf-8", "replace")])
     facts = {key: record[key] for key in ("schema_version", "spec_hash", "job", "rank")}
     measurement.profiled.write(ranks, facts, measurement.program_end.exit_code == 0)
+    return record
 
 
 def end_record(measurement: Measurement) -> dict[str, Any]:

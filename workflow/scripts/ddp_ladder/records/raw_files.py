@@ -119,13 +119,15 @@ class RawRun:
         return next((node_rank for node_rank, name in self.hosts.items() if name == host), given)
 
 
-def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = None) -> RawRun:
-    """Read the files of one run. only_ranks: ranks whose files are read; None: of all.
+def read_raw_run(
+    directory: RunDirectory, only_ranks: Collection[int] | None = None, run: RunFile | None = None
+) -> RawRun:
+    """Read the files of one run. only_ranks: ranks whose files are read; None: of all. run: in place of run.json.
 
     Raises OSError or ValueError only for run.json, without which nothing is known about the run; damage elsewhere is
     listed in ``problems``.
     """
-    run = read_run_file(directory)
+    run = run or read_run_file(directory)
     planned = range(run.spec.world_size)
     problems: list[str] = []
 

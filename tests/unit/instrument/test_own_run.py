@@ -1,0 +1,129 @@
+"""instrument.py without the ladder: the directory that the ranks agree on, the summary, and two runs compared."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import compare
+import pytest
+from ddp_ladder.records.own_runs import NO_SPEC, record_in
+from ddp_ladder_instrument import own_run
+from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
+
+TRAIN = """
+    import os, sys
+    for name, given in {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS"}.items():
+        os.environ.setdefault(name, os.environ.get(given, ""))
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+    dist.init_process_group("gloo", init_method=os.environ.get("MEET", "env://"), rank=int(os.environ["RANK"]),
+                            world_size=int(os.environ["WORLD_SIZE"]))
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(1280, 64))
+    sampler = DistributedSampler(data)
+    os.chdir("/")
+    for (x,) in DataLoader(data, int(sys.argv[1]), sampler=sampler):
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
+    dist.destroy_process_group()
+    print("trained")
+    if len(sys.argv) > 2:
+        raise RuntimeError("at the end")
+"""
+
+
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, torch: str) -> None:
+    train = script(tmp_path, TRAIN)
+    done = run_plainly(tmp_path, INSTRUMENT, train, "8", launcher=TORCHRUN, python=python_named(torch))
+    assert (done.code, done.out.count("trained")) == (0, 2), done.err
+    (directory,) = tmp_path.glob("ddp-ladder-local-*")
+    assert {path.name for path in (directory / "ranks").glob("rank*.*")} == {
+        f"rank{rank}{end}" for rank in (0, 1) for end in (".csv", ".json", "of2.claim")
+    }
+    assert done.err.count("ddp-ladder: rank 0 of 2") == 1
+    rate, of_rank = re.findall(r"throughput +([\d,]+) samples/s: ([\d,]+) of rank 0 x 2 ranks", done.err)[0]
+    assert int(rate.replace(",", "")) == pytest.approx(2 * int(of_rank.replace(",", "")), abs=2)
+    for words in ("60 steps after 20 of warm-up", "data wait", "not hidden", "GB on the host", str(directory)):
+        assert words in done.err
+    record = record_in(directory)
+    assert (record.status, record.world.size, record.remarks) == ("ok", 2, ())
+    assert record.timing
+    assert record.timing.measured_steps <= 70
+    assert sum(rank.samples for rank in record.ranks) == 1280
+
+
+def test_srun_without_variables_of_torch(tmp_path: Path) -> None:
+    """Srun starts each rank itself. A second run of the same job step number finds the first one's claims."""
+    train = script(tmp_path, TRAIN)
+    for directory in ("ddp-ladder-4711-3", "ddp-ladder-4711-3-2"):
+        ranks = []
+        for rank in ("0", "1"):
+            slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+            env = environment(**slurm, SLURM_PROCID=rank, MEET=f"file://{tmp_path}/{directory}.store")
+            words = [NEWEST, INSTRUMENT, train, "8"]
+            ranks.append(subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True))
+        errors = [each.communicate(timeout=120)[1] for each in ranks]
+        assert [each.returncode for each in ranks] == [0, 0], errors
+        assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+        assert record_in(tmp_path / directory).job.id == "4711"  # type: ignore[union-attr]
+
+
+def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:
+    """Also not one with more ranks, whose last ones find no claim of their own."""
+
+    def directory(rank: int, size: int) -> str:
+        given = {"DDP_LADDER_DIRECTORY": str(tmp_path / "own"), "RANK": str(rank), "WORLD_SIZE": str(size)}
+        return own_run.own_run_settings(given).directory.name
+
+    assert [directory(rank, 2) for rank in (0, 1)] == ["own", "own"]
+    assert [directory(rank, 4) for rank in (3, 1, 2, 0)] == ["own-2"] * 4
+    assert [directory(rank, 4) for rank in (1, 0, 2, 3)] == ["own-3"] * 4
+
+
+def test_the_exit_code_is_the_scripts_whatever_becomes_of_the_summary(tmp_path: Path) -> None:
+    train = script(tmp_path, "import sys\nprint('ran')\nsys.exit(int(sys.argv[1]))")
+    done = run_plainly(tmp_path, INSTRUMENT, train, "7", env={"DDP_LADDER_DIRECTORY": "own"})
+    assert (done.code, done.out) == (7, "ran\n")
+    assert "ended with exit code 7" in done.err
+    assert "not measured   steps: no optimizer of torch made a step" in done.err
+    (tmp_path / "file").write_text("")
+    done = run_plainly(tmp_path, INSTRUMENT, train, "0", env={"DDP_LADDER_DIRECTORY": "file"})
+    assert (done.code, done.out) == (0, "ran\n")
+    assert done.err.count("\n") == 1
+    assert "cannot write the record" in done.err
+
+
+def test_an_error_in_the_summary_is_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = own_run.own_run_settings({"DDP_LADDER_DIRECTORY": str(tmp_path)})
+    own_run.print_summary({}, None, settings)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "instrument.py: no summary: KeyError: 'world_size'\n"
+    assert settings.spec_hash == NO_SPEC
+
+
+def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = script(tmp_path, TRAIN)
+    for name, words in {"a": ["8"], "b": ["16", "raise"]}.items():
+        env = {"DDP_LADDER_DIRECTORY": name}
+        assert run_plainly(tmp_path, INSTRUMENT, train, *words, launcher=TORCHRUN, env=env).code == (name == "b")
+    first, second = str(tmp_path / "a"), str(tmp_path / "b")
+    assert compare.main([first, second]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"samples/s +[\d,.]+ \[.+\] +[\d,.]+ \[.+\]\n", text)
+    assert "  batch_per_gpu: 8 / 16\n" in text
+    assert "  args_template: 8 / 16 raise\n" in text
+    assert "RuntimeError: at the end" in text
+    assert compare.main([first, first]) == 0
+    text = capsys.readouterr().out
+    assert "1.00 times the throughput" in text
+    assert "Like for like" in text
+    assert compare.main([first, str(tmp_path)]) == 1
+    assert "it has no run" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        compare.main([first])

@@ -1,0 +1,94 @@
+"""The record of a run that instrument.py has measured without the ladder: there are the files of its ranks alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.node.launch import Rendezvous
+from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.assemble import assemble, record_of
+from ddp_ladder.records.raw_files import read_raw_run
+from ddp_ladder.records.raw_models import RankEnd, RunEnd, RunFile
+from ddp_ladder.records.record import SCHEMA_VERSION, Record
+from ddp_ladder.settings.keys import Measure
+from ddp_ladder.settings.terms import Device
+
+NO_SPEC = "0" * 64  # as the instrument writes it, in place of a spec's hash
+CHECKED_BY_THE_JOB = ("placement",)  # against the files of its agents
+UNKNOWN = (
+    "lr", "samples_per_step", "throughput_regex", "directory", "data_dir", "python", "container", "max_steps",
+    "max_seconds",
+)  # fmt: skip
+DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(UNKNOWN),
+    "stage": "stage1", "variant": "default", "mode": "weak", "repeat": 1, "seed": 0, "script": "script",
+    "modules": [], "setup": "", "env": {}, "env_template": {}, "launcher": "torchrun", "interface": "auto",
+    "backend_wanted": "auto", "cpus_per_node": 1, "threads_per_rank": 1,
+}  # fmt: skip
+"""Of a spec, what is not seen in a run, and decides nothing in its figures."""
+
+
+def record_in(path: Path) -> Record:
+    """Return the record of a run's directory, of the ladder or of instrument.py alone. Raises UserError."""
+    directory = RunDirectory(path)
+    try:
+        if directory.run.exists():
+            return assemble(directory)
+        return _own_record(directory, RankEnd.from_json(read_json(directory.ranks / "rank0.json")))
+    except (OSError, ValueError) as error:
+        advice = "name the directory that the summary of instrument.py names, or one below results/runs with a run.json"
+        raise UserError(Problem(str(path), f"it has no run: {error}", next=advice)) from error
+
+
+def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
+    common: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "spec_hash": first.spec_hash, "job": first.job}
+    run = RunFile(
+        **common,
+        spec=_spec(directory, first),
+        rendezvous=Rendezvous("", first.host, 0),
+        start_directory="",
+        run_directory=str(directory.path),
+        nodes=tuple(_hosts(directory, first)),
+        agents_per_node=1,
+    )
+    raw = read_raw_run(directory, run=run)
+    last_s = max(end.ended_at_s for end in raw.ends)
+    began_s = first.ended_at_s - (first.training_s or 0.0) - (first.startup_s.get("total") or 0.0)
+    ended = RunEnd(**common, host=first.host, started_at_s=began_s, ended_at_s=last_s, outcome="finished")
+    problems = tuple(problem for problem in raw.problems if problem.startswith("ranks/"))
+    return record_of(replace(raw, ended=ended, problems=problems), CHECKED_BY_THE_JOB)
+
+
+def _hosts(directory: RunDirectory, first: RankEnd) -> Counter[str]:
+    """Return the number of ranks on each host, in the order of the ranks, as far as they have left a record."""
+    files = (directory.ranks / f"rank{k}.json" for k in range(first.world_size))
+    return Counter(str(read_json(file)["host"]) for file in files if file.exists())
+
+
+def _spec(directory: RunDirectory, first: RankEnd) -> RunSpec:
+    """Return the settings that the run shows, and the defaults of those that matter only before a run."""
+    ranks, world_size = _hosts(directory, first), first.world_size
+    nodes = len(ranks) if set(ranks.values()) == {world_size / len(ranks)} else 1
+    batch, args = first.fingerprint.get("batch_per_gpu") or 1, list(first.fingerprint["args"])
+    device: Device = "cuda" if first.device.kind == "cuda" else "cpu"
+    return RunSpec.from_json(
+        {
+            **DEFAULTS,
+            "args": args,
+            "args_template": args,
+            "nodes": nodes,
+            "gpus_per_node": world_size // nodes,
+            "batch_per_gpu": batch,
+            "global_batch": batch * world_size,
+            "device": device,
+            "backend": "nccl" if first.backend == "nccl" else "gloo",
+            "warmup_steps": Measure().warmup_steps_on(device),
+            "min_steps": Measure().min_steps,
+        }
+    )

@@ -1,0 +1,114 @@
+"""A run that the ladder did not start: where its files go, and the summary that its rank 0 prints at its end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ddp_ladder_instrument.batches import StepTable
+from ddp_ladder_instrument.files import RunSettings, one_line
+
+DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"
+WARMUP_STEPS = 20  # as the ladder leaves out on CUDA; at most half of a short run
+NO_SPEC = "0" * 64  # in place of a spec's hash
+
+
+def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
+    """Return the default settings, with a directory that all ranks of this run share, and no other run."""
+    job = environment.get("SLURM_JOB_ID") or "local"
+    # Job steps of one job, and launchers on one node, may run at the same time.
+    parts = (job, environment.get("SLURM_STEP_ID"), environment.get("MASTER_PORT"))
+    usual = "-".join(["ddp-ladder", *filter(None, parts)])
+    base = Path.cwd() / (environment.get(DIRECTORY_VARIABLE) or usual)
+    rank, size = ("RANK", "WORLD_SIZE") if environment.get("RANK") else ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    try:
+        directory = _claimed(base, environment.get(rank) or "0", environment.get(size) or "1")
+    except OSError:  # writing the record fails too, and that error is reported
+        directory = base
+    return RunSettings(
+        directory=directory,
+        spec_hash=NO_SPEC,
+        job={"id": job, "attempt": 1, "run_id": directory.name},
+        warmup_steps=WARMUP_STEPS,
+        max_steps=None,
+        max_seconds=None,
+        samples_per_step=None,
+        device=None,
+        launched_at_s=None,
+        is_own=True,
+    )
+
+
+def _claimed(base: Path, rank: str, world_size: str) -> Path:
+    """Return the first of ``base``, ``base-2``, ... in which no other run has begun.
+
+    The ranks exchange no message: each claims its own place, and an earlier run has left the same claims to all of
+    them. Raises OSError.
+    """
+    claim = f"of{world_size}.claim"
+    for number in itertools.count(1):
+        ranks = (base if number == 1 else base.with_name(f"{base.name}-{number}")) / "ranks"
+        ranks.mkdir(parents=True, exist_ok=True)
+        if all(path.name.endswith(claim) for path in ranks.glob("*.claim")):
+            try:
+                os.close(os.open(ranks / f"rank{rank}{claim}", os.O_CREAT | os.O_EXCL))
+                return ranks.parent
+            except FileExistsError:
+                continue
+    raise AssertionError("itertools.count ends")
+
+
+def print_summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> None:
+    """Print rank 0's summary to standard error; an error in it is printed in its place."""
+    try:
+        text = "\n    ".join(f"{name:<14} {value}" if value else name for name, value in _summary(record, table, run))
+    except Exception as error:  # the training has ended well, and its record is written
+        text = f"instrument.py: no summary: {one_line(error)}"
+    print(text, file=sys.stderr, flush=True)
+
+
+def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> Iterator[tuple[str, str]]:
+    world_size, device = record["world_size"], record["device"]
+    first = min(run.warmup_steps, table.count // 2)
+    times_s, samples = sorted(table.step_time_s[first:]), sum(table.samples[first:])
+    yield f"ddp-ladder: rank 0 of {world_size} on {device['name']} ended with exit code {record['exit_code']}", ""
+    if record["exception"]:
+        yield "exception", record["exception"]
+    if times_s:
+        total_s, median_s = sum(times_s), statistics.median(times_s)
+        rate = samples / total_s
+        of_ranks = f": {_figure(rate)} of rank 0 x {world_size} ranks" if world_size > 1 else ""
+        source = "" if record["source"] == "counted" else f" (samples: {record['source']})"
+        yield "throughput", f"{_figure(rate * world_size)} samples/s{of_ranks}{source}"
+        most_s = times_s[int(0.95 * (len(times_s) - 1))]
+        steps = f"{len(times_s)} steps after {first} of warm-up"
+        yield "step", f"median {_figure(1e3 * median_s)} ms, 95 % below {_figure(1e3 * most_s)} ms; {steps}"
+        yield "data wait", f"{100 * sum(table.data_wait_s[first:]) / total_s:.1f} % of the step time"
+        ddp = record["ddp"]
+        if ddp and ddp["exposed_comm_s"] is not None:
+            exposed_s, gradients = ddp["exposed_comm_s"], sum(ddp["bucket_bytes"])
+            yield (
+                "communication",
+                f"{_figure(1e3 * exposed_s)} ms of a step not hidden behind the backward pass "
+                f"({100 * exposed_s / median_s:.1f} %), in {ddp['samples']} timed steps; "
+                f"gradients {_figure(gradients / 1e6)} MB in {len(ddp['bucket_bytes'])} buckets ({record['backend']})",
+            )
+    if world_size > 1 and record["loader"] and record["loader"]["shards"] is False:
+        yield "data", "the sampler does not divide the samples between the ranks"
+    memory = [f"{_figure(size / 1e9)} GB on the {where}" for where, size in record["peak_memory_bytes"].items() if size]
+    yield "peak memory", ", ".join(memory)
+    if record["startup_s"]["total"] is not None:
+        yield "start-up", f"{_figure(record['startup_s']['total'])} s to the end of the first step"
+    for each in record["not_measured"] or ([] if times_s else ["steps: no optimizer of torch made a step"]):
+        yield "not measured", each
+    yield "files", str(run.directory)
+    yield "compare", f"python {Path(__file__).parents[1] / 'compare.py'} {run.directory} OTHER_DIRECTORY"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
