@@ -40,6 +40,7 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         samples_per_step=None,
         device=None,
         launched_at_s=None,
+        count_flops=True,
         is_own=True,
     )
 
@@ -98,6 +99,7 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
                 f"({100 * exposed_s / median_s:.1f} %), in {ddp['samples']} timed steps; "
                 f"gradients {_figure(gradients / 1e6)} MB in {len(ddp['bucket_bytes'])} buckets ({record['backend']})",
             )
+        yield "FLOPs", _flops(record["flops"], rate)
     if world_size > 1 and record["loader"] and record["loader"]["shards"] is False:
         yield "data", "the sampler does not divide the samples between the ranks"
     memory = [f"{_figure(size / 1e9)} GB on the {where}" for where, size in record["peak_memory_bytes"].items() if size]
@@ -108,6 +110,14 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         yield "not measured", each
     yield "files", str(run.directory)
     yield "compare", f"python {Path(__file__).parents[1] / 'compare.py'} {run.directory} OTHER_DIRECTORY"
+
+
+def _flops(flops: Mapping[str, Any], samples_per_s: float) -> str:
+    """Return the model's FLOPs per sample and rank 0's rate, or why they were not counted."""
+    if flops.get("why"):
+        return f"not counted: {flops['why']}"
+    of_model = flops["forward"] + flops["backward"]
+    return f"{_figure(of_model / 1e9)} GFLOP per sample, {_figure(of_model * samples_per_s / 1e12)} TFLOP/s of rank 0"
 
 
 def _figure(value: float) -> str:
