@@ -296,6 +296,7 @@ def rank_facts(spec: RunSpec, rank: int, hosts: Sequence[str], startup_s: Mappin
         "ended_by": "script",
         "startup_s": startup_s,
         "peak_memory_bytes": {"host": 412_000_000, "device": 9_800_000_000 if cuda else None},
+        "memory_limit_bytes": {"host": 1_648_000_000, "device": 39_200_000_000 if cuda else None},
     }
 
 

@@ -83,6 +83,7 @@ def check_record(record: dict[str, Any], kind: str) -> None:
     assert record["fingerprint"]["cuda"] == torch.version.cuda
     assert record["fingerprint"]["autocast_dtype"] == "bfloat16"
     assert record["peak_memory_bytes"]["device"] > 24 * 2048 * 2048 * 4
+    assert record["peak_memory_bytes"]["device"] < record["memory_limit_bytes"]["device"] < 400e9
     assert record["parameters"]["count"] == 24 * (2048 * 2048 + 2048)
     assert record["backend"] == ("nccl" if kind == "ddp" else None)
     assert str(record["fingerprint"]["backend_class"]).startswith("ProcessGroupNCCL") == (kind == "ddp")

@@ -15,7 +15,7 @@ IN_SCALING_CSV = """
     startup_spawn_s startup_import_torch_s startup_process_group_s startup_script_s startup_first_step_s
     startup_compile_s samples_per_s_total samples_per_s_end_to_end step_time_s_p5 step_time_s_p95
     step_time_s_mean drift_fraction statistic efficiency_plain efficiency_plain_low efficiency_plain_high
-    peak_memory_bytes gpu_busy_fraction gpu_power_w cpu_fraction energy_j_per_sample
+    peak_memory_bytes memory_headroom_fraction gpu_busy_fraction gpu_power_w cpu_fraction energy_j_per_sample
     compute_s exposed_comm_s data_wait_s imbalance_s rest_s
     efficiency_total_time efficiency_total_time_low efficiency_total_time_high wall_s
     hours_to_solution hours_to_solution_low hours_to_solution_high wall_hours_to_solution
@@ -52,3 +52,14 @@ def test_every_figure_of_a_run_is_read_from_its_record() -> None:
         assert column.text(None) == "\u2013"
     shown = {column.heading: column.text(column.of_run(record)) for column in columns("runs") if column.of_run}
     assert (shown["steps measured"], shown["samples/s"], shown["peak memory"]) == ("120", "1,000", "412")
+
+
+def test_the_headroom_is_what_the_rank_with_the_most_memory_did_not_use() -> None:
+    record = make_record(make_spec("1x2", device="cuda"))
+    more = record.ranks[1].replace(peak_memory_bytes={"host": 1, "device": 29_400_000_000})
+    headroom = next(column for column in columns("usage") if column.key == "memory_headroom_fraction")
+    assert headroom.of_run
+    assert headroom.of_run(record) == 0.75
+    assert headroom.of_run(record.replace(ranks=(record.ranks[0], more))) == 0.25
+    unknown = tuple(rank.replace(memory_limit_bytes={}) for rank in record.ranks)
+    assert headroom.of_run(record.replace(ranks=unknown)) is None

@@ -183,6 +183,8 @@ def test_end_records(both: Both) -> None:
         assert steps_s < record["training_s"] < steps_s + 60
         assert 50e6 < record["peak_memory_bytes"]["host"] < 50e9
         assert record["peak_memory_bytes"]["device"] is None
+        assert record["peak_memory_bytes"]["host"] < record["memory_limit_bytes"]["host"] < 50e12
+        assert record["memory_limit_bytes"]["device"] is None
 
 
 def test_equal_parameters_have_equal_checksums(both: Both) -> None:

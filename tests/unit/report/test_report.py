@@ -206,7 +206,7 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     assert "<script" not in files["scaling.md"]
     assert "<script>alert('x')</script>" in Page(files["index.html"]).text
     tables = re.findall(r"(?m)(?:^\|.*\n)+", files["scaling.md"])
-    assert sum("| 1x" in table for table in tables) == 4  # scales, cost, parts of a step, start-up
+    assert sum("| 1x" in table for table in tables) == 5  # scales, cost, parts of a step, start-up, memory
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
     assert pd.read_csv(tmp_path / "report" / "scaling.csv")["variant"][0] == HOSTILE

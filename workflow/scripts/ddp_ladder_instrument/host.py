@@ -71,6 +71,42 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def memory_limit_bytes() -> int:
+    """Return this rank's equal share of the memory that the job has on this node.
+
+    The job has the least of the machine's memory, the limits of its control groups, and what it asked Slurm for.
+    """
+    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits_bytes()]
+    if os.environ.get("SLURM_MEM_PER_NODE", "0") != "0":
+        amounts.append(int(os.environ["SLURM_MEM_PER_NODE"]) * 1024**2)
+    return min(amounts) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def _group_limits_bytes() -> list[int]:
+    """Return the memory limits of this process's control groups and of those above them, of version 1 and 2."""
+    found = []
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+    except OSError:
+        return []  # not Linux
+    for controllers, path in groups:
+        if controllers == "":
+            root, name = "/sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = path.strip("/").split("/")
+        for depth in range(len(parts) + 1):
+            try:
+                with open(os.path.join(root, *parts[:depth], name), encoding="ascii") as file:
+                    found.append(int(file.read()))
+            except (OSError, ValueError):
+                pass  # the root has no limit, a container may not see those above it; "max" is none
+    return found
+
+
 def source_files() -> dict[str, str]:
     """Return the SHA-256 of ``__main__`` and of every module from its directory or below, by relative path."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)

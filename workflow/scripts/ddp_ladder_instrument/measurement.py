@@ -303,15 +303,18 @@ def _place(measurement: Measurement) -> dict[str, Any]:
 def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was observed of torch: a part of the record, and one of its fingerprint."""
     memory = measurement.profiled.peak_memory_bytes or host.peak_memory_bytes()
+    limit = measurement.not_measured.attempt("memory_limit_bytes.host", host.memory_limit_bytes)
     if measurement.observer is not None:
         record, fingerprint = measurement.observer.facts(measurement.device_answers)
         record["peak_memory_bytes"] = {"host": memory, "device": record["peak_memory_bytes"]}
+        record["memory_limit_bytes"] = {"host": limit, "device": record["memory_limit_bytes"]}
         return record, fingerprint
     fields = ("backend", "gpus_seen", "parameters", "ddp", "loader", "worker_batch_s")
     return {
         **dict.fromkeys(fields),
         "device": {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"},
         "peak_memory_bytes": {"host": memory, "device": None},
+        "memory_limit_bytes": {"host": limit, "device": None},
         "first_samples": [],
     }, dict.fromkeys(
         (

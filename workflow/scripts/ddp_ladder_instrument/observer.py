@@ -124,6 +124,7 @@ class TorchObserver:
             "device": device,
             "gpus_seen": None,
             "peak_memory_bytes": None,
+            "memory_limit_bytes": None,
             "parameters": None,
             "ddp": self.ddp.summary(),
             "loader": self.loader.facts,
@@ -134,6 +135,11 @@ class TorchObserver:
         if on_cuda:
             record["peak_memory_bytes"] = attempt(
                 "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(self.device)
+            )
+            # What torch's allocator has and can still get: not what CUDA, NCCL or other processes hold.
+            record["memory_limit_bytes"] = attempt(
+                "memory_limit_bytes.device",
+                lambda: torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device),
             )
         elif self._wants_cuda:
             record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)

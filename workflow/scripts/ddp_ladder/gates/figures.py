@@ -25,7 +25,7 @@ from ddp_ladder.common.formats import (
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen, global_batch_seen
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Record, Throughput, Timing
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Memory, Record, Throughput, Timing
 from ddp_ladder.records.statistic import step_times
 from ddp_ladder.records.timing import startup_of
 
@@ -33,6 +33,7 @@ Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
 BESIDE_STEPS: tuple[Table, ...] = (*REPORT, "runs")  # the tables with step times
 COST: tuple[Table, ...] = ("csv", "cost")
+MEMORY: tuple[Table, ...] = ("csv", "runs", "usage")
 OfRun = Callable[[Record], float | None]
 
 
@@ -130,11 +131,8 @@ def _energy_j_per_sample(run: Record) -> float | None:
     return energy_j / samples if samples else None
 
 
-def _peak_memory_bytes(run: Record) -> int | None:
-    for kind in ("device", "host"):
-        if known := [value for rank in run.ranks if (value := rank.peak_memory_bytes.get(kind)) is not None]:
-            return max(known)
-    return None
+def _memory(read: Callable[[Memory], float | None]) -> OfRun:
+    return lambda run: read(run.memory) if run.memory else None
 
 
 def shares_of_rates(point: ScalePoint) -> str:
@@ -348,8 +346,15 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "peak memory", "bytes (shown in MB)",
-        "of the run's rank with the most: of its device if that has a memory of its own, else of the host.",
-        Column("peak_memory_bytes", "", "MB per rank", megabytes, ("csv", "runs", "usage"), of_run=_peak_memory_bytes),
+        "of the run's rank with the most: of its device if that has a memory of its own (allocated by torch), else of "
+        "the host (resident, without its loader's workers).",
+        Column("peak_memory_bytes", "", "MB per rank", megabytes, MEMORY, of_run=_memory(lambda m: m.peak_bytes)),
+    ),
+    figure(
+        "memory headroom", "1 (shown in %)",
+        "1 - that peak / what this rank can have: on a GPU what torch's allocator has and can still get, else an equal "
+        "share of the node's memory, its control group's limit, or what the job asked Slurm for, whichever is least.",
+        Column("memory_headroom_fraction", text=share, tables=MEMORY, of_run=_memory(lambda m: m.headroom_fraction)),
     ),
     figure(
         "GPU energy", "J per sample",

@@ -69,6 +69,7 @@ class ScalePoint:
     efficiency_plain_low: float | None = None
     efficiency_plain_high: float | None = None
     peak_memory_bytes: float | None = None
+    memory_headroom_fraction: float | None = None
     gpu_busy_fraction: float | None = None
     gpu_power_w: float | None = None
     cpu_fraction: float | None = None

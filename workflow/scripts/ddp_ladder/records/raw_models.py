@@ -310,6 +310,17 @@ class RankFacts(Model):
         description="spawn, import_torch, process_group, first_step, compile, total."
     )
     peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
+    memory_limit_bytes: Mapping[str, Count | None] = Field(
+        default={}, description="host, device: what this rank can have, its share of the job's; null if not known."
+    )
+
+    @property
+    def memory_bytes(self) -> tuple[int, int | None] | None:
+        """Return peak and limit of the device if it has a memory of its own, else of the host; None if not known."""
+        for kind in ("device", "host"):
+            if (peak := self.peak_memory_bytes.get(kind)) is not None:
+                return peak, self.memory_limit_bytes.get(kind)
+        return None
 
 
 class RankEnd(RawFile, RankFacts):

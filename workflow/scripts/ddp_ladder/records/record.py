@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -152,6 +152,18 @@ class Evidence(Model):
     line: str
 
 
+class Memory(NamedTuple):
+    """The memory of one rank: its peak and what it can have, in bytes. limit_bytes: None if it is not known."""
+
+    peak_bytes: int
+    limit_bytes: int | None
+
+    @property
+    def headroom_fraction(self) -> float | None:
+        """Return the part of the limit that was never used; None without a limit."""
+        return 1 - self.peak_bytes / self.limit_bytes if self.limit_bytes else None
+
+
 class Failure(Model):
     """A failure: what went wrong, why, and what to do next."""
 
@@ -207,6 +219,11 @@ class Record(Model):
     flops: Flops | None = Field(default=None, description="At the first scale; null if they were not to be counted.")
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
     schema_version: Version1
+
+    @property
+    def memory(self) -> Memory | None:
+        """Return the memory of the rank that used the most; None if none is known."""
+        return max((Memory(*known) for rank in self.ranks if (known := rank.memory_bytes)), default=None)
 
 
 def read_record(path: Path) -> Record:

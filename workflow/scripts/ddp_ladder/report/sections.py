@@ -289,8 +289,8 @@ def _startup(view: ReportView) -> Iterator[Block]:
 
 
 def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
-    sampled = [column.key for column in columns("usage") if column.key != "peak_memory_bytes"]
-    points = [point for point in view.points if any(getattr(point, key) is not None for key in sampled)]
+    used = [column.key for column in columns("usage")]
+    points = [point for point in view.points if any(getattr(point, key) is not None for key in used)]
     if points:
         yield figures_table(points, view, "usage", name="What each scale used", style="used")
     found = tuple(
