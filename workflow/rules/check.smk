@@ -10,12 +10,12 @@ from ddp_ladder.climb.snakemake import end_on_signals
 from ddp_ladder.climb.snakemake import MEASURING
 from ddp_ladder.climb.start import check_before_submission, unused_resources
 
-# So that `snakemake doctor` and `snakemake preflight` work as typed, where Snakemake would ask for --cores: the preflight
-# uses all of this machine, the others none.
+# So that `snakemake doctor`, `snakemake preflight` and `snakemake fit` work as typed, where Snakemake would ask for --cores:
+# the last two use all of this machine, the others none.
 is_quick = not set(quick_targets).isdisjoint(sys.argv[1:])
-is_preflight = rule_name("preflight") in sys.argv[1:]
-if (is_quick or is_preflight) and workflow.resource_settings.nodes is None:
-    cores = workflow.resource_settings.cores or (available_cpu_count() if is_preflight else 1)
+is_test = not {rule_name("preflight"), rule_name("fit")}.isdisjoint(sys.argv[1:])
+if (is_quick or is_test) and workflow.resource_settings.nodes is None:
+    cores = workflow.resource_settings.cores or (available_cpu_count() if is_test else 1)
     workflow.resource_settings.cores = cores
 
 

@@ -102,6 +102,19 @@ def asked_preflight():
         stop(error)
 
 
+def asked_fit():
+    """Return the file of the search for the batch; nothing if an earlier search has chosen it."""
+    try:
+        wanted = ladder.fit_to_make()
+        if wanted and workflow.is_main_process and workflow.executor_plugin:
+            on_nodes = workflow.executor_plugin.name != "local" or "SLURM_JOB_ID" in os.environ
+            for problem in warnings_before_runs(ladder, ladder.plan.stages[:1], on_nodes, workflow.dryrun):
+                notify(f"warning: {problem}")
+        return wanted
+    except UserError as error:
+        stop(error)
+
+
 def awaited_records(stage):
     """Return the records that a stage's gate waits for; for Snakemake's report and graphs, which run nothing, all."""
     return ladder.awaited_records(stage) if workflow.executor_plugin else ladder.stage_records(stage)

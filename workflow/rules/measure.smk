@@ -1,5 +1,7 @@
 """Measure: one job per scale, which runs all variants and repeats of that scale; no job if all its runs are kept.
 
+If the batch per GPU is to be searched, the job of the first scale does that first, and writes the plan with the choice.
+
 needs: the plan, the data, the open gate of the stage before
 makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/record.json
 """

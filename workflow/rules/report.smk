@@ -92,15 +92,18 @@ rule report:
         """
 
 
+WITHOUT_SUMMARY = ("compare", "doctor", "eject", "fit", "new_site", "preflight", "report")
+
+
 onsuccess:
-    if not is_for("compare", "doctor", "eject", "new_site", "preflight", "report"):
+    if not is_for(*WITHOUT_SUMMARY):
         print_summary()
 
 
 onerror:
     snakemakes_log = shown_path(Path(log[0])) if log else ""
     # After a signal nothing is judged: what was cut short is measured by the next start.
-    if not ended_by() and not is_for("compare", "doctor", "eject", "new_site", "preflight", "report"):
+    if not ended_by() and not is_for(*WITHOUT_SUMMARY):
         if ladder.has_room:
             judge_partial_results()
         print_summary(snakemakes_log)

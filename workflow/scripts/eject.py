@@ -47,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = climb_script(plan, sources, secrets, Path.cwd(), Path(sys.executable))
     write_atomically(climb, text, mode=0o777)
     print(f"written: {climb}")
+    if plan.batch_search:
+        print(
+            "\nwarning: the batch per GPU is not chosen yet, and the scripts of runs have the smallest: `snakemake fit`"
+        )
     print(f"\n{len(plan.runs)} scripts, none of them started. To start one:\n    sbatch {shlex.quote(str(written))}")
     if one_node:
         print(f"or without Slurm, of those of one node:\n    bash {shlex.quote(str(one_node))} here")

@@ -9,7 +9,7 @@ from pathlib import Path
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_json
-from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.plan.fit import planned
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.sources import Sources, add_options
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="plan.json to write")
     arguments = parser.parse_args(argv)
-    plan = make_plan(Sources.of(arguments).load())
+    plan = planned(Sources.of(arguments).load())
     write_json(arguments.out, plan.to_json())
     runs = RunRecords(arguments.out.parent)
     print(plan_text(as_made(plan, runs), plan.stages, runs_to_do(plan, runs)))

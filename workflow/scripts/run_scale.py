@@ -1,7 +1,8 @@
 """Run all runs of one scale, one after the other, and leave a record of each; with --preflight, only test it.
 
-A scale's job executes this, and that of `snakemake preflight`. Progress goes to stderr, events to stdout. The exit code
-is 0 if every run left a record, or the test a result, also of a failure: the gate judges.
+Where the batch per GPU is not chosen yet, it is searched first; with --fit, nothing else is done. A scale's job
+executes this, and those of `snakemake preflight` and `snakemake fit`. Progress goes to stderr, events to stdout. The
+exit code is 0 if every run left a record, or the test a result, also of a failure: the gate judges.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.fit import fit_file
 from ddp_ladder.preflight.result import result_file
 from ddp_ladder.records.run_records import RunRecords, as_made
+from ddp_ladder.run.fit import NoBatch, fitted, leave_all_out
 from ddp_ladder.run.interruption import Interrupted
 from ddp_ladder.run.job import context_of, holding_scale, run_preflight, run_scale
-from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT
+from ddp_ladder.run.progress import LAST_WORDS_OF
 from ddp_ladder.settings.terms import Scale
 
 
@@ -32,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="plan.json")
     parser.add_argument("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4")
     parser.add_argument("--preflight", action="store_true", help="test nodes, network and collectives; train nothing")
+    parser.add_argument("--fit", action="store_true", help="only search the batch per GPU, before any run")
     arguments = parser.parse_args(argv)
     die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
     results = arguments.plan.parent
@@ -40,19 +44,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = None if arguments.preflight else plan.stage_before(job.stage)
     left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
     context = context_of(job, results)
-    kind: Kind = "preflight" if arguments.preflight else "measure"
+    kind: Kind = "preflight" if arguments.preflight else "fit" if arguments.fit else "measure"
     try:
         with holding_scale(context), accounted(results, job, context.nodes.job_id, kind):
             if arguments.preflight:
                 run_preflight(context)
-            else:
+            elif arguments.fit:
+                fitted(context, plan)
+            elif plan.batch_search is None:
                 run_scale(context, plan, left_out)
+            else:
+                try:
+                    context, plan = fitted(context, plan)
+                    run_scale(context, plan, left_out)
+                except NoBatch as reason:
+                    leave_all_out(context, reason)
     except Interrupted as interrupted:
         context.console.say(f"{context.label}: interrupted by {interrupted}; finished runs are kept")
         return 128 + interrupted.signum
-    context.console.say(f"{context.label}: {LAST_WORDS_OF_PREFLIGHT if arguments.preflight else LAST_WORDS}")
-    if arguments.preflight:
-        print(f"written: {result_file(results, job.scale)}")
+    context.console.say(f"{context.label}: {LAST_WORDS_OF[kind]}")
+    if kind != "measure":
+        print(f"written: {(result_file if arguments.preflight else fit_file)(results, job.scale)}")
         return 0
     for run in as_made(plan, RunRecords(results)).job(arguments.scale).runs:
         print(f"written: {context.directory(run).record}")

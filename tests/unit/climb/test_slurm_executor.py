@@ -13,7 +13,7 @@ import pytest
 from ddp_ladder.climb import executor
 from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, ladder_executor
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.run.progress import LAST_WORDS, Console
+from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, Submission
@@ -308,7 +308,7 @@ def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> N
     desk.later(ASK_EVERY_S["running"] - 1)
     assert desk.cluster.asked == 2
     with desk.log.open("a") as file:
-        file.write(f"stage2 1x4: {LAST_WORDS}\n")
+        file.write(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
     assert desk.later(0) == []
     assert desk.cluster.asked == 3
     (end,) = desk.later(1, JobState("COMPLETED"))
@@ -338,7 +338,7 @@ def test_a_job_that_nobody_knows_is_not_gone_while_it_holds_its_lock(desk: Desk)
 @pytest.mark.parametrize("state", [GONE, "NODE_FAIL"])  # Slurm may lose the node of the batch step at the very end
 def test_a_forgotten_job_that_had_said_all_has_ended_well(desk: Desk, state: str) -> None:
     desk.later(0, RUNNING)
-    desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
+    desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
     (end,) = desk.later(1, JobState(state, nodes="node1"))
     assert end.ok
 
@@ -369,7 +369,7 @@ def test_a_job_that_has_a_reason_not_to_touch_its_lock_is_not_reported(desk: Des
     desk.touched_s += 0 if why == "not taken yet" else 5
     desk.later(5, JobState("SUSPENDED", nodes="node1") if why == "suspended" else None)
     if why == "all said":
-        desk.log.write_text(f"stage2 1x4: {LAST_WORDS}\n")
+        desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
     desk.later(3600 if why == "this process was stopped" else 5)
     for _ in range(40 if why == "this process was stopped" else 300):
         desk.later(1)

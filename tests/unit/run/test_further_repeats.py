@@ -61,7 +61,7 @@ class Job:
         self._now_s, self.number = 0.0, 0
         self._rate: Rate = quiet
         monkeypatch.setattr(scale_job, "time", SimpleNamespace(monotonic=lambda: self._now_s))
-        monkeypatch.setattr(scale_job, "_run_on_free_port", self._run)
+        monkeypatch.setattr(scale_job, "run_on_free_port", self._run)
 
     def run(self, plan: Plan, scale: Scale, rate: Rate = quiet, time_s: float = 1e6) -> list[str]:
         """Make a job of a scale in this time; return the runs that it made: ``default r1``."""

@@ -42,7 +42,7 @@ HOUR_S = 3600.0
 SIGNIFICANT = 10
 DIGITS = 10
 
-Kind = Literal["measure", "preflight"]
+Kind = Literal["measure", "preflight", "fit"]
 Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -79,7 +79,7 @@ class JobFile(Model):
     """A job's own account of itself. Times are unix times of the host on which it runs."""
 
     schema_version: Version1
-    kind: Kind = Field(description="measure: the runs of a scale; preflight: `snakemake preflight`.")
+    kind: Kind = Field(description="measure: the runs of a scale; preflight, fit: `snakemake` of that name.")
     stage: str
     scale: str
     in_allocation: bool = Field(description="It is a part of a Slurm job that the user made.")

@@ -28,7 +28,7 @@ from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_pat
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.run.progress import LAST_WORDS, LAST_WORDS_OF_PREFLIGHT, Console, progress_in
+from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm.jobs import (
     AGAIN,
@@ -450,7 +450,7 @@ class JobWatch:
 
     def _print_lines(self, job: WatchedJob) -> None:
         for line in job.new_lines():
-            job.is_finished = job.is_finished or line.endswith((LAST_WORDS, LAST_WORDS_OF_PREFLIGHT))
+            job.is_finished = job.is_finished or line.endswith((*LAST_WORDS_OF.values(),))
             job.progress = progress_in(line) if self._console.is_terminal else None
             if job.progress is None:
                 self._console.say(line)

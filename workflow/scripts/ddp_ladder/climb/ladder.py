@@ -11,7 +11,8 @@ from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan, variants_of
+from ddp_ladder.plan.fit import fit_file, planned
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, variants_of
 from ddp_ladder.plan.text import changes_in_words
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.keys import Settings
@@ -29,7 +30,7 @@ class Ladder:
 
     @classmethod
     def of(cls, settings: Settings) -> Ladder:
-        return cls(settings, make_plan(settings))
+        return cls(settings, planned(settings))
 
     @property
     def results(self) -> str:
@@ -99,6 +100,24 @@ class Ladder:
         """Return the result of a scale's preflight."""
         return f"{self.results}/preflight/{scale}.json"
 
+    def fit_file(self, scale: str) -> str:
+        """Return the file of the search for the batch, by the job of the first scale."""
+        return str(fit_file(Path(self.results), scale))
+
+    def fit_to_make(self) -> list[str]:
+        """Return the file of the search that is still to be made; empty if a batch is chosen.
+
+        Raises UserError if the settings ask for no search.
+        """
+        if self.plan.batch_search is not None:
+            return [self.fit_file(str(self.plan.first_scale))]
+        batch = self.settings.experiment.workload.batch_per_gpu
+        if isinstance(batch, int):
+            where, allowed = self.settings.config.where("workload", "batch_per_gpu"), "auto, or {from: 8, to: 4096}"
+            what, advice = "the batch is set, so there is nothing to search", "set batch_per_gpu: auto"
+            raise UserError(Problem(where, what, str(batch), allowed, advice))
+        return []
+
     def priority(self, scale: str) -> int:
         """Return a number above 0, higher for a scale that comes earlier in the plan."""
         scales = [str(job.scale) for job in self.plan.jobs]
@@ -142,7 +161,8 @@ class Ladder:
     def changes_since_plan(self) -> str:
         """The differences between the settings and plan.json, in words; empty if there are none."""
         try:
-            return changes_in_words(read_plan(Path(self.results) / "plan.json"), self.plan)
+            # Planned anew: a job of this start may have chosen the batch.
+            return changes_in_words(read_plan(Path(self.results) / "plan.json"), planned(self.settings))
         except UserError:
             return ""  # reported by what needs the plan
 

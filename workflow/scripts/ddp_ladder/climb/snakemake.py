@@ -36,7 +36,7 @@ from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm.lock import START, Lock, held
 
-MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale")
+MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale", "search_batch")
 
 
 def patch_process(workflow: Any, is_module: bool) -> FailedJobs:

@@ -14,6 +14,7 @@ from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.settings.key_types import AnyScale
 from ddp_ladder.settings.keys import (
+    BatchRange,
     Container,
     Experiment,
     GateThresholds,
@@ -203,6 +204,8 @@ class Plan:
     jobs: tuple[ScaleJob, ...]
     gates: Mapping[str, GateThresholds] = field(default_factory=dict)  # by stage
     may_differ: tuple[str, ...] = ()  # fields of the fingerprint; like the gates, not part of a run
+    # The settings, while the batch is a range and none is chosen: the runs have its smallest one until then.
+    batch_search: Mapping[str, Any] | None = None
     schema_version: Version1 = 1
 
     @property
@@ -247,10 +250,14 @@ def first_scale(runs: Iterable[RunSpec]) -> Scale:
 
 def make_plan(settings: Settings) -> Plan:
     """Return the plan, with every run of every stage resolved."""
-    experiment = settings.experiment
+    experiment, search = settings.experiment, None
+    if isinstance(experiment.workload.batch_per_gpu, BatchRange):
+        models = {"experiment": experiment, "site": settings.site}
+        search = {name: model.model_dump(mode="json", by_alias=True) for name, model in models.items()}
+        settings = settings.with_batch(experiment.workload.least_batch)
     jobs = tuple(_job(settings, stage, scale) for stage in experiment.ladder for scale in stage.scales)
     gates = {stage.name: stage.gate for stage in experiment.ladder}
-    return Plan(settings.site.site, experiment.results, jobs, gates, experiment.fingerprint.may_differ)
+    return Plan(settings.site.site, experiment.results, jobs, gates, experiment.fingerprint.may_differ, search)
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
@@ -345,8 +352,8 @@ def _resolve(
     name, variant = named_variant
     workload, measure = experiment.workload, experiment.measure
     first_size = experiment.first_scale.world_size
-    batch, global_batch = batches(workload.batch_per_gpu, mode, scale.world_size, first_size, workload.global_batch)
-    _, first_batch = batches(workload.batch_per_gpu, mode, first_size, first_size, workload.global_batch)
+    batch, global_batch = batches(workload.least_batch, mode, scale.world_size, first_size, workload.global_batch)
+    _, first_batch = batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
     on_gpus, launcher = site.node.device == "cuda", variant.launcher or site.launcher

@@ -41,7 +41,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     lines = [f"The plan for site {plan.site}:", "", *text_table(HEADINGS, rows), "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
-    lines += _commands(jobs)
+    lines += _commands(jobs, plan.batch_search is not None)
     return "\n".join(lines)
 
 
@@ -80,12 +80,13 @@ def _gate(gate: GateThresholds) -> str:
     return "passes its gate with sane runs" + (f" and {', '.join(wanted)}" if wanted else "")
 
 
-def _commands(jobs: Sequence[ScaleJob]) -> list[str]:
-    """Return lines with what the first run of each scale executes."""
+def _commands(jobs: Sequence[ScaleJob], is_searched: bool) -> list[str]:
+    """Return lines with what the first run of each scale executes. is_searched: the batch is still to be chosen."""
+    searched = ", the smallest that the first job will try" if is_searched else ""
     lines = ["What a run executes:"]
     for job in jobs:
         run = job.runs[0]
-        batch = f"batch {run.batch_per_gpu} per GPU, {run.global_batch} in all"
+        batch = f"batch {run.batch_per_gpu} per GPU, {run.global_batch} in all{searched}"
         batch += f" ({run.accumulation} accumulated)" if run.accumulation else ""
         rate = f", learning rate {run.lr:.4g}" if run.lr is not None else ""
         threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"

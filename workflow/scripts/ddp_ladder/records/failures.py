@@ -38,6 +38,8 @@ from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
 PORT_TAKEN = "the port of the rendezvous is taken"  # the verdict of the signature rdzv_port_in_use
+KILLED = "a rank was killed"
+NO_STEP = "no training step was seen"
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
@@ -279,7 +281,7 @@ _TOLD = (
 _OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
     **dict.fromkeys((*TERMINATED, "SIGALRM"), _TOLD),
     "SIGKILL": (
-        "a rank was killed",
+        KILLED,
         "run `dmesg` or `journalctl -k` on {host}: often it was the out-of-memory killer",
         "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
     ),
@@ -495,7 +497,7 @@ def nothing_seen(case: Case) -> Failure | None:
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", "hook "))]
     return Failure(
-        verdict="no training step was seen",
+        verdict=NO_STEP,
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
         f"{''.join(unhooked[:1])}",
         next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "

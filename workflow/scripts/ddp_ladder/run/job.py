@@ -148,7 +148,7 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
     known = {run.name: record for run in (*compared, *context.job.runs) if (record := earlier.kept(run))}
     to_make = [run for run in context.job.runs if run.name not in known and run.variant not in stopped]
     wanted = to_make or next_repeat(plan, context.job, known, stopped)
-    failed = _failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
+    failed = failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
     records: dict[str, Record] = {}
     for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped):
         directory = context.directory(spec)
@@ -156,9 +156,9 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
         if record is not None:
             context.console.reused(spec)
         elif spec.variant in stopped:
-            record = _leave_out(directory, spec, stopped[spec.variant], "see the records of the runs before it")
+            record = leave_out_run(directory, spec, stopped[spec.variant], "see the records of the runs before it")
         elif failed is not None:
-            record = _leave_out(directory, spec, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
+            record = leave_out_run(directory, spec, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
         else:
             record = _made(context, spec, known.values())
         if spec in context.job.more and record.failure and record.failure.verdict in (NOT_RUN, *CUT_SHORT):
@@ -204,7 +204,7 @@ def run_preflight(context: Context) -> PreflightResult:
     return result
 
 
-def _failed_preflight(context: Context) -> Finding | None:
+def failed_preflight(context: Context) -> Finding | None:
     """Run the preflight and show its findings; return the one that keeps the runs from starting."""
     result = run_preflight(context)
     for finding in result.findings:
@@ -222,9 +222,9 @@ def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Recor
     elif context.left_s < needed_s:
         why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
     if why:
-        return _leave_out(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
+        return leave_out_run(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
     try:
-        return _run_on_free_port(context, directory, spec, records)
+        return run_on_free_port(context, directory, spec, records)
     except NotWritten as error:
         error.lost = f"the run {spec.name}; those that finished are kept"
         raise
@@ -248,7 +248,7 @@ def hang_bounds(hang: Hang | None, spec: RunSpec, records: Iterable[Record]) -> 
     return hang.replace(first_step_s=min(hang.first_step_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))))
 
 
-def _run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
+def run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
     """Run; run again on another port if another process took the free one meanwhile.
 
     Not if the script has chosen the port.
@@ -277,7 +277,8 @@ def _set_aside(directory: RunDirectory) -> int:
     return done + 1
 
 
-def _leave_out(directory: RunDirectory, spec: RunSpec, why: str, next_step: str) -> Record:
+def leave_out_run(directory: RunDirectory, spec: RunSpec, why: str, next_step: str) -> Record:
+    """Return the record of a run that is not started, and set an earlier attempt's files aside."""
     _set_aside(directory)
     return not_run(spec, why, next_step)
 

@@ -23,8 +23,11 @@ from ddp_ladder.records.record import Record, placed
 # In a pipe or a log, lines get rarer the longer a run takes, so that a run of a day does not print thousands.
 LINE_EVERY_S = 10.0
 LINE_EVERY_FRACTION = 0.1
-LAST_WORDS = "every run has left its record"  # the last line of a scale's job
-LAST_WORDS_OF_PREFLIGHT = "the preflight has left its result"  # of one that runs alone
+LAST_WORDS_OF = {  # the last line of a scale's job, by its kind
+    "measure": "every run has left its record",
+    "preflight": "the preflight has left its result",
+    "fit": "the batch per GPU is chosen",
+}
 
 Amount = Annotated[float, Field(ge=0, strict=False)]
 

@@ -13,7 +13,7 @@ from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.common.redaction import is_secret_name
 from ddp_ladder.settings import placeholders
-from ddp_ladder.settings.keys import Settings
+from ddp_ladder.settings.keys import BatchRange, Settings
 from ddp_ladder.settings.placeholders import expand, whole_number
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, batches
 from ddp_ladder.settings.yaml import Document, KeyPath, shown
@@ -140,7 +140,7 @@ def _values(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
     first = experiment.first_scale.world_size
     for mode, scale in product(experiment.modes, experiment.scales):
         size, fixed = scale.world_size, workload.global_batch
-        batch, global_batch = batches(workload.batch_per_gpu, mode, size, first, fixed)
+        batch, global_batch = batches(workload.least_batch, mode, size, first, fixed)
         if not batch or global_batch % (batch * size):
             continue  # reported by _strong_mode or _global_batch
         values: dict[str, object] = {
@@ -212,22 +212,26 @@ def _scales(settings: Settings) -> Iterator[Problem]:
 
 def _strong_mode(settings: Settings) -> Iterator[Problem]:
     experiment, workload = settings.experiment, settings.experiment.workload
-    if "strong" not in experiment.modes or workload.global_batch is not None:
+    searches = isinstance(workload.batch_per_gpu, BatchRange)
+    if workload.global_batch is not None or ("strong" not in experiment.modes and not searches):
         return
     first = experiment.first_scale.world_size
     multiple = math.lcm(first, *(scale.world_size for scale in experiment.scales)) // first
-    if workload.batch_per_gpu % multiple:
+    if "strong" in experiment.modes and workload.least_batch % multiple:
         what = "strong mode cannot divide the global batch evenly among the GPUs of all scales"
         advice = "set batch_per_gpu to such a multiple, or remove the scale that does not fit, or strong from modes"
-        where, found = settings.config.where("workload", "batch_per_gpu"), str(workload.batch_per_gpu)
+        where, found = settings.config.where("workload", "batch_per_gpu"), str(workload.least_batch)
+        advice = f"{advice}; of a range, set `from`" if searches else advice
         yield Problem(where, what, found, f"a multiple of {multiple}", advice)
     if without := _variants_without(_BATCH, settings):
+        changes = "a search changes" if searches else "strong mode changes"
         yield Problem(
             settings.config.where("workload", "args"),
-            "strong mode changes the batch per GPU, but nothing passes it to the script",
+            f"{changes} the batch per GPU, but nothing passes it to the script",
             f"no batch placeholder in the arguments and the environment of {', '.join(without)}",
             "{batch_per_gpu} or {global_batch} in args or env of the workload or the variant",
-            'add for example --batch-size, "{batch_per_gpu}", or remove strong from modes',
+            'add for example --batch-size, "{batch_per_gpu}", or '
+            + ("set workload.batch_per_gpu to a number" if searches else "remove strong from modes"),
         )
 
 
@@ -249,6 +253,11 @@ def _global_batch(settings: Settings) -> Iterator[Problem]:
     if wanted is None:
         return
     where = settings.config.where("workload", "global_batch")
+    if isinstance(batch, BatchRange):
+        what = "global_batch needs a known batch per GPU, and batch_per_gpu lets the ladder search for one"
+        advice = "search without global_batch first (snakemake fit), then set batch_per_gpu to the batch that it chose"
+        yield Problem(where, what, "batch_per_gpu: auto, or a range", "global_batch with a number", advice)
+        return
     if "weak" in experiment.modes:
         what = "weak mode lets the global batch grow with the GPUs, and global_batch keeps it"
         found, allowed = f"modes: [{', '.join(experiment.modes)}]", "global_batch with modes: [strong]"

@@ -203,6 +203,18 @@ Interface = Annotated[
 
 
 @dataclass(frozen=True)
+class OrAuto:
+    """Marks a section that may be a whole number or ``auto``, the section's defaults, instead, in its JSON Schema."""
+
+    words: str
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        own = handler(schema)
+        options = own.pop("oneOf", None) or own.pop("anyOf")
+        return {**own, "anyOf": [*options, {"const": "auto"}], "patternErrorMessage": self.words}
+
+
+@dataclass(frozen=True)
 class OrNumber:
     """Marks a section that may be a whole number instead, in its JSON Schema."""
 

@@ -2,11 +2,11 @@
 
 # Without `from __future__ import annotations`: pydantic would evaluate each text, 20 ms in every start.
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from ddp_ladder.common.model import Several
 from ddp_ladder.settings.key_types import (
@@ -25,6 +25,7 @@ from ddp_ladder.settings.key_types import (
     Name,
     OfSlurm,
     Option,
+    OrAuto,
     OrNumber,
     PathText,
     Scales,
@@ -187,6 +188,31 @@ class Site(SettingsFile, title="The site"):
 # config.yaml
 
 
+class BatchRange(Section):
+    """The batches per GPU among which the job of the first scale searches; all are multiples of the smallest."""
+
+    least: int = Field(default=8, ge=1, le=10_000_000, alias="from")
+    """Smallest batch that is tried; the others are its multiples."""
+    most: int = Field(default=4096, ge=1, le=10_000_000, alias="to")
+    """Largest batch that is tried."""
+    headroom_percent: float = Field(default=10, ge=0, lt=100)
+    """Part of a GPU's memory that the chosen batch leaves free, in per cent."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.most < self.least:
+            raise refused("`to` is less than `from`", f"raise to, or lower from (now {self.least})")
+        return self
+
+
+BatchSize = Annotated[
+    Annotated[int, Field(ge=1, le=10_000_000), Tag("number")] | Annotated[BatchRange, Tag("range")],
+    Discriminator(lambda value: "range" if isinstance(value, dict | BatchRange) else "number"),
+    BeforeValidator(lambda value: {} if value == "auto" else value),
+    OrAuto("a whole number from 1 to 10000000, auto, or keys from, to, headroom_percent"),
+]
+
+
 class Workload(Section):
     """The training script, unmodified, and its arguments."""
 
@@ -194,9 +220,10 @@ class Workload(Section):
     """Training script, searched in the working directory, then in ddp-ladder's; or "-m package.module"."""
     args: Arguments = Field(default=(), examples=[["--epochs", 8]])
     """Arguments of the script, one list item each; may contain placeholders."""
-    batch_per_gpu: int = Field(ge=1, le=10_000_000, examples=[32])
+    batch_per_gpu: BatchSize = Field(examples=[32])
     """Samples per GPU and step at the first scale, 1x1 unless stage1 says otherwise. Weak mode keeps it at every scale;
-    strong mode divides those of the first scale among the GPUs."""
+    strong mode divides those of the first scale among the GPUs. auto, or a range {from: 8, to: 4096,
+    headroom_percent: 10}, lets the job of the first scale search for it."""
     global_batch: int | None = Field(default=None, ge=1, le=10_000_000_000, examples=[1024])
     """Samples per optimizer step of all GPUs together, with modes: [strong]. Each GPU then keeps batch_per_gpu, and
     accumulates the gradients of {accumulation} batches, fewer where more GPUs share them. Null accumulates none."""
@@ -224,6 +251,11 @@ class Workload(Section):
     secrets: Annotated[Several[Variable], Field(max_length=100)] = Field(default=(), examples=[["WANDB_API_KEY"]])
     """Environment variables of the training whose values come from the shell that starts Snakemake, and are written
     nowhere."""
+
+    @property
+    def least_batch(self) -> int:
+        """The batch per GPU; of a range the smallest."""
+        return self.batch_per_gpu.least if isinstance(self.batch_per_gpu, BatchRange) else self.batch_per_gpu
 
 
 class Measure(Section):
@@ -484,3 +516,8 @@ class Settings:
     site: Site
     config: Document = field(default_factory=lambda: Document(Path("config/config.yaml")))
     cluster: Document = field(default_factory=lambda: Document(Path("config/cluster.yaml")))
+
+    def with_batch(self, batch_per_gpu: int) -> "Settings":
+        """Return the settings with this batch in place of a range."""
+        workload = self.experiment.workload.model_copy(update={"batch_per_gpu": batch_per_gpu})
+        return replace(self, experiment=self.experiment.model_copy(update={"workload": workload}))

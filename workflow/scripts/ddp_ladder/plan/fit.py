@@ -1,0 +1,172 @@
+"""The search for the batch per GPU: which batches are tried, the choice, and its file. The trials: run/fit.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from ddp_ladder.common.files import canonical_sha256, read_json, sha256
+from ddp_ladder.common.formats import DASH, megabytes, milliseconds, share, significant, text_table
+from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
+from ddp_ladder.settings.keys import BatchRange, Experiment, Settings, Site
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
+
+NEARLY_BEST = 0.97  # of the best throughput: a larger batch costs memory, and often accuracy, for nothing
+LEAST_STEPS = 30  # measured in a trial, where the script makes as many: fewer say little of its throughput
+CLOSE = 0.1  # the search ends when the largest batch that fits is known to this part
+HEADINGS = ("batch per GPU", "samples/s", "step time (ms)", "memory per GPU (MB)", "headroom", "outcome")
+
+
+class Trial(Model):
+    """One batch that was tried, in a short run of its own."""
+
+    batch_per_gpu: int = Field(ge=1)
+    outcome: Literal["fits", "out of memory", "too little data"]
+    why: str = Field(default="", description="How it ended; empty if it fits.")
+    samples_per_s: float | None = None
+    step_time_s: float | None = None
+    peak_memory_bytes: int | None = Field(default=None, description="Of the rank that used the most.")
+    memory_headroom_fraction: float | None = Field(
+        default=None, description="Of what that rank can have; null if unknown."
+    )
+
+    @property
+    def fits(self) -> bool:
+        return self.outcome == "fits"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Return the row below HEADINGS."""
+        memory = DASH if self.peak_memory_bytes is None else megabytes(self.peak_memory_bytes)
+        known = significant(self.samples_per_s), milliseconds(self.step_time_s), memory
+        return str(self.batch_per_gpu), *known, share(self.memory_headroom_fraction), self.outcome
+
+
+class Fit(Model):
+    """A finished search (results/fit/<scale>.json): the trials, by batch, and the choice."""
+
+    key: str = Field(description="SHA-256 of what it depends on: another one is a reason to search again.")
+    scale: str
+    headroom_percent: float
+    trials: Several[Trial]
+    chosen: int = Field(ge=1)
+    schema_version: Version1
+
+    @property
+    def rule(self) -> str:
+        """Return the choice and its rule, in words."""
+        ended = next((f"; {trial.batch_per_gpu}: {trial.why}" for trial in self.trials if not trial.fits), "")
+        return (
+            f"Chosen: {self.chosen} per GPU, the smallest batch within {100 - 100 * NEARLY_BEST:.0f} % of the best "
+            f"throughput that leaves {self.headroom_percent:g} % of a GPU's memory free{ended}"
+        )
+
+
+def search(least: int, most: int, trial: Callable[[int], bool]) -> None:
+    """Find the largest batch that fits: doubling, then bisection. trial: tries a batch, returns whether it fits.
+
+    All batches are multiples of ``least``, so that a quotient of it, or strong mode, stays whole.
+    """
+    fits, most = 0, most // least * least
+    batch = least
+    while trial(batch):
+        fits = batch
+        if fits == most:
+            return
+        batch = min(2 * batch, most)
+    while fits and batch - fits > max(least, CLOSE * fits):
+        middle = (fits + batch) // 2 // least * least
+        if trial(middle):
+            fits = middle
+        else:
+            batch = middle
+
+
+def choice(trials: Sequence[Trial], headroom_percent: float) -> int | None:
+    """Return the smallest batch within 3 % of the best throughput that leaves the headroom; None if none leaves it.
+
+    Where it is not known what a rank can have, every batch that fits is taken to leave it.
+    """
+    roomy = [
+        (trial.samples_per_s or 0.0, trial.batch_per_gpu)
+        for trial in trials
+        if trial.fits
+        and (trial.memory_headroom_fraction is None or trial.memory_headroom_fraction * 100 >= headroom_percent)
+    ]
+    best = max(roomy, default=(0.0, 0))[0]
+    return min((batch for rate, batch in roomy if rate >= NEARLY_BEST * best), default=None)
+
+
+# The plan before and after
+
+
+def batch_range(plan: Plan) -> BatchRange:
+    """Return the range of a plan whose batch is not chosen yet. Raises ValueError for any other plan."""
+    found = _settings(plan).experiment.workload.batch_per_gpu
+    if not isinstance(found, BatchRange):
+        raise ValueError("the batch is set")
+    return found
+
+
+def with_batch(plan: Plan, batch_per_gpu: int, results: str | None = None) -> Plan:
+    """Return the plan of the same settings with this batch, and other results if they are given."""
+    settings = _settings(plan).with_batch(batch_per_gpu)
+    changed = settings.experiment.model_copy(update={"results": results or plan.results})
+    return make_plan(Settings(changed, settings.site))
+
+
+def _settings(plan: Plan) -> Settings:
+    if plan.batch_search is None:
+        raise ValueError("the batch is chosen")
+    found = plan.batch_search
+    return Settings(Experiment.model_validate(found["experiment"]), Site.model_validate(found["site"]))
+
+
+def trial_spec(plan: Plan) -> RunSpec:
+    """Return the run that is tried: the default variant's first one at the first scale, with few steps."""
+    runs = plan.job(plan.first_scale).runs
+    spec = next(run for run in runs if run.variant == REFERENCE_VARIANT)
+    steps = spec.warmup_steps + max(spec.min_steps, LEAST_STEPS)
+    return spec.replace(max_steps=min(steps, spec.max_steps or steps), profile_steps=0)
+
+
+def fit_file(results: Path, scale: object) -> Path:
+    """Return the file of the search in the job of a scale."""
+    return results / "fit" / f"{scale}.json"
+
+
+def search_key(plan: Plan) -> str:
+    """Return a hash of what a search depends on: the run, its script, the range, the nodes that it asks for."""
+    spec, wanted = trial_spec(plan), batch_range(plan)
+    job = plan.job(spec.scale)
+    script = Path(spec.script)
+    nodes = [job.memory_mb, job.gres, *(getattr(job.slurm, key) for key in ("partition", "constraint", "nodelist"))]
+    content = sha256(script.read_bytes()) if script.is_file() else None
+    return canonical_sha256([spec.model_dump(mode="json"), content, wanted.model_dump(mode="json"), nodes])
+
+
+def read_fit(path: Path) -> Fit:
+    """Read a finished search. Raises OSError or ValueError."""
+    return Fit.from_json(read_json(path))
+
+
+def planned(settings: Settings) -> Plan:
+    """Return the plan, with the batch that an earlier search of the same settings and script has chosen, if any."""
+    plan = make_plan(settings)
+    if plan.batch_search is None:
+        return plan
+    try:
+        found = read_fit(fit_file(Path(plan.results), plan.first_scale))
+    except (OSError, ValueError):
+        return plan
+    return make_plan(settings.with_batch(found.chosen)) if found.key == search_key(plan) else plan
+
+
+def fit_text(fit: Fit) -> Iterator[str]:
+    """Yield the lines of the table, and the choice."""
+    yield from text_table(HEADINGS, [trial.cells for trial in fit.trials], right=HEADINGS[:-1])
+    yield f"\n{fit.rule}"

@@ -1,0 +1,147 @@
+"""The search for the batch per GPU, in the job of the first scale: each batch in a short run, of fresh processes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from ddp_ladder.common.files import write_json, writing
+from ddp_ladder.common.formats import duration
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.plan.fit import Fit, Trial, batch_range, choice, fit_file, search, search_key, trial_spec, with_batch
+from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
+from ddp_ladder.preflight.result import PREFLIGHT_FAILED
+from ddp_ladder.records.correctness import ENOUGH_STEPS
+from ddp_ladder.records.failures import KILLED, NO_STEP
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen
+from ddp_ladder.records.record import Record, placed, write_record
+from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
+from ddp_ladder.run.progress import RunConsole
+
+# Verdicts that are results of a search. Where nothing of the kernel's out-of-memory killer is seen but its SIGKILL,
+# this is taken for it: the batch is all that differs from the runs before.
+OUT_OF_MEMORY = ("CUDA out of memory", "out of memory", KILLED)
+TOO_LITTLE_DATA = (ENOUGH_STEPS, NO_STEP)
+
+
+class NoBatch(UserError):
+    """No batch can be chosen. why, next_step: as of a run's failure."""
+
+    def __init__(self, context: Context, why: str, next_step: str) -> None:
+        self.why, self.next_step = why, next_step
+        super().__init__(Problem(f"{context.label}, workload.batch_per_gpu", why, next=next_step))
+
+
+def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
+    """Choose the batch, write the choice and the plan with it, and return them, with the preflight done.
+
+    Raises NoBatch and Interrupted.
+    """
+    if context.job.preflight.enabled and (failed := failed_preflight(context)):
+        raise NoBatch(context, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
+    chosen = with_batch(plan, choose_batch(context, plan).chosen)
+    write_json(context.results / "plan.json", chosen.to_json())
+    return replace(context, job=replace(chosen.job(context.job.scale), preflight=NO_PREFLIGHT)), chosen
+
+
+def choose_batch(context: Context, plan: Plan) -> Fit:
+    """Try batches, each in results/fit/<batch>/, and write the choice. Raises NoBatch and Interrupted."""
+    wanted, trials = batch_range(plan), list[Trial]()
+    directory = context.results / "fit"
+    with writing(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+    longest_s = 0.0
+
+    def fits(batch: int) -> bool:
+        nonlocal longest_s
+        before_s = context.left_s
+        if before_s < LONGER * longest_s:
+            why = f"the search needs more time: a trial takes {duration(longest_s)}, {duration(before_s)} are left"
+            raise NoBatch(context, why, f"raise stages.{context.job.stage}.runtime and start snakemake again")
+        trials.append(_tried(context, plan, batch))
+        longest_s = max(longest_s, before_s - context.left_s)
+        return trials[-1].fits
+
+    context.console.say(f"{context.label}: searching the batch per GPU from {wanted.least} to {wanted.most}")
+    search(wanted.least, wanted.most, fits)
+    if not trials[0].fits:
+        why = f"no batch fits: {trials[0].batch_per_gpu}, the smallest that was tried: {trials[0].why}"
+        raise NoBatch(
+            context, why, "lower `from` of workload.batch_per_gpu, or let the script use less memory or more data"
+        )
+    batch = choice(trials, wanted.headroom_percent)
+    if batch is None:
+        why = f"no batch from {wanted.least} on leaves {wanted.headroom_percent:g} % of the memory free"
+        raise NoBatch(context, why, "lower `from` or `headroom_percent` of workload.batch_per_gpu")
+    found = Fit(
+        key=search_key(plan),
+        scale=str(context.job.scale),
+        headroom_percent=wanted.headroom_percent,
+        trials=tuple(sorted(trials, key=lambda trial: trial.batch_per_gpu)),
+        chosen=batch,
+        schema_version=1,
+    )
+    write_json(fit_file(context.results, context.job.scale), found.model_dump())
+    context.console.say(f"{context.label}: {found.rule}")
+    return found
+
+
+def leave_all_out(context: Context, reason: NoBatch) -> None:
+    """Write a record of each run of the scale that says why there is no batch for it."""
+    for spec in context.job.runs:
+        directory = context.directory(spec)
+        write_record(directory.record, leave_out_run(directory, spec, reason.why, reason.next_step))
+
+
+def _tried(context: Context, plan: Plan, batch: int) -> Trial:
+    """Run a batch and return what became of it. Raises NoBatch for a failure that is not of its size."""
+    place = f"fit/{batch}"
+    spec = trial_spec(with_batch(plan, batch, f"{plan.results}/{place}"))
+    own = replace(context, results=context.results / place, console=_Console())
+    trial = trial_of(run_on_free_port(own, own.directory(spec), spec, ()), context, own.directory(spec).path)
+    context.console.say(f"{context.label}: batch {batch} per GPU: {_in_words(trial)}")
+    return trial
+
+
+def trial_of(record: Record, context: Context, directory: Path) -> Trial:
+    """Return the trial that left a record. Raises NoBatch for a failure that is not of its size."""
+    batch, failure, seen = record.spec.batch_per_gpu, record.failure, batch_per_gpu_seen(record)
+    if failure is not None:
+        why = f"{placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
+        if failure.verdict in OUT_OF_MEMORY:
+            return Trial(batch_per_gpu=batch, outcome="out of memory", why=why)
+        if failure.verdict in TOO_LITTLE_DATA:
+            return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
+        raise NoBatch(context, f"the trial of batch {batch} failed: {why} (see {directory})", failure.next)
+    if seen < batch:
+        why = f"a step had {seen} samples: the data set is smaller, or the script does not use {{batch_per_gpu}}"
+        return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
+    return Trial(
+        batch_per_gpu=batch,
+        outcome="fits",
+        samples_per_s=record.throughput.samples_per_s if record.throughput else None,
+        step_time_s=record.timing.step_time_s if record.timing else None,
+        peak_memory_bytes=record.memory and record.memory.peak_bytes,
+        memory_headroom_fraction=record.memory and record.memory.headroom_fraction,
+    )
+
+
+def _in_words(trial: Trial) -> str:
+    _, rate, step, memory, headroom, outcome = trial.cells
+    if not trial.fits:
+        return f"{outcome}: {trial.why}"
+    return f"fits, {rate} samples/s, {step} ms per step, {memory} MB per GPU, headroom {headroom}"
+
+
+class _Console(RunConsole):
+    """The progress of a trial: on a terminal alone, as its outcome follows."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def _begin(self, spec: RunSpec) -> str:
+        return f"{spec.stage} {spec.scale} batch {spec.batch_per_gpu} per GPU"
+
+    def ended(self, record: Record) -> None:
+        self.status("")
