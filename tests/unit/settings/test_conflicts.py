@@ -70,6 +70,8 @@ def problems(*changes: tuple[str, str]) -> str:
         ("data_dir: data", "data_dir: null", "7: workload.prepare: there is no directory", "data_dir: data/digits"),
         ("lr: 0.1", "lr: 0.1\n  throughput_regex: 'rate: [0-9]+'", "6: workload.throughput_regex: not a", "0 groups"),
         ("lr: 0.1", "lr: 0.1\n  throughput_regex: '(rate'", "6: workload.throughput_regex: not a", "missing )"),
+        ("batch_per_gpu: 32", "batch_per_gpu: {from: 9, to: 5}", "4: workload.batch_per_gpu: `to`", "lower from"),
+        ("batch_per_gpu: 32", "batch_per_gpu: all", "4: workload.batch_per_gpu: a value", "auto, or keys from"),
         # placeholders
         ('"{lr}"', '"{batch_pergpu}"', "3: workload.args[1]: unknown", 'did you mean "{batch_per_gpu}"?'),
         ('"{lr}"', '"{lr"', "3: workload.args[1]: { without its partner", "write literal braces twice"),
@@ -193,3 +195,15 @@ def test_strong_mode_without_a_batch_placeholder() -> None:
     said = problems(STRONG, ("{batch_per_gpu}", "32"), ("default: {}", variants))
     assert said.startswith("config/config.yaml, line 3: workload.args: strong mode changes the batch per GPU")
     assert "no batch placeholder in the arguments and the environment of default, b\n" in said
+
+
+def test_a_batch_that_is_searched_has_to_reach_the_script_and_to_be_divided_in_strong_mode() -> None:
+    auto = ("batch_per_gpu: 32", "batch_per_gpu: {from: 1, to: 64}")
+    assert problems(auto) == ""
+    without = problems(auto, ('"{batch_per_gpu}"', '"32"'))
+    assert "3: workload.args: a search changes the batch per GPU, but nothing passes it to the script" in without
+    assert "or set workload.batch_per_gpu to a number" in without
+    uneven = problems(auto, ("modes: [weak]", "modes: [weak, strong]"))
+    assert "a multiple of 2" in uneven
+    assert "of a range, set `from`" in uneven
+    assert problems((auto[0], "batch_per_gpu: {from: 2}"), ("modes: [weak]", "modes: [weak, strong]")) == ""

@@ -59,7 +59,8 @@ class Fit(Model):
     @property
     def rule(self) -> str:
         """Return the choice and its rule, in words."""
-        ended = next((f"; {trial.batch_per_gpu}: {trial.why}" for trial in self.trials if not trial.fits), "")
+        first = next((trial for trial in self.trials if not trial.fits), None)
+        ended = f". {first.batch_per_gpu} did not fit ({first.why})" if first else ""
         return (
             f"Chosen: {self.chosen} per GPU, the smallest batch within {100 - 100 * NEARLY_BEST:.0f} % of the best "
             f"throughput that leaves {self.headroom_percent:g} % of a GPU's memory free{ended}"

@@ -1,0 +1,64 @@
+"""What a trial of the search for the batch per GPU shows, by its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from ddp_ladder.records import failures
+from ddp_ladder.records.record import Record
+from ddp_ladder.records.signatures import classify
+from ddp_ladder.run.fit import OUT_OF_MEMORY, NoBatch, trial_of
+from ddp_ladder.run.job import Context
+from make_records import make_failed_record, make_record, make_spec
+
+CONTEXT = cast(Context, type("Job", (), {"label": "stage1 1x1"}))
+SPEC = make_spec("1x1", device="cuda")
+
+
+def failed(verdict: str) -> Record:
+    record = make_failed_record(SPEC)
+    assert record.failure
+    return record.replace(failure=record.failure.replace(verdict=verdict, why="it ended", next="look"))
+
+
+def test_a_batch_that_fits_has_its_figures() -> None:
+    record = make_record(SPEC)
+    trial = trial_of(record, CONTEXT, Path("fit"))
+    assert record.throughput
+    assert (trial.fits, trial.samples_per_s) == (True, record.throughput.samples_per_s)
+    assert (trial.peak_memory_bytes, trial.memory_headroom_fraction) == (9_800_000_000, 0.75)
+
+
+@pytest.mark.parametrize("verdict", OUT_OF_MEMORY)
+def test_out_of_memory_is_a_result(verdict: str) -> None:
+    trial = trial_of(failed(verdict), CONTEXT, Path("fit"))
+    assert trial.outcome == "out of memory"
+    assert trial.why.startswith(verdict)
+
+
+def test_the_verdicts_of_memory_are_those_of_the_table_of_causes() -> None:
+    lines = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "MemoryError")
+    found = [match.verdict for line in lines if (match := classify(line))]
+    assert [*found, failures.KILLED] == [*OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize("verdict", ["enough steps", failures.NO_STEP])
+def test_too_few_steps_are_the_upper_end(verdict: str) -> None:
+    assert trial_of(failed(verdict), CONTEXT, Path("fit")).outcome == "too little data"
+
+
+def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
+    record = make_record(SPEC)
+    fingerprint = {**record.fingerprint, "batch_per_gpu": SPEC.batch_per_gpu - 1}
+    trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"))
+    assert trial.outcome == "too little data"
+    assert f"a step had {SPEC.batch_per_gpu - 1} samples" in trial.why
+
+
+def test_any_other_failure_ends_the_search_with_its_next_step() -> None:
+    with pytest.raises(NoBatch, match="the trial of batch .* failed: the script raised an exception") as found:
+        trial_of(failed("the script raised an exception"), CONTEXT, Path("results/fit/8"))
+    assert found.value.next_step == "look"
+    assert "results/fit/8" in found.value.why
