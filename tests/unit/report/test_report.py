@@ -16,11 +16,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from ddp_ladder.common.files import write_json
 from ddp_ladder.gates import figures, scaling
 from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.plan.fit import Fit, Trial
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
@@ -198,6 +200,26 @@ def test_links_lead_to_files_that_exist(tmp_path: Path) -> None:
     named = {file.resolve().relative_to(tmp_path).as_posix() for file in files}
     assert {"report/scaling.csv", "report/throughput.svg", f"runs/{specs[-1].name}/record.json"} <= named
     assert f"runs/{specs[0].name}/train.log" not in named
+
+
+def test_the_search_that_chose_the_batch_is_shown(tmp_path: Path) -> None:
+    specs = make_specs(["1x1", "1x2"])
+    plan = make_plan_of(specs)
+    tried = (
+        Trial(batch_per_gpu=specs[0].batch_per_gpu, outcome="fits", samples_per_s=1234.5, peak_memory_bytes=5 * 10**9),
+        Trial(batch_per_gpu=4096, outcome="out of memory", why="CUDA out of memory: no 2 GiB left"),
+    )
+    fit = Fit(key="", scale="1x1", headroom_percent=10, trials=tried, chosen=specs[0].batch_per_gpu, schema_version=1)
+    write_json(tmp_path / "fit/1x1.json", fit.model_dump())
+    assert read_results(tmp_path, plan).fit == fit
+    files = written(tmp_path, replace(found(specs), fit=fit))
+    assert "fit.svg" in files
+    for text in (Page(files["index.html"]).text, files["scaling.md"]):
+        assert f"Chosen: {specs[0].batch_per_gpu} per GPU, the smallest batch within 3 % of the best" in text
+        assert "1,234" in text
+    # A search that chose another batch is of earlier settings.
+    write_json(tmp_path / "fit/1x1.json", fit.replace(chosen=4096).model_dump())
+    assert read_results(tmp_path, plan).fit is None
 
 
 def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_out_of_memory_is_a_result(verdict: str) -> None:
 def test_the_verdicts_of_memory_are_those_of_the_table_of_causes() -> None:
     lines = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "MemoryError")
     found = [match.verdict for line in lines if (match := classify(line))]
-    assert [*found, failures.KILLED] == [*OUT_OF_MEMORY]
+    assert [*found, failures.KILLED, failures.LAUNCHER_KILLED] == [*OUT_OF_MEMORY]
 
 
 @pytest.mark.parametrize("verdict", ["enough steps", failures.NO_STEP])
@@ -58,7 +58,7 @@ def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
 
 
 def test_any_other_failure_ends_the_search_with_its_next_step() -> None:
-    with pytest.raises(NoBatch, match="the trial of batch .* failed: the script raised an exception") as found:
+    with pytest.raises(NoBatch, match=r"the trial of batch .* failed: the script raised an exception") as found:
         trial_of(failed("the script raised an exception"), CONTEXT, Path("results/fit/8"))
     assert found.value.next_step == "look"
     assert "results/fit/8" in found.value.why

@@ -167,6 +167,15 @@ def planned(settings: Settings) -> Plan:
     return make_plan(settings.with_batch(found.chosen)) if found.key == search_key(plan) else plan
 
 
+def fit_of(plan: Plan, results: Path) -> Fit | None:
+    """Return the search that chose the batch of a plan; None if there was none."""
+    try:
+        found = read_fit(fit_file(results, plan.first_scale))
+    except (OSError, ValueError):
+        return None
+    return found if found.chosen == plan.job(plan.first_scale).runs[0].batch_per_gpu else None
+
+
 def fit_text(fit: Fit) -> Iterator[str]:
     """Yield the lines of the table, and the choice."""
     yield from text_table(HEADINGS, [trial.cells for trial in fit.trials], right=HEADINGS[:-1])

@@ -39,6 +39,7 @@ from ddp_ladder.slurm.jobs import slurms_words
 
 PORT_TAKEN = "the port of the rendezvous is taken"  # the verdict of the signature rdzv_port_in_use
 KILLED = "a rank was killed"
+LAUNCHER_KILLED = "a launcher was killed"
 NO_STEP = "no training step was seen"
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
@@ -423,7 +424,7 @@ def lost_launcher(case: Case) -> Failure | None:
     if end is None:
         return None
     return Failure(
-        verdict="a launcher was killed",
+        verdict=LAUNCHER_KILLED,
         why=f"the launcher of node {end.node_rank} ({end.host}): ended by {end.signal}",
         next=_advice(end.signal, end.host)[1],
         **_of_node(end),

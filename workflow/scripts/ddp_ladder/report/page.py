@@ -27,7 +27,7 @@ from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
-from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, throughput_figure
+from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
 from ddp_ladder.report.proposal import amount, proposal
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
@@ -49,6 +49,7 @@ def write_report(
         "throughput": throughput_figure(view.rungs, view.units),
         "efficiency": efficiency_figure(view.rungs, view.thresholds),
         "attribution": attribution_figure(shown),
+        **({"fit": fit_figure(found.fit)} if found.fit else {}),
     }
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     usage, pictures = draw_usage(results, view.runs)

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.plan.fit import Fit
 from ddp_ladder.settings.terms import Scale
 
 WIDTH_IN, PANEL_IN, MARGIN_IN = 5.0, 2.7, 0.6  # narrow: its text can still be read on a phone and in print
@@ -315,3 +316,30 @@ def _attribution(axes: Axes, points: Sequence[ScalePoint], _: Mapping[str, Look]
     axes.axhline(1, color=INK, zorder=4, **IDEAL)
     _scale_axis(axes, [str(point.scale) for point in points])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
+
+
+# --- The search for the batch.
+
+
+def fit_figure(fit: Fit) -> Figure:
+    """Return the plot of samples/s and memory per GPU against the batch; batches that do not fit are crosses."""
+    good = [trial for trial in fit.trials if trial.fits]
+    batches = [trial.batch_per_gpu for trial in good]
+    rows = (
+        ("samples/s", [trial.samples_per_s or math.nan for trial in good]),
+        ("memory per GPU (MB)", [(trial.peak_memory_bytes or math.nan) / 1e6 for trial in good]),
+    )
+    with rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_IN, MARGIN_IN + PANEL_IN), layout="constrained", facecolor=PAPER)
+        for axes, (name, values) in zip(figure.subplots(2, 1, sharex=True), rows, strict=True):
+            axes.plot(batches, values, color=COLOURS[0], marker=MARKERS[0], markerfacecolor=PAPER)
+            axes.plot(fit.chosen, values[batches.index(fit.chosen)], color=COLOURS[0], marker=MARKERS[0])
+            for trial in fit.trials:
+                if not trial.fits:
+                    axes.plot(trial.batch_per_gpu, 0, color=BAD, marker="x", clip_on=False)
+            axes.set(ylabel=name, ylim=(0, None))
+            axes.grid(visible=True, axis="y")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("batch per GPU")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return figure

@@ -21,6 +21,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.describe import Machine, read_machines
+from ddp_ladder.plan.fit import Fit, fit_of
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult, by_scale
 from ddp_ladder.records.record import Record
@@ -44,6 +45,7 @@ class LadderResults:
     work: Work = field(default_factory=Work)  # the training whose cost is shown
     begun: int = 0  # runs with files of a start, and without a record
     directory: Path = Path("results")
+    fit: Fit | None = None  # the search that chose the batch
 
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
@@ -90,6 +92,7 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
         work=Work(dataset_size=_dataset_size(runs, believed.records.values())),
         begun=believed.begun,
         directory=results,
+        fit=fit_of(plan, results),
     )
 
 

@@ -14,6 +14,7 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.plan.fit import HEADINGS, Fit
 from ddp_ladder.preflight.result import bandwidth, latency
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
@@ -54,6 +55,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
     found = (
         Section("Scales", tuple(_scales(view))),
         Section("Variants", tuple(comparison_blocks(view.comparison)) if view.comparison else ()),
+        Section("Batch per GPU", tuple(_fit(view.results.fit)) if view.results.fit else ()),
         Section("Where the time goes", tuple(_time(view))),
         Section("Cost", tuple(_costs(view))),
         Section("Prediction", tuple(_prediction(view))),
@@ -162,6 +164,15 @@ def _judged(point: ScalePoint, view: ReportView) -> Content:
         return UNKNOWN
     doubt = "uncertain" if gate.uncertain(point.variant) else ""
     return Cell(gate.verdict_of(point), small=(doubt,), style=gate.verdict_of(point))
+
+
+def _fit(fit: Fit) -> Iterator[Block]:
+    yield Block(
+        f"What {fit.scale} does with each batch that was tried. Filled: the chosen one; a cross: it does not fit.",
+        picture="fit",
+    )
+    yield Block(name="Batches that were tried", headings=HEADINGS, rows=tuple(trial.cells for trial in fit.trials))
+    yield Block(f"{fit.rule}.")
 
 
 # --- Where the time goes.

@@ -13,7 +13,7 @@ from ddp_ladder.plan.fit import Fit, Trial, batch_range, choice, fit_file, searc
 from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.correctness import ENOUGH_STEPS
-from ddp_ladder.records.failures import KILLED, NO_STEP
+from ddp_ladder.records.failures import KILLED, LAUNCHER_KILLED, NO_STEP
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import Record, placed, write_record
 from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
@@ -21,7 +21,7 @@ from ddp_ladder.run.progress import RunConsole
 
 # Verdicts that are results of a search. A SIGKILL is taken for that of the kernel's out-of-memory killer: the batch is
 # all that differs from the runs before.
-OUT_OF_MEMORY = ("CUDA out of memory", "out of memory", KILLED)
+OUT_OF_MEMORY = ("CUDA out of memory", "out of memory", KILLED, LAUNCHER_KILLED)
 TOO_LITTLE_DATA = (ENOUGH_STEPS, NO_STEP)
 
 
@@ -110,7 +110,7 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
     if failure is not None:
         why = f"{placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
         if failure.verdict in OUT_OF_MEMORY:
-            why += ", as by the kernel's out-of-memory killer" if failure.verdict == KILLED else ""
+            why += ", as by the kernel's out-of-memory killer" if failure.verdict in (KILLED, LAUNCHER_KILLED) else ""
             return Trial(batch_per_gpu=batch, outcome="out of memory", why=why)
         if failure.verdict in TOO_LITTLE_DATA:
             return Trial(batch_per_gpu=batch, outcome="too little data", why=why)

@@ -195,7 +195,7 @@ class BatchRange(Section):
     """Smallest batch that is tried; the others are its multiples."""
     most: int = Field(default=4096, ge=1, le=10_000_000, alias="to")
     """Largest batch that is tried."""
-    headroom_percent: float = Field(default=10, ge=0, lt=100)
+    headroom_percent: float = Field(default=10, ge=0, le=99)
     """Part of a GPU's memory that the chosen batch leaves free, in per cent."""
 
     @model_validator(mode="after")
