@@ -16,6 +16,7 @@ from ddp_ladder.records.correctness import ENOUGH_STEPS
 from ddp_ladder.records.failures import KILLED, LAUNCHER_KILLED, NO_STEP
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import Record, placed, write_record
+from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 
@@ -42,6 +43,7 @@ def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
         raise NoBatch(context, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
     chosen = with_batch(plan, choose_batch(context, plan).chosen)
     write_json(context.results / "plan.json", chosen.to_json())
+    chosen = as_made(chosen, RunRecords(context.results))
     return replace(context, job=replace(chosen.job(context.job.scale), preflight=NO_PREFLIGHT)), chosen
 
 
