@@ -63,6 +63,16 @@ with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
         file.write(json.dumps({"samples": int(sys.argv[1]), "seconds": 0.001 + step % 7 / 100_000}) + "\\n")
 """
 
+HUNGRY_LIMIT_MB = 92
+# A program that needs 1 MB per sample, under a limit of the kernel. Larger batches are faster.
+HUNGRY = f"""
+import resource
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + {HUNGRY_LIMIT_MB} * 1000**2,) * 2)
+import sys
+held = bytearray(int(sys.argv[1]) * 1000**2)
+{NO_TORCH}"""
+
 # What the rules start, in their order, for tests that need no Snakemake. In one process: Python takes time to start.
 LADDER = """
 import json, sys

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from project_copy import NO_TORCH, Checkout
+from project_copy import HUNGRY, HUNGRY_LIMIT_MB, Checkout
 
-LIMIT_MB = 92
-# A program that needs 1 MB per sample, under a limit of the kernel. Larger batches are faster.
-HUNGRY = f"""
-import resource
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + {LIMIT_MB} * 1000**2,) * 2)
-import sys
-held = bytearray(int(sys.argv[1]) * 1000**2)
-{NO_TORCH}"""
 RANGE = {"from": 8, "to": 512}
 
 
@@ -29,7 +20,7 @@ def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Chec
     assert "stage1 1x1: batch 128 per GPU: out of memory: " in done.stdout
     assert done.stdout.count("searching the batch per GPU from 8 to 512") == 1
     chosen = checkout.record("default/weak/1x1/r1")["spec"]["batch_per_gpu"]
-    assert 64 <= chosen < LIMIT_MB
+    assert 64 <= chosen < HUNGRY_LIMIT_MB
     assert f"Chosen: {chosen} per GPU, the smallest batch within 3 % of the best throughput" in done.stdout
     record = checkout.record("default/weak/1x2/r1")
     assert (record["status"], record["spec"]["batch_per_gpu"]) == ("ok", chosen)

@@ -130,7 +130,8 @@ class RunSettingsError(Exception):
 class RunSettings:
     """The settings of one run that this rank needs. ``launched_at_s`` is Unix time.
 
-    secrets: the names of variables that hold one. is_own: the ladder did not start the run.
+    secrets: the names of variables that hold one. is_own: the ladder did not start the run. memory_mb: of the job on
+    this node, 1024^2 bytes each.
     """
 
     directory: Path
@@ -146,6 +147,7 @@ class RunSettings:
     count_flops: bool = False
     secrets: tuple[str, ...] = ()
     is_own: bool = False
+    memory_mb: int | None = None
 
 
 def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
@@ -169,6 +171,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             profile_steps=int(measure.get("profile_steps") or 0),
             count_flops=bool(measure.get("count_flops")),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
+            memory_mb=data.get("memory_mb"),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error

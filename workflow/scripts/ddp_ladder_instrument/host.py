@@ -71,14 +71,14 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def memory_limit_bytes() -> int:
+def memory_limit_bytes(memory_mb: int | None) -> int:
     """Return this rank's equal share of the memory that the job has on this node.
 
-    The job has the least of the machine's memory, the limits of its control groups, and what it asked Slurm for.
+    The job has the least of the machine's memory, the limits of its control groups, and what it asked for (memory_mb).
     """
     amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits_bytes()]
-    if os.environ.get("SLURM_MEM_PER_NODE", "0") != "0":
-        amounts.append(int(os.environ["SLURM_MEM_PER_NODE"]) * 1024**2)
+    if memory_mb is not None:
+        amounts.append(memory_mb * 1024**2)
     return min(amounts) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 

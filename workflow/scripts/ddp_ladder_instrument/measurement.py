@@ -303,7 +303,8 @@ def _place(measurement: Measurement) -> dict[str, Any]:
 def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was observed of torch: a part of the record, and one of its fingerprint."""
     memory = measurement.profiled.peak_memory_bytes or host.peak_memory_bytes()
-    limit = measurement.not_measured.attempt("memory_limit_bytes.host", host.memory_limit_bytes)
+    memory_mb = measurement.run.memory_mb
+    limit = measurement.not_measured.attempt("memory_limit_bytes.host", lambda: host.memory_limit_bytes(memory_mb))
     if measurement.observer is not None:
         record, fingerprint = measurement.observer.facts(measurement.device_answers)
         record["peak_memory_bytes"] = {"host": memory, "device": record["peak_memory_bytes"]}

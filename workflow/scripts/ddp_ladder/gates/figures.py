@@ -353,7 +353,8 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "memory headroom", "1 (shown in %)",
         "1 - that peak / what this rank can have: on a GPU what torch's allocator has and can still get, else an equal "
-        "share of the node's memory, its control group's limit, or what the job asked Slurm for, whichever is least.",
+        "share of the least of the node's memory, its control group's limit and what the job asked for "
+        "(node.memory_mb).",
         Column("memory_headroom_fraction", text=share, tables=MEMORY, of_run=_memory(lambda m: m.headroom_fraction)),
     ),
     figure(

@@ -63,6 +63,9 @@ class RunFile(RawFile):
     agents_per_node: int = Field(ge=1, description="Agents that start the run's processes on each node.")
     repository: Repository | None = None
     max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
+    memory_mb: int | None = Field(
+        None, ge=1, description="Of 1024^2 bytes, of the job on each node; null: not limited."
+    )
     hang: Hang | None = Field(None, description="Null: the agents do not look for hangs.")
     monitor: Monitor | None = Field(None, description="Null: the nodes are not sampled.")
     goes_on: bool = Field(

@@ -318,6 +318,7 @@ def write_run_file(
         nodes=tuple(names),
         agents_per_node=nodes.agents_per_node(spec),
         max_log_mb_per_node=job.max_log_mb_per_node,
+        memory_mb=job.memory_mb,
         **more,
     )
     write_json(directory.run, run.model_dump())
