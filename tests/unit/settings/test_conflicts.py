@@ -185,6 +185,8 @@ def test_a_fixed_global_batch_contradicts_weak_mode_and_must_reach_the_script() 
     said = problems(FIXED, STRONG)
     assert said.startswith("config/config.yaml, line 5: workload.global_batch: weak mode lets the global batch grow")
     assert said.endswith("  next     set modes: [strong], or remove global_batch")
+    said = problems(FIXED, ONLY_STRONG, ("batch_per_gpu: 32", "batch_per_gpu: auto"))
+    assert "workload.global_batch: global_batch needs a known batch per GPU" in said
     said = problems(FIXED, ONLY_STRONG, ("{accumulation}", "2"))
     assert said.startswith("config/config.yaml, line 3: workload.args: global_batch asks for accumulated batches")
     assert problems(FIXED, ONLY_STRONG, ("{accumulation}", "{global_batch}")) == ""
