@@ -91,17 +91,15 @@ class GPT(nn.Module):
 
 
 def distribute(net: GPT, world: World, args: argparse.Namespace) -> nn.Module:
-    """Return the model under the strategy; without a process group it is the network itself."""
+    """Return the model under the strategy; without a process group it is the network itself.
+
+    FSDP shards the parameters of each block, and then the rest, and gathers each part when it is needed.
+    """
     if not args.strategy.startswith("fsdp2") or not dist.is_initialized():
-        model = common.distribute(net, world, args.compile)
+        model: Any = common.distribute(net, world, args.compile)
         if args.strategy == "ddp-bf16" and dist.is_initialized():
-            model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # type: ignore[operator]
-        return model
-    return shard(net, world, args)
-
-
-def shard(net: GPT, world: World, args: argparse.Namespace) -> nn.Module:
-    """Shard each block's parameters, and then those of the rest, which are gathered when they are needed."""
+            model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        return model  # type: ignore[no-any-return]
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:  # torch 2.4 and 2.5
@@ -113,8 +111,8 @@ def shard(net: GPT, world: World, args: argparse.Namespace) -> nn.Module:
     half = torch.bfloat16 if args.precision == "bf16" else None
     policy: Any = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
     mesh = init_device_mesh(world.device.type, (world.size,))
-    for block in (*net.blocks, net):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+    for part in (*net.blocks, net):
+        fully_shard(part, mesh=mesh, mp_policy=policy)
     return net
 
 

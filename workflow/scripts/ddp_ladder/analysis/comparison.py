@@ -334,19 +334,19 @@ def _recommendation(panel: Panel) -> tuple[str, str]:
     Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
     fastest is then named with that doubt.
     """
-    measured = [row for row in panel.rows if row.ratio or row.found == REFERENCE]
+    measured = {row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.found == REFERENCE}
     best, why = next(row for row in measured if row.found == REFERENCE), "nothing is faster beyond chance"
     if any(row.found == WITHHELD for row in measured):
-        best = max(measured, key=lambda row: row.ratio.value if row.ratio else 1.0)
-        why = "the fastest in one repeat, which may be chance"
+        best, why = max(measured, key=lambda row: measured[row]), "the fastest in one repeat, which may be chance"
     elif faster := [row for row in measured if row.found == FASTER]:
         best, why = faster[0], "the fastest"
-    text = f"At {panel.place}, use {best.name}: {why}, with {formats.significant(best.samples_per_s)} samples/s"
+    figures = f"{formats.significant(best.samples_per_s)} samples/s"
     if best.exposed_comm_fraction is not None:
-        text += f" and {formats.share(best.exposed_comm_fraction)} of a step exposed communication"
+        figures += f", {formats.share(best.exposed_comm_fraction)} of a step exposed communication"
+    text = f"At {panel.place}, use {best.name} ({figures}): {why}"
     least = min(measured, key=lambda row: row.peak_memory_bytes or math.inf)
     most_bytes, least_bytes = best.peak_memory_bytes or 0.0, least.peak_memory_bytes or math.inf
-    if least_bytes < LESS_MEMORY * most_bytes and best.samples_per_s and least.samples_per_s:
-        saved_gb, speed = (most_bytes - least_bytes) / 1e9, formats.percent(least.samples_per_s / best.samples_per_s)
+    if least_bytes < LESS_MEMORY * most_bytes:
+        saved_gb, speed = (most_bytes - least_bytes) / 1e9, formats.percent(measured[least] / measured[best])
         text += f"; {least.name} if memory is short ({saved_gb:.2g} GB less per rank, {speed} of the speed)"
     return best.name, f"{text}."
