@@ -28,6 +28,7 @@ from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_pat
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes_file, only_bad_node, without_bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm.jobs import (
@@ -87,6 +88,7 @@ class LadderJobs:
         self._console = Console()
         self._watch = JobWatch(ask, self._console)
         self._submitter = Submitter(self.results, self._console.say)
+        self._replaced: set[str] = set()  # scales that were submitted again, without a bad node
         plugin: Any = super()
         plugin.__init__(*args, **kwargs)
         self.array_jobs: set[str] = set()  # no --slurm-array-jobs: an array asks for each scale what the first needs
@@ -159,9 +161,32 @@ class LadderJobs:
         if end.ok:
             with contextlib.suppress(OSError):
                 job_end_file(self.results, end.scale).unlink()
-            self.report_job_success(info)
+            if self._replaces_node(info, end):
+                self._job_submission_executor.submit(self.run_job, info.job)
+            else:
+                self.report_job_success(info)
         else:
             self.report_job_error(info, msg=_message(end, self.results), aux_logs=[end.log])
+
+    def _replaces_node(self: Any, info: Any, end: JobEnd) -> bool:
+        """Return True, once for a scale, if its job measured nothing because of one bad node, which is listed then."""
+        planned = self.job_of(end.scale)
+        if not planned.slurm.replace_bad_node or end.scale in self._replaced:
+            return False
+        if info.job.rule.name.endswith("preflight_scale"):  # it only asks which node is bad
+            return False
+        try:
+            bad = only_bad_node(self.results, planned, end.job_id, end.nodes)
+            if bad is None:
+                return False
+            add_bad_node(self.results, bad)
+        except (OSError, ValueError) as error:
+            self._console.say(f"{end.stage} {end.scale}: no node is replaced: {error}")
+            return False
+        self._replaced.add(end.scale)
+        listed = f"it is listed for the site's support in {bad_nodes_file(self.results)}"
+        self._console.say(f"{end.stage} {end.scale}: {bad.in_words}; {listed}; submitting again without {bad.node}")
+        return True
 
     def _account(self: Any) -> None:
         """Write what the jobs used. Slurm forgets them soon, and nothing that fails here may end the climb."""
@@ -195,7 +220,7 @@ def _submission(executor: Any, job: Any) -> tuple[Submission, Path]:
         "output": str(logs).replace("%", "%%") + "/%j.log",
         "export": "ALL",
     }
-    argv = ["sbatch", "--parsable", *sbatch_options(planned, own)]
+    argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(planned, executor.results), own)]
     # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
     command = executor.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
     left = job_left(executor.results, scale) if executor.is_same_plan else None

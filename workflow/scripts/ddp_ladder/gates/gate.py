@@ -14,6 +14,7 @@ from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.preflight.bad_nodes import SUPPORT, bad_nodes, bad_nodes_file
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Record, quoted_lines
 from ddp_ladder.records.run_records import RunRecords, as_made
@@ -61,6 +62,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
         Finding.of(spec, "record", "not run yet", "a record", f"run snakemake {spec.stage}") for spec in waiting
     ]
     findings[:0] = _preflight_failures([spec for spec in left_out if spec.stage == stage], results)
+    findings += _replaced_nodes([spec for spec in specs if spec.stage == stage], results)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
     here = [point for point in points if point.stage == stage and not point.is_plain]
     for point in here:
@@ -135,6 +137,16 @@ def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[
         if (result := measured_preflight(results, spec.scale)) and (failure := result.failure):
             found = Finding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
             yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(spec.scale))
+
+
+def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[Finding]:
+    """Yield a note for each node that a job of these runs was submitted again without."""
+    first = {str(spec.scale): spec for spec in reversed(specs) if spec.variant == REFERENCE_VARIANT}
+    for bad in bad_nodes(results):
+        if spec := first.get(bad.scale):
+            next_step = SUPPORT.format(file=bad_nodes_file(results))
+            found = Finding.of(spec, "replaced node", bad.in_words, "nodes that pass the preflight", next_step, ok=True)
+            yield found.replace(repeat=None)
 
 
 def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:

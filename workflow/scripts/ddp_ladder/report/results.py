@@ -23,6 +23,7 @@ from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.describe import Machine, read_machines
 from ddp_ladder.plan.fit import Fit, fit_of
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.preflight.bad_nodes import BadNode, bad_nodes
 from ddp_ladder.preflight.result import PreflightResult, by_scale
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords, as_made
@@ -46,6 +47,7 @@ class LadderResults:
     begun: int = 0  # runs with files of a start, and without a record
     directory: Path = Path("results")
     fit: Fit | None = None  # the search that chose the batch
+    bad_nodes: tuple[BadNode, ...] = ()
 
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
@@ -93,6 +95,7 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
         begun=believed.begun,
         directory=results,
         fit=fit_of(plan, results),
+        bad_nodes=bad_nodes(results),
     )
 
 

@@ -284,6 +284,11 @@ def _preflight(view: ReportView) -> Iterator[Block]:
         headings = ("scale", "preflight", "bus bandwidth", "latency", "network", "found")
         yield Block(name="Preflight of each scale", headings=headings, rows=rows, style="whole")
         yield Block(PREFLIGHT)
+    known = view.results.bad_nodes
+    if known:
+        bad = tuple((each.node, each.scale, each.job, each.at, each.in_words) for each in known)
+        named = ("node", "scale", "job", "at", "found")
+        yield Block(name="Bad nodes, for the support desk", headings=named, rows=bad, style="whole")
 
 
 def _startup(view: ReportView) -> Iterator[Block]:

@@ -73,7 +73,7 @@ class SettingsFile(Section):
 
 
 class Slurm(Section):
-    """Options of sbatch; those left out or null are Slurm's own. extra is appended."""
+    """Options of sbatch, but for replace_bad_node; those left out or null are Slurm's own. extra is appended."""
 
     account: OfSlurm | None = Field(default=None, examples=["my-project"])
     """Account to charge."""
@@ -91,6 +91,9 @@ class Slurm(Section):
     """Nodes that a job must not have."""
     extra: Annotated[Several[Option], Field(max_length=100)] = Field(default=(), examples=[["--exclusive"]])
     """Further options of sbatch."""
+    replace_bad_node: bool | None = Field(default=None, examples=[True])
+    """If the preflight of a job names one bad node, submit the scale once more without it. That node is listed in
+    results/bad_nodes.json, and no further job gets it."""
 
     def overridden(self, other: Self) -> Self:
         """Return these values with those of ``other`` on top; its extra options are appended."""

@@ -70,7 +70,7 @@ def sbatch_options(job: ScaleJob, own: Mapping[str, str], tasks_per_node: int = 
         "cpus-per-task": job.cpus // tasks_per_node,
         "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
         "time": job.runtime_min,
-        **{name: value for name, value in job.slurm if name != "extra"},
+        **{name: value for name, value in job.slurm if name not in ("extra", "replace_bad_node")},
     }
     options = [f"--{name}={value}" for name, value in named.items() if value is not None]
     return [*options, *job.slurm.extra, "--no-requeue"]  # a second start would run beside what the first one left

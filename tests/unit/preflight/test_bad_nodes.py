@@ -1,0 +1,98 @@
+"""The one bad node of a job, its list, and the jobs that leave it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ddp_ladder.climb import executor
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import Finding
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes, bad_nodes_file, only_bad_node, without_bad_nodes
+from ddp_ladder.preflight.result import error, read_result, warning
+from ddp_ladder.run.progress import Console
+from ddp_ladder.settings.keys import Slurm
+from ddp_ladder.slurm.jobs import JobEnd
+from ddp_ladder.slurm.steps import sbatch_options
+from make_preflight import JOB, write_preflight
+from make_records import make_plan_of, make_spec
+
+NODES = "node[1-2]"
+BAD = error("it left no answer", "an answer", "look at it", "node2")
+
+
+def job_with(**slurm: Any) -> ScaleJob:
+    return replace(make_plan_of([make_spec("2x1")]).jobs[0], slurm=Slurm(**slurm))
+
+
+def preflight(results: Path, *findings: Finding) -> None:
+    path = write_preflight(results, job_with())
+    write_json(path, read_result(path).replace(findings=findings, status="failed").model_dump())
+
+
+@pytest.mark.parametrize(
+    ("findings", "slurm", "job_id", "node"),
+    [
+        ([BAD, warning("slow", "fast", "", "node1"), BAD.replace(measured="also")], {}, JOB.id, "node2"),
+        ([BAD, BAD.replace(place="node1")], {}, JOB.id, None),
+        ([BAD.replace(place="node1, node2")], {}, JOB.id, None),
+        ([BAD.replace(place="")], {}, JOB.id, None),
+        ([], {}, JOB.id, None),
+        ([BAD], {}, "18", None),  # the file is an earlier job's
+        ([BAD], {"nodelist": NODES}, JOB.id, None),
+    ],
+)
+def test_only_a_node_that_alone_has_errors_is_bad(
+    tmp_path: Path, findings: list[Finding], slurm: Any, job_id: str, node: str | None
+) -> None:
+    preflight(tmp_path, *findings)
+    bad = only_bad_node(tmp_path, job_with(**slurm), job_id, NODES)
+    assert (bad and bad.node) == node
+    if bad:
+        assert bad.in_words == "node2 failed the preflight of job 17: it left no answer; also"
+
+
+def test_listed_nodes_are_left_out_if_that_is_wanted(tmp_path: Path) -> None:
+    def excluded(**slurm: Any) -> list[str]:
+        options = sbatch_options(without_bad_nodes(job_with(**slurm), tmp_path), {})
+        assert not any("replace" in option for option in options)
+        return [option for option in options if option.startswith("--exclude")]
+
+    assert excluded(replace_bad_node=True, exclude="node9") == ["--exclude=node9"]
+    preflight(tmp_path, BAD)
+    bad = only_bad_node(tmp_path, job_with(), JOB.id, NODES)
+    assert bad
+    add_bad_node(tmp_path, bad)
+    add_bad_node(tmp_path, bad.replace(node="node3"))
+    assert [each.node for each in bad_nodes(tmp_path)] == ["node2", "node3"]
+    assert excluded(replace_bad_node=True, exclude="node9") == ["--exclude=node9,node2,node3"]
+    assert excluded(replace_bad_node=True, nodelist=NODES) == []
+    assert excluded(exclude="node9") == ["--exclude=node9"]
+    bad_nodes_file(tmp_path).write_text("{")
+    assert excluded(replace_bad_node=True) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted", "replaced"),
+    [
+        ("measure_stage3", True, [True, False]),
+        ("measure_stage3", None, [False] * 2),
+        ("preflight_scale", True, [False] * 2),
+    ],
+)
+def test_a_scale_is_submitted_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, wanted: bool | None, replaced: list[bool]
+) -> None:
+    monkeypatch.setattr(executor, "Console", lambda: Console(open("/dev/null", "w")))  # noqa: SIM115
+    preflight(tmp_path, BAD)
+    jobs = executor.ladder_executor(
+        object, tmp_path, lambda _scale: job_with(replace_bad_node=wanted), [rule], is_same_plan=True
+    )()
+    info = SimpleNamespace(job=SimpleNamespace(rule=SimpleNamespace(name=rule)))
+    end = JobEnd(JOB.id, "stage3", "2x1", "COMPLETED", "log", ok=True, nodes=NODES)
+    assert [jobs._replaces_node(info, end) for _ in range(2)] == replaced
+    assert len(bad_nodes(tmp_path)) == replaced.count(True)

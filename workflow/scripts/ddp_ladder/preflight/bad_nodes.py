@@ -1,0 +1,85 @@
+"""Nodes that failed a preflight and that further jobs leave out (slurm.replace_bad_node): results/bad_nodes.json."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import Field
+
+from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.messages import Finding
+from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.result import SCHEMA_VERSION, result_of
+from ddp_ladder.records.raw_models import Name
+from ddp_ladder.slurm.query import host_names
+
+SUPPORT = "tell the site's support; once it is repaired, delete it from {file}"
+
+
+class BadNode(Model):
+    """A node, and what the preflight of a job found on it."""
+
+    node: Name
+    scale: Name
+    job: Name
+    at: Name = Field(description="UTC.")
+    findings: Several[Finding]
+
+    @property
+    def in_words(self) -> str:
+        """Return ``node7 failed the preflight of job 12: it left no answer``."""
+        return f"{self.node} failed the preflight of job {self.job}: {'; '.join(f.measured for f in self.findings)}"
+
+
+class BadNodes(Model):
+    """The file."""
+
+    schema_version: Version1
+    nodes: Several[BadNode]
+
+
+def bad_nodes_file(results: Path) -> Path:
+    """Return the path of the list."""
+    return results / "bad_nodes.json"
+
+
+def bad_nodes(results: Path) -> tuple[BadNode, ...]:
+    """Return the nodes that failed, in the order of their jobs; none if the list is damaged: they are tested again."""
+    try:
+        return BadNodes.from_json(read_json(bad_nodes_file(results))).nodes
+    except (OSError, ValueError):
+        return ()
+
+
+def only_bad_node(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadNode | None:
+    """Return the one node of several whose errors keep this job's runs from starting; None if it is not one alone.
+
+    A node that slurm.nodelist asks for cannot be left out.
+
+    nodes: of the job, in Slurm's short form. Raises OSError or ValueError naming the preflight's file.
+    """
+    result = result_of(results, job.scale)
+    if result is None or result.job.id != job_id:
+        return None
+    errors = tuple(finding for finding in result.findings if finding.severity == "error")
+    places = {finding.place for finding in errors}
+    if len(places) != 1 or job.scale.nodes < 2 or job.slurm.nodelist or not places <= {*host_names(nodes)}:
+        return None
+    at = datetime.fromtimestamp(result.started_at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return BadNode(node=places.pop(), scale=result.scale, job=job_id, at=at, findings=errors)
+
+
+def add_bad_node(results: Path, bad: BadNode) -> None:
+    """Add a node to the list. Raises NotWritten."""
+    listed = BadNodes(schema_version=SCHEMA_VERSION, nodes=(*bad_nodes(results), bad))
+    write_json(bad_nodes_file(results), listed.model_dump())
+
+
+def without_bad_nodes(job: ScaleJob, results: Path) -> ScaleJob:
+    """Return the job with the listed nodes in slurm.exclude, if slurm.replace_bad_node is set."""
+    known = [bad.node for bad in bad_nodes(results)] if job.slurm.replace_bad_node and not job.slurm.nodelist else []
+    excluded = ",".join(dict.fromkeys(filter(None, [job.slurm.exclude, *known])))
+    return replace(job, slurm=job.slurm.replace(exclude=excluded)) if known else job
