@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.plan.fit import Fit, Trial, choice, fit_file, fit_text, planned, search, search_key, with_batch
+from ddp_ladder.plan.fit import (
+    Fit,
+    Trial,
+    choice,
+    fit_file,
+    fit_text,
+    planned,
+    search,
+    search_key,
+    trial_spec,
+    with_batch,
+)
 from ddp_ladder.plan.plan import PLAN, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import Settings
@@ -119,6 +130,18 @@ def test_the_choice_is_kept_until_what_it_depends_on_changes() -> None:
     Path("train.py").write_text("train(2)")
     assert planned(given).batch_search
     assert planned(given.with_batch(64)) == make_plan(given.with_batch(64))
+
+
+def test_a_trial_lasts_a_few_seconds_by_the_step_time_of_those_before() -> None:
+    def steps(*times_s: float, **measure: int) -> int | None:
+        plan = make_plan(searched(measure={"warmup_steps": 10, **measure}))
+        return trial_spec(plan, [trial(8, 1e3).replace(step_time_s=time_s) for time_s in times_s]).max_steps
+
+    assert steps() == steps(1.0) == 10 + 30
+    assert steps(0.01, 0.03) == 10 + 100
+    assert steps(1e-6) == 10 + 1000
+    assert steps(0.03, max_steps=50) == 50
+    assert steps(min_steps=200) == 210
 
 
 def test_a_damaged_file_is_no_choice() -> None:

@@ -54,7 +54,7 @@ def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
     fingerprint = {**record.fingerprint, "batch_per_gpu": SPEC.batch_per_gpu - 1}
     trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"))
     assert trial.outcome == "too little data"
-    assert f"a step had {SPEC.batch_per_gpu - 1} samples" in trial.why
+    assert f"half of the steps had {SPEC.batch_per_gpu - 1} samples" in trial.why
 
 
 def test_any_other_failure_ends_the_search_with_its_next_step() -> None:

@@ -16,7 +16,8 @@ from ddp_ladder.settings.keys import BatchRange, Experiment, Settings, Site
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 NEARLY_BEST = 0.97  # of the best throughput: a larger batch costs memory, and often accuracy, for nothing
-LEAST_STEPS = 30  # measured in a trial, where the script makes as many: fewer say little of its throughput
+# Steps that are measured in a trial, where the script makes as many: what was measured in less time is mostly noise.
+LEAST_STEPS, MOST_STEPS, TRIAL_S = 30, 1000, 3.0
 CLOSE = 0.1  # the search ends when the largest batch that fits is known to this part
 HEADINGS = ("batch per GPU", "samples/s", "step time (ms)", "memory per GPU (MB)", "headroom", "outcome")
 
@@ -127,11 +128,16 @@ def _settings(plan: Plan) -> Settings:
     return Settings(Experiment.model_validate(found["experiment"]), Site.model_validate(found["site"]))
 
 
-def trial_spec(plan: Plan) -> RunSpec:
-    """Return the run that is tried: the default variant's first one at the first scale, with few steps."""
+def trial_spec(plan: Plan, before: Sequence[Trial] = ()) -> RunSpec:
+    """Return the run that is tried: the default variant's first one at the first scale, with few steps.
+
+    before: earlier trials, whose step time says how many steps a few seconds have.
+    """
     runs = plan.job(plan.first_scale).runs
     spec = next(run for run in runs if run.variant == REFERENCE_VARIANT)
-    steps = spec.warmup_steps + max(spec.min_steps, LEAST_STEPS)
+    longest_s = max((trial.step_time_s or 0.0 for trial in before), default=0.0)
+    wanted = min(MOST_STEPS, int(TRIAL_S / longest_s)) if longest_s else LEAST_STEPS
+    steps = spec.warmup_steps + max(spec.min_steps, LEAST_STEPS, wanted)
     return spec.replace(max_steps=min(steps, spec.max_steps or steps), profile_steps=0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def choose_batch(context: Context, plan: Plan) -> Fit:
         if before_s < LONGER * longest_s:
             why = f"the search needs more time: a trial takes {duration(longest_s)}, {duration(before_s)} are left"
             raise NoBatch(context, why, f"raise stages.{context.job.stage}.runtime and start snakemake again")
-        trials.append(_tried(context, plan, batch))
+        trials.append(_tried(context, plan, batch, trials))
         longest_s = max(longest_s, before_s - context.left_s)
         return trials[-1].fits
 
@@ -96,10 +97,13 @@ def leave_all_out(context: Context, reason: NoBatch) -> None:
         write_record(directory.record, leave_out_run(directory, spec, reason.why, reason.next_step))
 
 
-def _tried(context: Context, plan: Plan, batch: int) -> Trial:
-    """Run a batch and return what became of it. Raises NoBatch for a failure that is not of its size."""
+def _tried(context: Context, plan: Plan, batch: int, before: Sequence[Trial]) -> Trial:
+    """Run a batch and return what became of it. before: earlier trials.
+
+    Raises NoBatch for a failure that is not of its size.
+    """
     place = f"fit/{batch}"
-    spec = trial_spec(with_batch(plan, batch, f"{plan.results}/{place}"))
+    spec = trial_spec(with_batch(plan, batch, f"{plan.results}/{place}"), before)
     own = replace(context, results=context.results / place, console=_Console())
     trial = trial_of(run_on_free_port(own, own.directory(spec), spec, ()), context, own.directory(spec).path)
     context.console.say(f"{context.label}: batch {batch} per GPU: {_in_words(trial)}")
@@ -118,7 +122,8 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
             return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
         raise NoBatch(context, f"the trial of batch {batch} failed: {why} (see {directory})", failure.next)
     if seen < batch:
-        why = f"a step had {seen} samples: the data set is smaller, or the script does not use {{batch_per_gpu}}"
+        advice = "the data set is smaller, or the script does not use {batch_per_gpu}"
+        why = f"half of the steps had {seen} samples or fewer: {advice}"
         return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
     return Trial(
         batch_per_gpu=batch,
