@@ -279,7 +279,7 @@ FAULTS = (
     Fault("parameters that drift on one rank", "different parameters.*rank 1", steps=60, at_a_step=DRIFT),
     Fault("more memory than the node's share", "more memory", at_a_step=HOG),
     Fault("a full disk under a checkpoint", "(?i)disk is full|no space", at_a_step="torch.save(model, '/dev/full')"),
-    Fault("a full disk under everything", "No space left on device", at_a_step=FILL, disk_mb=30),
+    Fault("a full disk under everything", "No space left on device|the disk is full", at_a_step=FILL, disk_mb=30),
     Fault(
         "another program on the port that the script chose",
         f"port {SCRIPTS_PORT}",

@@ -19,6 +19,7 @@ may set environment variables before it does.
     ddp *          DistributedDataParallel's own timings
     torch_facts *  rank, device, precision, CUDA events; the trained parameters: names, checksum, finite or sharded
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
+    own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
     files          the run's settings, atomic writes, what could not be measured, texts without passwords and tokens

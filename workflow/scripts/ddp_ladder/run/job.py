@@ -20,6 +20,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import (
     NotWritten,
     RunDirectory,
+    check_room,
     make_directory,
     read_json,
     write_json,
@@ -322,6 +323,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
         ended_at_s=time.time(),
         **outcome,
     )
+    check_room(directory.path)  # on a full disk other files are missing, and the run is not complete
     write_json(directory.ended, end.model_dump())
     try:
         record = assemble(directory)
