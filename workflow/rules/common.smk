@@ -41,12 +41,14 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
-from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, notify
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
 from ddp_ladder.settings.sources import CLUSTER, OF_NO_SITE, WITHOUT_TRAINING, module_sources, moved, read_sources
 
+if workflow.is_main_process and sys.stdout.isatty():
+    os.environ[BEHIND_PIPE] = str(columns())
 failed_jobs = patch_process(workflow, is_module)
 rule_name = workflow.modifier.modify_rulename  # in a module, `use rule * from ladder as ladder_*`
 quick_targets = [rule_name(name) for name in WITHOUT_TRAINING]

@@ -7,6 +7,7 @@ exit code is 0 if every run left a record, or the test a result, also of a failu
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.jobs import Kind, accounted
 from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--preflight", action="store_true", help="test nodes, network and collectives; train nothing")
     parser.add_argument("--fit", action="store_true", help="only search the batch per GPU, before any run")
     arguments = parser.parse_args(argv)
+    os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
     die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
     results = arguments.plan.parent
     plan = as_made(read_plan(arguments.plan), RunRecords(results))

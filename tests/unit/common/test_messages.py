@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from ddp_ladder.common.messages import MOST_COLUMNS, Problem, box, notify
+from ddp_ladder.common.messages import BEHIND_PIPE, MOST_COLUMNS, Problem, box, for_terminal, notify
 
 ROWS = (("verdict", "the gate of stage2 is closed; nothing above it was started"), ("next", "raise it " * 20))
 
@@ -23,6 +23,13 @@ def test_a_box_is_as_wide_as_the_terminal(
     monkeypatch.setattr("sys.stdout", Terminal() if terminal else io.StringIO())
     assert {len(line) for line in box(ROWS).splitlines()} == {width}
     assert MOST_COLUMNS == 96
+
+
+def test_behind_a_pipe_of_a_rule_both_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BEHIND_PIPE, "80")
+    monkeypatch.setattr("sys.stdout", stream := io.StringIO())
+    assert {len(line) for line in box(ROWS).splitlines()} == {80}
+    assert max(map(len, for_terminal("is wrong " * 20, stream).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("terminal", "columns", "width"), [(True, 80, 80), (True, 200, 96), (False, 80, 999)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shutil
 import sys
@@ -15,6 +16,7 @@ from ddp_ladder.common.model import Model, Several
 from ddp_ladder.common.redaction import redacted
 
 MOST_COLUMNS = 96
+BEHIND_PIPE = "DDP_LADDER_COLUMNS"  # of the terminal, for a rule's command whose output goes through tee
 _COMMAND = re.compile(r"`[^`]*`")
 _LABEL = re.compile(r"  \w+ {2,}")
 _STEP = re.compile(r"\d\. ")
@@ -99,8 +101,9 @@ def notify(text: str) -> None:
 
 def columns(stream: TextIO | None = None) -> int:
     """Return how wide texts on standard output, or stream, are: as the terminal, at most 96; 96 without a terminal."""
-    size = shutil.get_terminal_size((MOST_COLUMNS, 24)) if (stream or sys.stdout).isatty() else (MOST_COLUMNS,)
-    return min(MOST_COLUMNS, size[0])
+    if (stream or sys.stdout).isatty():
+        return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
+    return int(os.environ.get(BEHIND_PIPE, MOST_COLUMNS))
 
 
 def fitted(text: str, width: int, first: str = "", then: str = "    ") -> str:
@@ -112,7 +115,7 @@ def fitted(text: str, width: int, first: str = "", then: str = "    ") -> str:
 
 def for_terminal(text: str, stream: TextIO) -> str:
     """Return text whose lines fit the terminal, each indented below its label; as it is for a pipe or a file."""
-    if not stream.isatty():
+    if not stream.isatty() and BEHIND_PIPE not in os.environ:
         return text
     indents = [" " * len(label[0]) if (label := _LABEL.match(line)) else "    " for line in text.split("\n")]
     return "\n".join(
