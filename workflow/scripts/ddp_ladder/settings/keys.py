@@ -291,7 +291,7 @@ class Hang(Section):
 
     times_median_step: float | None = Field(default=10, ge=2, le=1_000_000)
     """In the training loop: this many times the median step."""
-    at_least_s: float = Field(default=60, ge=1, le=2_592_000)
+    at_least_s: float = Field(default=45, ge=1, le=2_592_000)
     """But no less than this many seconds."""
     first_step_s: float | None = Field(default=1800, ge=1, le=2_592_000)
     """Seconds until the first step, and of a pause outside the training loop: a validation, a checkpoint."""
