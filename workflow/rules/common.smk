@@ -65,6 +65,15 @@ def stop(error):
     sys.exit(1)
 
 
+def warn_before_runs(stages):
+    """Print what may spoil the runs of these stages, in a start that runs something. Raises UserError."""
+    if workflow.is_main_process and workflow.executor_plugin:
+        # Without Slurm they run on this machine.
+        on_nodes = workflow.executor_plugin.name != "local" or "SLURM_JOB_ID" in os.environ
+        for problem in warnings_before_runs(ladder, stages, on_nodes, workflow.dryrun):
+            notify(f"warning: {problem}")
+
+
 def climb(stage=None):
     """Return the inputs of a target: the gates up to a stage, all for None. Each is judged again, after its records.
 
@@ -77,11 +86,7 @@ def climb(stage=None):
         stages = stages_up_to(ladder.plan, stage, ladder.settings.experiment.file)
         if executor and wants_allocation and workflow.is_main_process and not workflow.dryrun:
             check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
-        if workflow.is_main_process and executor:
-            # Without Slurm they run on this machine.
-            on_nodes = executor != "local" or "SLURM_JOB_ID" in os.environ
-            for problem in warnings_before_runs(ladder, stages, on_nodes, workflow.dryrun):
-                notify(f"warning: {problem}")
+        warn_before_runs(stages)
     except UserError as error:
         stop(error)
     if workflow.is_main_process:
@@ -108,10 +113,8 @@ def asked_fit():
     """Return the file of the search for the batch; nothing if an earlier search has chosen it."""
     try:
         wanted = ladder.fit_to_make()
-        if wanted and workflow.is_main_process and workflow.executor_plugin:
-            on_nodes = workflow.executor_plugin.name != "local" or "SLURM_JOB_ID" in os.environ
-            for problem in warnings_before_runs(ladder, ladder.plan.stages[:1], on_nodes, workflow.dryrun):
-                notify(f"warning: {problem}")
+        if wanted:
+            warn_before_runs(ladder.plan.stages[:1])
         return wanted
     except UserError as error:
         stop(error)

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.command import command, parser_of, read_to_show
 from ddp_ladder.plan.fit import fit_text, read_fit
 
 
@@ -17,11 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "fit_table.py results/fit/1x1.json")
     parser.add_argument("result", type=Path, help="results/fit/<scale>.json")
     file = parser.parse_args(argv).result
-    try:
-        fit = read_fit(file)
-    except (OSError, ValueError) as error:
-        again = "run it again: snakemake fit"
-        raise UserError(Problem(str(file), "there is no search to show", found=str(error), next=again)) from error
+    fit = read_to_show(read_fit, file, "search", "fit")
     print("\n".join(fit_text(fit)))
     print(f"\nwritten: {file}")
     return 0

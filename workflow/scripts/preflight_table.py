@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, parser_of, read_to_show
 from ddp_ladder.common.formats import DASH, significant
-from ddp_ladder.common.messages import Problem, UserError, box
+from ddp_ladder.common.messages import box
 from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
 
 
@@ -30,11 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "preflight_table.py results/preflight/2x4.json")
     parser.add_argument("result", type=Path, help="results/preflight/<scale>.json")
     file = parser.parse_args(argv).result
-    try:
-        result = read_result(file)
-    except (OSError, ValueError) as error:
-        again = "run it again: snakemake preflight"
-        raise UserError(Problem(str(file), "there is no preflight to show", found=str(error), next=again)) from error
+    result = read_to_show(read_result, file, "preflight", "preflight")
     print(long_text(result))
     print(f"\nwritten: {file}")
     return 1 if result.failure else 0

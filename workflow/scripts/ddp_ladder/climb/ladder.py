@@ -161,8 +161,9 @@ class Ladder:
     def changes_since_plan(self) -> str:
         """The differences between the settings and plan.json, in words; empty if there are none."""
         try:
-            # Planned anew: a job of this start may have chosen the batch.
-            return changes_in_words(read_plan(Path(self.results) / "plan.json"), planned(self.settings))
+            # A job of this start may have chosen the batch.
+            now = self.plan if self.plan.batch_search is None else planned(self.settings)
+            return changes_in_words(read_plan(Path(self.results) / "plan.json"), now)
         except UserError:
             return ""  # reported by what needs the plan
 

@@ -10,15 +10,16 @@ import select
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ddp_ladder.common.files import FULL, NotWritten
-from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.common.messages import Problem, UserError, notify
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def command(main: Callable[P, int]) -> Callable[P, int]:
@@ -43,6 +44,15 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
         return code
 
     return wrapped
+
+
+def read_to_show(read: Callable[[Path], T], file: Path, what: str, target: str) -> T:
+    """Return what a command shows. what: in words. target: makes the file again. Raises UserError."""
+    try:
+        return read(file)
+    except (OSError, ValueError) as error:
+        again = f"run it again: snakemake {target}"
+        raise UserError(Problem(str(file), f"there is no {what} to show", found=str(error), next=again)) from error
 
 
 def parser_of(text: str | None, example: str = "") -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.result import SCHEMA_VERSION, result_of
+from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.raw_models import Name
 from ddp_ladder.slurm.query import host_names
 
@@ -74,7 +74,7 @@ def only_bad_node(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadN
 
 def add_bad_node(results: Path, bad: BadNode) -> None:
     """Add a node to the list. Raises NotWritten."""
-    listed = BadNodes(schema_version=SCHEMA_VERSION, nodes=(*bad_nodes(results), bad))
+    listed = BadNodes(schema_version=1, nodes=(*bad_nodes(results), bad))
     write_json(bad_nodes_file(results), listed.model_dump())
 
 

@@ -177,9 +177,8 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
     )
     outside_ddp = timing.exposed_comm_fraction is None or SENDS_ITSELF in str(ranks[0].end.fingerprint.get("optimizer"))
     if outside_ddp and spec.world_size > 1 and raw.profiling and not raw.profiling.problem:
-        with contextlib.suppress(
-            OSError, EOFError, ValueError, KeyError, zlib.error
-        ):  # damaged: no other figure needs it
+        # A damaged trace costs this figure alone.
+        with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zlib.error):
             timing = timing.replace(exposed_comm_fraction=exposed_comm_fraction(raw.directory.trace(0)))
     return throughput, timing
 

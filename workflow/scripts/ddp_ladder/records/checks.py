@@ -15,7 +15,7 @@ from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagn
 from ddp_ladder.records.failures import is_complete
 from ddp_ladder.records.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.records.raw_files import RawRun, host_name
-from ddp_ladder.records.raw_models import RankEnd, Source
+from ddp_ladder.records.raw_models import HOOK, RankEnd, Source
 from ddp_ladder.records.record import Throughput
 
 STRONGEST: Source = "counted"
@@ -30,7 +30,6 @@ IN_WORDS: Mapping[Source, str] = {
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
-HOOK = "hook "  # begins an entry of not_measured
 NOT_OF_ALL = ("cpu_model",)  # nodes of several generations: the slowest sets the pace, and the fingerprint says so
 UNKNOWN = ("num_workers",)  # of a rank without a loader: another rank reads the data for it
 """Compared only among the ranks that have it, like the fields with ``where_known``."""

@@ -32,7 +32,7 @@ from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diag
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
+from ddp_ladder.records.raw_models import HOOK, AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
 from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
@@ -496,7 +496,7 @@ def nothing_seen(case: Case) -> Failure | None:
     if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
         return None
     reasons = [reason for end in raw.ends for reason in end.not_measured]
-    unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", "hook "))]
+    unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", HOOK))]
     return Failure(
         verdict=NO_STEP,
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"

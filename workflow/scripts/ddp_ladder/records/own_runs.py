@@ -47,14 +47,15 @@ def record_in(path: Path) -> Record:
 
 
 def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
+    ranks = _hosts(directory, first)
     common: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "spec_hash": first.spec_hash, "job": first.job}
     run = RunFile(
         **common,
-        spec=_spec(directory, first),
+        spec=_spec(ranks, first),
         rendezvous=Rendezvous("", first.host, 0),
         start_directory="",
         run_directory=str(directory.path),
-        nodes=tuple(_hosts(directory, first)),
+        nodes=tuple(ranks),
         agents_per_node=1,
     )
     raw = read_raw_run(directory, run=run)
@@ -71,9 +72,12 @@ def _hosts(directory: RunDirectory, first: RankEnd) -> Counter[str]:
     return Counter(str(read_json(file)["host"]) for file in files if file.exists())
 
 
-def _spec(directory: RunDirectory, first: RankEnd) -> RunSpec:
-    """Return the settings that the run shows, and the defaults of those that matter only before a run."""
-    ranks, world_size = _hosts(directory, first), first.world_size
+def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:
+    """Return the settings that the run shows, and the defaults of those that matter only before a run.
+
+    ranks: their number on each host.
+    """
+    world_size = first.world_size
     nodes = len(ranks) if set(ranks.values()) == {world_size / len(ranks)} else 1
     batch, args = first.fingerprint.get("batch_per_gpu") or 1, list(first.fingerprint["args"])
     device: Device = "cuda" if first.device.kind == "cuda" else "cpu"

@@ -326,6 +326,10 @@ class RankFacts(Model):
         return None
 
 
+HOOK = "hook "
+"""Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
+
+
 class RankEnd(RawFile, RankFacts):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
