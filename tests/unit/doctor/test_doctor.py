@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.messages import Finding, Problem
+from ddp_ladder.common.messages import MOST_COLUMNS, Finding, Problem
 from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.doctor.doctor import (
-    WIDTH,
     examine,
     failed,
     judge_python,
@@ -80,7 +79,7 @@ def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next()
     assert [finding for finding in findings if outcome(finding) == "FAIL"] == []
     assert {finding.place for finding in findings} >= {"Python", "snakemake", "results", "training Python", "torch"}
     assert all(finding.next for finding in findings if outcome(finding) != "pass")
-    assert all(len(line) <= WIDTH for line in listing(sections).splitlines())
+    assert all(len(line) <= MOST_COLUMNS for line in listing(sections).splitlines())
 
 
 def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:

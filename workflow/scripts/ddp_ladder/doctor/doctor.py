@@ -9,7 +9,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from packaging.version import Version
 
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
-from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, printable
+from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
 from ddp_ladder.node.launch import VERBS
@@ -34,7 +33,6 @@ from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, run_command
 from ddp_ladder.slurm.shapes import read_nodes
 
-WIDTH = 96
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
 WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}
 SEVERITIES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS}
@@ -68,16 +66,15 @@ def listing(sections: Sequence[Section]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
     findings = [finding for _, found in sections for finding in found]
     topic_width = max(len(finding.place) for finding in findings)
-    wrapped = textwrap.TextWrapper(min(shutil.get_terminal_size().columns, WIDTH), break_on_hyphens=False)
     lines: list[str] = []
     for title, found in sections:
         lines += ["", title]
         for finding in found:
             head = f"  {outcome(finding):<11}  {finding.place:<{topic_width}}  "
             for text in filter(None, (finding.measured, finding.next and f"next: {finding.next}")):
-                wrapped.initial_indent, wrapped.subsequent_indent = head, " " * len(head)
-                lines += wrapped.wrap(printable(text))
-                head = " " * len(head)
+                below = " " * len(head)
+                lines += fitted(printable(text), columns(), head, below).splitlines()
+                head = below
     counts = Counter(map(outcome, findings))
     summary = ", ".join(f"{counts[each]} {word}" for each, word in WORDS.items() if counts[each])
     return "\n".join([*lines[1:], "", summary])
