@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from project_copy import Checkout
 
 TIMEOUT_S = 180
@@ -40,7 +41,10 @@ class Climb:
         return found
 
     def end(self, timeout_s: float = TIMEOUT_S) -> int:
-        return self.process.wait(timeout=timeout_s)
+        try:
+            return self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not ended within {timeout_s} s:\n{self.text}")
 
 
 def climb(checkout: Checkout, *arguments: str) -> Climb:
