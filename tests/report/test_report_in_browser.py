@@ -109,7 +109,7 @@ def index_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def index(case: str) -> Path:
         results = tmp_path_factory.mktemp(case)
-        return write_report(results, CASES[case](results))[0]
+        return write_report(results, CASES[case](results)).files[0]
 
     return index
 

@@ -16,16 +16,15 @@ import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows, update_or_warn
+from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
-from ddp_ladder.report.view import ReportView
 
 RESULTS = Path("results")
 
@@ -39,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     found = read_results(results, plan, arguments.warning)
     found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
-    found = replace(found, work=replace(found.work, epochs=arguments.epochs, samples=arguments.samples))
+    asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
+    found = replace(found, work=replace(found.work, **asked))
     of_centre = [] if arguments.summary else write(results, found, arguments.centre)
     print("\n".join([summary_text(found, arguments.log), *of_centre]))
     return 0
@@ -48,13 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
     """Write the report; return the line on the rules of a centre, if one is named."""
     # Processes that only read records import this file too, and shall not import what draws.
-    from ddp_ladder.report.centre import judged, read_centre, summary
+    from ddp_ladder.report.centre import read_centre, summary
     from ddp_ladder.report.page import write_report
 
     centre = read_centre(name) if name else None
-    write_report(results, found, centre=centre)
-    rules = judged(centre, ReportView(found, date.today())) if centre else ()
-    return [f"centre   {summary(centre, rules)}: see the page"] if centre else []
+    written = write_report(results, found, centre=centre)
+    if centre is None:
+        return []
+    made = [file for file in written.files if file.stem == "proposal"]
+    return [f"centre   {summary(centre, written.rules)}: see the page", *(f"written  {file}" for file in made)]
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -69,9 +71,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--summary", action="store_true", help="write nothing")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
     parser.add_argument("--log", default="", help="Snakemake's log, to be named")
-    parser.add_argument("--epochs", type=float, help="show what a training of so many epochs costs")
-    parser.add_argument("--samples", type=float, help="the same of so many samples, in place of epochs")
-    parser.add_argument("--centre", metavar="NAME", help="check the rules of a computing centre (workflow/centres)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=float, help="show what a training of so many epochs costs")
+    length.add_argument("--samples", type=float, help="the same of so many samples")
+    length.add_argument("--steps", type=int, help="the same of so many steps")
+    parser.add_argument("--runs", type=int, help="trainings that the project needs")
+    parser.add_argument("--reserve", type=float, default=Work.reserve, help="on their hours, a fraction (default 0.1)")
+    parser.add_argument("--centre", metavar="NAME", help="the form and the rules of a centre (workflow/centres)")
     return parser.parse_args(argv)
 
 

@@ -1,6 +1,7 @@
 """The rules of a computing centre: read from their files, and judged on a ladder."""
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -9,19 +10,23 @@ from typing import Any
 
 import pytest
 import report as report_command
+from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.records.record import Job, Record
-from ddp_ladder.report.centre import CHECKS, Case, Found, case_of, judged, read_centre, rules_section, summary
+from ddp_ladder.report.centre import CHECKS, UNKNOWN, Case, Found, case_of, judged, read_centre, rules_section, summary
+from ddp_ladder.report.page import Written, write_report
+from ddp_ladder.report.proposal import DEFAULT
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import read_sources
 from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
 from make_runs import write_ladder
+from needed import need
 
 TODAY = date(2026, 11, 20)
 GOOD = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7200.0, "4x4": 13600.0}
-NAMES = ("csc-large", "lumi")
+NAMES = ("csc-large", "cscs", "eurohpc", "lumi")
 
 
 def records_of(
@@ -79,13 +84,13 @@ def test_a_good_ladder_meets_the_rules_of_csc(tmp_path: Path) -> None:
     assert figures["node counts"] == "3 node counts: 1, 2, 4"
     assert re.fullmatch(r"2x4 94\.\d % \[.*\], 4x4 8\d\.\d % \[.*\], against 1x4", figures["efficiency by total time"])
     assert figures["batch script"] == "runs/default/weak/4x4/r1/job.sh"
-    table, note = rules_section(centre, view, with_next=False).blocks
+    table, note = rules_section(centre, view, rules, with_next=False).blocks
     assert table.headings == ("rule", "asks for", "verdict", "figure")
     assert {len(row) for row in table.rows} == {4}
     assert note.text.endswith("read 2026-11. Judged on weak scaling at 1x4, 2x4, 4x4.")
 
 
-IN_WORDS = {3: "three", 0.1: "a tenth", 0.75: "75 %", 120: "we take 120 s"}
+IN_WORDS = {3: "three", 0.1: "a tenth", 0.75: "75 %", 120: "we take 120 s", 900: "15 minutes"}
 
 
 def test_every_shipped_rule_has_a_known_check_and_says_each_value_that_it_is_checked_with() -> None:
@@ -206,3 +211,84 @@ def test_a_pass_that_only_the_start_up_makes_is_unknown() -> None:
     assert figure.startswith("2x4 75.3 %")
     assert figure.endswith("; but without the start-up, which all scales pay: 2x4 16.0 %")
     assert found.next.startswith("train longer: raise measure.max_steps")
+
+
+# Forms
+
+
+FORMS = {
+    "eurohpc": [
+        "# Performance of Software", "## Testing on the requested machine", "## Strong and weak scalability",
+        "## Precision reported", "## Time to solution", "## System scale", "## Measurement mechanism",
+        "## Memory usage", "# Milestones", "## Runs and node hours", "## What differs from production",
+    ],
+    "cscs": [
+        "## Resource Justification and Timeline", "## Application Efficiency on Alps", "## Data and I/O Requirements",
+        "## Software infrastructure",
+    ],
+    "lumi": ["# Run on the full machine", "## Project", "## Use case", "## Requested resources", "## Preparations"],
+}  # fmt: skip
+
+
+def form_of(name: str, results: Path, records: Sequence[Record], **work: Any) -> Written:
+    view = view_of(records)
+    return write_report(results, replace(view.results, work=Work(**work)), TODAY, read_centre(name))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_has_its_headings_in_order_and_the_marks_with_their_place_at_the_end(name: str, tmp_path: Path) -> None:
+    form_of(name, tmp_path, records_of(modes=["weak", "strong"]), samples=1e8, runs=12)
+    text = (tmp_path / "report/proposal.md").read_text()
+    titles = re.findall(r"(?m)^#{1,2} .*$", text)
+    assert titles == ["# Scalability of mnist.py on local", *FORMS[name], "## To fill in before it is sent"]
+    body, _, end = text.partition("## To fill in before it is sent")
+    marks = re.findall(r"\*\*\\\[FILL IN: (.*?)\\\]\*\*", body)
+    assert marks
+    assert [what in end for what in marks] == [True] * len(marks)
+    assert re.findall(r"(?m)^\d+\. .* \(.+\)$", end) == re.findall(r"(?m)^\d+\. .*$", end)
+
+
+@pytest.mark.parametrize(("name", "pages"), [("eurohpc", 2), ("lumi", 1)])
+def test_the_pages_of_a_form_are_counted(
+    name: str, pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(shutil.which("pdflatex"), "pdflatex is missing: install texlive-latex-base")
+    records = records_of(modes=["weak", "strong"])
+
+    def length(results: Path, **changes: Any) -> Found:
+        found, centre = view_of(records).results, read_centre(name).replace(**changes)
+        written = write_report(results, replace(found, work=Work(samples=1e8, runs=12)), TODAY, centre)
+        return {rule.check: found for rule, found in written.rules}["length"]
+
+    assert length(tmp_path) == Found(
+        "pass", f"{pages} page{'s' * (pages > 1)} in proposal.pdf, its marks not yet filled in"
+    )
+    assert (tmp_path / "report/proposal.pdf").read_bytes().startswith(b"%PDF")
+    too_long = DEFAULT[0].replace(title="all", max_pages=1)
+    found = length(tmp_path / "long", chapters=(too_long,))
+    assert (found.verdict, found.next.partition(":")[0]) == ("fail", "shorten all in proposal.tex")
+    # Without LaTeX nothing is counted, and no PDF of an earlier report is left.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = length(tmp_path)
+    assert (found.verdict, found.figure) == (UNKNOWN, "this machine has no pdflatex")
+    assert not (tmp_path / "report/proposal.pdf").exists()
+
+
+def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
+    view = view_of([], make_specs(["1x1"]))
+    written = write_report(tmp_path, view.results, TODAY, read_centre("eurohpc"))
+    assert {found.figure for _, found in written.rules} == {"nothing was measured"}
+    assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
+
+
+def test_the_length_of_the_training_is_asked_for(tmp_path: Path) -> None:
+    records = records_of()
+    for work, told in (({}, "the length of the training is not known"), ({"epochs": 3}, "size of the data set is not"),
+                       ({"samples": 1e6}, "the number of runs is not known")):  # fmt: skip
+        rules = {rule.check: found for rule, found in form_of("eurohpc", tmp_path, records, **work).rules}
+        assert rules["time to solution"].verdict == "fail"
+        assert told in rules["time to solution"].figure
+        assert "report.runs" in rules["time to solution"].next
+    assert rules["both modes"] == Found(
+        "fail", "only weak: 1x1, 1x4, 2x4, 4x4", "set modes: [weak, strong] in config.yaml, and start snakemake again"
+    )

@@ -28,10 +28,11 @@ from ddp_ladder.report.document import (
     markdown_text,
     tex_text,
 )
+from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.report.view import ReportView
+from ddp_ladder.report.view import ReportView, reference_series
 from make_preflight import write_preflight
 from make_records import (
     make_failed_record,
@@ -133,12 +134,12 @@ def sources(results: Path) -> list[float]:
 
 
 def untraced(text: str, known: Sequence[float]) -> list[str]:
-    """The figures that are no source's value, rounded as they are: itself, in percent, in ms, or as a duration."""
+    """The figures that are no source's value, rounded as they are: in percent, in ms, in MB, or as a duration."""
     missing = []
     for figure in figures_in(text):
         decimals = len(figure.partition(".")[2])
         value, half = float(figure.replace(",", "")), 0.5001 * 10.0**-decimals
-        if not any(abs(value - unit * each) <= half for each in known for unit in (1, 100, 1000)):
+        if not any(abs(value - unit * each) <= half for each in known for unit in (1, 100, 1000, 1e-6)):
             missing.append(figure)
     return missing
 
@@ -172,6 +173,11 @@ def derived(results: Path) -> list[float]:
         for seconds in (3600 * (point.hours_to_solution or 0), 3600 * wall):
             minutes = round(seconds) // 60
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
+    for each in milestones(view, reference_series(view.rungs)):
+        values += [each.samples / each.point.global_batch, each.samples, each.reserve]
+        for hours in (each.hours, each.node_hours):
+            values += [hours, hours * (each.low or 1), hours * (each.high or 1)]
+        values.append(each.point.nodes * (each.point.startup_s or 0) / 3600)
     for outlook in view.outlooks:
         values += numbers(outlook.model_dump())
     took = round(sum(run.timing.wall_s for run in view.runs if run.timing))
@@ -203,28 +209,34 @@ def test_every_figure_is_one_of_its_sources(ladder: Path) -> None:
 
 
 def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> None:
-    text = section(text_of(results_of(records_of(), work=Work(90, None, 1_281_167))), "Requested resources")
+    text = section(text_of(results_of(records_of(), work=Work(90, None, 1_281_167, runs=12))), "Requested resources")
     assert "jobs of 4x4 are requested, the largest scale whose efficiency against 1x1 is at least 80" not in text
     assert "jobs of 2x4 are requested, the largest scale whose efficiency against 1x1 is at least 80 %" in text
-    assert "One training of 90 epochs takes 4 h 38 min there: 37.1 GPU hours, or 9.28 node hours." in text
-    assert "The project needs **\\[FILL IN: the number of trainings" in text
+    assert (
+        "One training of 90 epochs takes 4 h 38 min at 2x4 (weak scaling): 37.1 GPU hours, or 9.28 node hours." in text
+    )
+    assert "| 12 | 2 |" in text
     assert "Predicted, not measured: 8x4 (weak scaling): " in text
 
 
 def test_without_its_size_the_cost_of_a_million_samples_and_a_blank_stand_there() -> None:
     text = section(text_of(results_of(records_of(), work=Work(90))), "Requested resources")
     assert "report.samples" not in text  # the page says what to set
-    assert "A million samples take 0.322 GPU hours there." in text
-    assert "FILL IN: the samples of one training, the number of trainings, and the GPU hours that follow" in text
+    assert "A million samples take 0.322 GPU hours at 2x4 (weak scaling)." in text
+    assert "FILL IN: the samples of one training, the number of trainings, and the GPU hours" in text
 
 
-def test_the_table_has_both_efficiencies_of_each_mode() -> None:
-    text = text_of(results_of(records_of(modes=["weak", "strong"])))
-    for mode in ("Weak", "Strong"):
-        assert f"{mode} scaling (variant default); scale is nodes x GPUs per node; speed-up" in text
-    rows = re.findall(r"(?m)^\| 4x4 \| 16 \| .*75 % \\\[.*$", section(text, "Results"))
-    assert len(rows) == 2
-    assert "efficiency by steps | efficiency by total time | wall time of a run (s)" in text
+def test_the_table_has_a_row_for_each_mode_and_scale_with_what_a_reviewer_compares() -> None:
+    text = section(text_of(results_of(records_of(modes=["weak", "strong"]))), "Results")
+    for mode, batch in (("Weak", "64 | 1,024 | 85.3 (85.3)"), ("Strong", "4 | 64 | 5.33 (5.33)")):
+        assert f"{mode} scaling (variant default); speed-up and efficiency are by steps, against 1x1" in text
+        row = (
+            re.escape(f"| 4 | 16 | {batch} | 12,000 ")
+            + r"\\\[.* \| 12\.0 \| 75 % .* \| 9,800 \(75 %\) \| .* \| local \|"
+        )
+        assert re.search(row, text), text
+    assert "| scale | repeats | wall time (s) | efficiency by total time | GPU h per million samples |" in text
+    assert len(re.findall(r"(?m)^\| 4x4 \((?:weak|strong) scaling\) \| 3 \|", text)) == 2
 
 
 def test_blanks_are_marked_and_listed_in_both_files() -> None:
@@ -232,7 +244,7 @@ def test_blanks_are_marked_and_listed_in_both_files() -> None:
     text, tex = text_of(results), text_of(results, "tex")
     marked = re.findall(r"\*\*\\\[FILL IN: ([^.].*?)\\\]\*\*", text)
     assert len(marked) == tex.count(r"\fillin{") == 4
-    listed = re.findall(r"(?m)^\d+\. [^:]+: (.*)$", text)
+    listed = re.findall(r"(?m)^\d+\. [^:]+: (.*) \(.*\)$", text)
     assert listed == marked
     assert tex.count(r"\item ") >= len(marked)
 
@@ -355,7 +367,7 @@ def test_text_becomes_latex_in_ascii(text: str, tex: str) -> None:
 
 
 def test_a_blank_survives_both_escapes() -> None:
-    text = f"see {blank('the name & size')}, please"
+    text = f"see {blank('the name & size', 'its page')}, please"
     document = Document("t", (Section("s", (Block(text),)),))
     assert "see **\\[FILL IN: the name &amp; size\\]**, please" in as_markdown(document)
     assert r"see \fillin{the name \& size}, please" in as_tex(document)

@@ -153,7 +153,7 @@ def test_what_a_training_takes(work: Work, told: str) -> None:
     view = view_of(RATES, work=work)
     assert any(told in text for _, text in recommendations(view))
     costs = table(view, "Cost", "Cost")
-    assert ("time to solution" in costs["2x4"]) == (work.total is not None)
+    assert ("time to solution" in costs["2x4"]) == (work.total(1) is not None)
 
 
 def test_the_command_takes_the_training_and_reads_the_data_sets_size(
@@ -250,7 +250,7 @@ def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Pat
     for spec in specs:
         write_sampled_run(tmp_path, spec, gpu_count=0)
     results = read_results(tmp_path, make_plan_of(specs))
-    files = write_report(tmp_path, results, TODAY)
+    files = write_report(tmp_path, results, TODAY).files
     names = [path.name for path in files if path.parent.name == "usage"]
     assert names == [f"usage_default_weak_{scale}_r1.{kind}" for scale in ("1x1", "1x2") for kind in ("svg", "png")]
     page = (tmp_path / "report/index.html").read_text()

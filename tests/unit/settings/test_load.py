@@ -85,6 +85,8 @@ KEYS_OF_MEASURE = "warmup_steps, min_steps, max_steps, max_seconds, profile_step
          "a whole number from 1 to 10000000", "add batch_per_gpu: 32 under workload"),
         ("repeats: 3", 'repeats: "3"', "8: repeats: a value not allowed", '"3"', REPEATS,
          "write it without quotes: repeats: 3"),
+        ("repeats: 3", "repeats: 3\nreport: {epochs: 3, steps: 5}", "9: report: epochs and steps both say how long",
+         "set all but one to null"),
         ("repeats: 3", "repeats: {at_least: 5, at_most: 4}", "8: repeats: at_most is less than at_least",
          '{"at_least": 5, "at_most": 4}', REPEATS, "raise at_most, or lower at_least (now 5)"),
         ("min_efficiency: 0.5", "min_efficiency: 80", "11: stages.stage2.gate.min_efficiency: too large", "80",

@@ -16,30 +16,44 @@ DEFAULT_EFFICIENCY = 0.75  # what centres ask for: CSC, NCI
 
 @dataclass(frozen=True)
 class Work:
-    """A whole training. samples: of all epochs; without it, epochs of the data set's size. None: not known."""
+    """A whole training: samples, steps, or epochs of the data set's size. None: not known.
+
+    runs: trainings that the project needs. reserve: on their hours, a fraction.
+    """
 
     epochs: float | None = None
     samples: float | None = None
     dataset_size: int | None = None
+    steps: int | None = None
+    runs: int | None = None
+    reserve: float = 0.1
 
-    @property
-    def total(self) -> float | None:
-        """Return the samples of the whole training."""
+    def total(self, global_batch: int) -> float | None:
+        """Return the samples of the whole training at a scale of this global batch."""
         if self.samples is not None:
             return self.samples
+        if self.steps is not None:
+            return self.steps * global_batch
         return None if self.epochs is None or not self.dataset_size else self.epochs * self.dataset_size
+
+    @property
+    def in_words(self) -> str:
+        """Return ``90 epochs``."""
+        if self.steps is not None:
+            return f"{self.steps:,} steps"
+        return f"{self.samples:,.0f} samples" if self.samples is not None else f"{self.epochs:g} epochs"
 
     @property
     def missing(self) -> str:
         """Return why a training that was asked for has no cost; empty if it has one, or none was asked for."""
-        if self.epochs is None or self.total is not None:
+        if self.epochs is None or self.total(1) is not None:
             return ""
         return "the size of the data set is not recorded, so report.epochs has no effect: set report.samples"
 
 
 def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...]:
     """Return the points with the cost of the whole training, as far as it is known."""
-    return tuple(_with_solution(point, work.total) for point in points)
+    return tuple(_with_solution(point, work.total(point.global_batch)) for point in points)
 
 
 def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:

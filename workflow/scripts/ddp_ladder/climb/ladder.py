@@ -154,7 +154,10 @@ class Ladder:
     def report_options(self, centre: str | None) -> list[str]:
         """Return the options of report.py that the settings and this start give."""
         keys = self.settings.experiment.report
-        wanted = {"--epochs": keys.epochs, "--samples": keys.samples, "--centre": centre}
+        wanted = {
+            **{f"--{name}": value for name, value in keys.model_dump(exclude_defaults=True).items()},
+            "--centre": centre,
+        }
         return [part for option, value in wanted.items() if value is not None for part in (option, str(value))]
 
     @property

@@ -1,4 +1,4 @@
-"""A computing centre's rules for a scaling report: read from workflow/centres, and judged on what was measured.
+"""A computing centre's form and rules for a scaling report: from workflow/centres, judged on what was measured.
 
 A rule names a check of CHECKS, which takes the case and the rule's parameters, and returns the verdict with its figure,
 and for a failure what to do.
@@ -7,14 +7,14 @@ and for a failure what to do.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ddp_ladder.common.files import CENTRES
-from ddp_ladder.common.formats import count, duration, in_short, interval
+from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.figures import columns
@@ -23,6 +23,9 @@ from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block, Cell, Section
+from ddp_ladder.report.hours import HOW_LONG
+from ddp_ladder.report.pdf import Pdf
+from ddp_ladder.report.proposal import PARTS, Chapter
 from ddp_ladder.report.view import ReportView, reference_series
 from ddp_ladder.settings.sources import centre_file
 
@@ -46,12 +49,14 @@ class Rule(Model):
 
 
 class Centre(Model):
-    """The rules of a centre: a file workflow/centres/NAME.toml."""
+    """The form and the rules of a centre: a file workflow/centres/NAME.toml."""
 
     name: Name
     title: Name
     source: Name = Field(description="Address of the rules.")
     read_on: str = Field(pattern="^20[0-9]{2}-[0-9]{2}$", description="Month in which they were read.")
+    note: str = Field("", description="How they were read, if not at the source.")
+    chapters: Several[Chapter] = Field((), description="The form of the proposal; without one, the default form.")
     rules: Several[Rule] = Field(min_length=1)
 
 
@@ -78,6 +83,9 @@ def read_centre(name: str) -> Centre:
             _, *wanted = CHECKS[rule.check]
             if set(wanted) != set(rule.parameters):
                 raise ValueError(f"rule {number}: the parameters of {rule.check!r} are {', '.join(wanted) or 'none'}")
+        parts = {part for chapter in centre.chapters for heading in chapter.headings for part in heading.parts}
+        if unknown := sorted(parts - PARTS.keys()):
+            raise ValueError(f"parts: {', '.join(unknown)}: none of {', '.join(PARTS)}")
     except ValueError as error:
         example = CENTRES / "csc-large.toml"
         raise UserError(
@@ -86,10 +94,29 @@ def read_centre(name: str) -> Centre:
     return centre
 
 
-def judged(centre: Centre, view: ReportView) -> list[tuple[Rule, Found]]:
-    """Return each rule with what was found."""
+Judged = Sequence[tuple[Rule, Found]]
+
+
+def judged(centre: Centre, view: ReportView, pdf: Pdf | None = None) -> Judged:
+    """Return each rule with what was found; last the length of the form's chapters. pdf: of the proposal."""
     case = case_of(view)
-    return [(rule, CHECKS[rule.check][0](case, rule.parameters) if case else NOTHING) for rule in centre.rules]
+    rules = [(rule, CHECKS[rule.check][0](case, rule.parameters) if case else NOTHING) for rule in centre.rules]
+    return [*rules, *_lengths(centre, pdf if case else None)]
+
+
+def _lengths(centre: Centre, pdf: Pdf | None) -> Iterator[tuple[Rule, Found]]:
+    for number, chapter in enumerate(centre.chapters):
+        if chapter.max_pages is None:
+            continue
+        rule = Rule(check="length", asks=f"{chapter.title}: at most {count(chapter.max_pages, 'page')}")
+        if pdf is None or number >= len(pdf.pages):
+            why = NOTHING.figure if pdf is None else pdf.why
+            yield rule, Found(UNKNOWN, why, "set proposal.tex on a machine with LaTeX and count: pdflatex proposal.tex")
+            continue
+        pages = pdf.pages[number]
+        figure = f"{count(pages, 'page')} in proposal.pdf, its marks not yet filled in"
+        shorter = f"shorten {chapter.title} in proposal.tex: leave out scales or a table"
+        yield rule, Found("pass", figure) if pages <= chapter.max_pages else Found("fail", figure, shorter)
 
 
 def summary(centre: Centre, rules: Sequence[tuple[Rule, Found]]) -> str:
@@ -102,9 +129,9 @@ def summary(centre: Centre, rules: Sequence[tuple[Rule, Found]]) -> str:
     return ", ".join(parts)
 
 
-def rules_section(centre: Centre, view: ReportView, *, with_next: bool) -> Section:
+def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next: bool) -> Section:
     """Return the section for the page, or for the proposal, which does not say what is to be done."""
-    rules, case = judged(centre, view), case_of(view)
+    case = case_of(view)
     shown = len(HEADINGS) if with_next else len(HEADINGS) - 1
     rows = [
         (
@@ -124,9 +151,10 @@ def rules_section(centre: Centre, view: ReportView, *, with_next: bool) -> Secti
         widths=(1, 2.5, 0.8, 2.5, 2.5)[:shown],
         style="gates whole",
     )
+    note = f" {full_stop(centre.note)}" if centre.note else ""
     judged_on = f" Judged on {case.largest.mode} scaling at {_names(case.points)}." if case else ""
     return Section(
-        "Rules of the centre", (table, Block(f"Rules from {centre.source}, read {centre.read_on}.{judged_on}"))
+        "Rules of the centre", (table, Block(f"Rules from {centre.source}, read {centre.read_on}.{note}{judged_on}"))
     )
 
 
@@ -265,6 +293,29 @@ def _gpu_utilisation(case: Case, parameters: Parameters) -> Found:
     return Found("pass", f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
 
 
+def _both_modes(case: Case, parameters: Parameters) -> Found:
+    series = reference_series(case.view.rungs)
+    figure = "; ".join(f"{points[0].mode}: {_names(points)}" for points in series)
+    if len(series) > 1:
+        return Found("pass", figure)
+    return Found("fail", f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
+
+
+def _memory(case: Case, parameters: Parameters) -> Found:
+    if unknown := [point for point in case.points if point.peak_memory_bytes is None]:
+        return Found(UNKNOWN, f"not recorded at {_names(unknown)}", "let it run under the instrument")
+    return Found("pass", _shown("peak_memory_bytes", case.points))
+
+
+def _time_to_solution(case: Case, parameters: Parameters) -> Found:
+    work = case.view.results.work
+    if case.largest.hours_to_solution is None:
+        return Found("fail", work.missing or "the length of the training is not known", HOW_LONG)
+    if work.runs is None:
+        return Found("fail", f"one training of {work.in_words}; the number of runs is not known", HOW_LONG)
+    return Found("pass", f"{work.runs} runs of {work.in_words}: {_shown('hours_to_solution', case.points)} each")
+
+
 def _batch_script(case: Case, parameters: Parameters) -> Found:
     results = case.view.results.directory
     scripts = [RunRecords(results).directory(run.spec).job_script for run in case.runs[str(case.largest.scale)]]
@@ -281,6 +332,9 @@ CHECKS: Mapping[str, tuple[Callable[[Case, Parameters], Found], *tuple[str, ...]
     "efficiency by total time": (_by_total_time, "min_efficiency"),
     "wall times": (lambda case, _: Found("pass", _shown("wall_s", case.points)),),
     "GPU utilisation": (_gpu_utilisation,),
+    "both modes": (_both_modes,),
+    "memory": (_memory,),
+    "time to solution": (_time_to_solution,),
     "batch script": (_batch_script,),
     "by a person": (lambda case, _: Found(UNKNOWN, "only a person knows", "fill in the marks in proposal.md"),),
 }

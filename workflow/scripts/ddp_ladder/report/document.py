@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import pandas as pd
@@ -89,11 +90,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it. style: classes of the page."""
+    """A heading with what stands below it. style: classes of the page. chapter: of a form, which begins a page."""
 
     title: str
     blocks: tuple[Block, ...]
     style: str = ""
+    chapter: str = ""
 
     @property
     def id(self) -> str:
@@ -110,15 +112,20 @@ class Document:
     ending: str = ""
 
     @property
-    def blanks(self) -> tuple[tuple[str, str], ...]:
-        """Return what a person must fill in, each with its section."""
+    def chapters(self) -> tuple[tuple[str, tuple[Section, ...]], ...]:
+        """Return the sections of each chapter; all of them in one without a title if there are none."""
+        return tuple((title, tuple(own)) for title, own in groupby(self.sections, key=lambda section: section.chapter))
+
+    @property
+    def blanks(self) -> tuple[tuple[str, str, str], ...]:
+        """Return what a person must fill in: its section, what it is, and where to find it."""
         return tuple(
             dict.fromkeys(
-                (section.title, what)
+                (section.title, what, where)
                 for section in self.sections
                 for block in section.blocks
                 for text in block.texts
-                for what in BLANK.findall(text)
+                for what, where in BLANK.findall(text)
             )
         )
 
@@ -202,12 +209,12 @@ def _environment(**options: Any) -> Environment:
 
 # --- Escaped texts, and marks of what a person must fill in.
 
-BLANK = re.compile(r"\[FILL IN: ([^\[\]]*)\]")
+BLANK = re.compile(r"\[FILL IN: ([^\[\]|]*)\|([^\[\]]*)\]")
 
 
-def blank(what: str) -> str:
-    """Return the mark of something that a person must fill in."""
-    return f"[FILL IN: {what}]"
+def blank(what: str, where: str) -> str:
+    """Return the mark of something that a person must fill in. where: to find it, for the list of all marks."""
+    return f"[FILL IN: {what}|{where}]"
 
 
 def markdown_text(text: str) -> str:
@@ -262,8 +269,9 @@ def _tex_blank(what: str) -> str:
 
 def _marked(text: str, escape: Callable[[str], str], mark: Callable[[str], str]) -> str:
     """Return escaped text in which the blanks are marked."""
-    parts = BLANK.split(" ".join(text.split(" ")))  # text, blank, text, blank, ..., text
-    return "".join(mark(part) if k % 2 else _escaped_inside(part, escape) for k, part in enumerate(parts)).strip()
+    parts = BLANK.split(" ".join(text.split(" ")))  # text, blank, where, text, blank, where, ..., text
+    marked = (mark(part) if k % 3 else _escaped_inside(part, escape) for k, part in enumerate(parts) if k % 3 != 2)
+    return "".join(marked).strip()
 
 
 def _escaped_inside(text: str, escape: Callable[[str], str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -24,11 +24,12 @@ from ddp_ladder.gates.figures import (
 )
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding
-from ddp_ladder.report.centre import Centre, rules_section
+from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
+from ddp_ladder.report.pdf import pdf_of
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
-from ddp_ladder.report.proposal import amount, proposal
+from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
@@ -36,10 +37,18 @@ from ddp_ladder.report.view import ReportView, reference_series
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
+@dataclass(frozen=True)
+class Written:
+    """files: of the report, the page first. rules: of the centre, as judged."""
+
+    files: tuple[Path, ...]
+    rules: Judged = ()
+
+
 def write_report(
     results: Path, found: LadderResults, written_on: date | None = None, centre: Centre | None = None
-) -> tuple[Path, ...]:
-    """Write results/report/ and return the files, the page first. centre: whose rules are checked.
+) -> Written:
+    """Write results/report/. centre: whose form the proposal has and whose rules are checked.
 
     Raises OSError (disk full).
     """
@@ -53,13 +62,22 @@ def write_report(
     }
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     usage, pictures = draw_usage(results, view.runs)
-    of_page, of_proposal = ((rules_section(centre, view, with_next=each),) if centre else () for each in (True, False))
+    chapters, pdf = centre.chapters if centre else (), None
+    if centre and chapters:  # a form is pasted as it is: its rules are on the page alone
+        application = proposal(view, chapters)
+        pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
+    rules = judged(centre, view, pdf) if centre else ()
+    of_page, of_proposal = (
+        (rules_section(centre, view, rules, with_next=each),) if centre else () for each in (True, False)
+    )
+    if not chapters:
+        application = proposal(view, rules=of_proposal)
     parts = sections(view, usage, of_page)
-    application = proposal(view, of_proposal)
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, parts)),
         "proposal.md": as_markdown(application),
         "proposal.tex": as_tex(application),
+        **({"proposal.pdf": pdf.content} if pdf and pdf.content else {}),
         "runs.csv": runs_csv(view.runs),
         "scaling.csv": csv_text(map(vars, view.points), [*csv_columns()]),
         **plots,
@@ -71,7 +89,9 @@ def write_report(
     make_directory(results / "report" / FOLDER)  # an output of Snakemake's rule, if only an empty one
     for name, content in files.items():
         write_atomically(results / "report" / name, content)
-    return tuple(results / "report" / name for name in files)
+    if "proposal.pdf" not in files:  # one of an earlier report says something else
+        (results / "report" / "proposal.pdf").unlink(missing_ok=True)
+    return Written(tuple(results / "report" / name for name in files), rules)
 
 
 def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
@@ -179,4 +199,4 @@ def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
     yield f"{GPU_HOURS.shown(point)} {view.of_device(GPU_HOURS.heading)}"
     if point.hours_to_solution is not None:
         hours = f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} h"
-        yield f"{amount(view.results.work)} take {duration(3600 * point.hours_to_solution)} ({hours})"
+        yield f"{view.results.work.in_words} take {duration(3600 * point.hours_to_solution)} ({hours})"

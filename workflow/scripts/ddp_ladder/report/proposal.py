@@ -1,37 +1,49 @@
 """proposal.md and proposal.tex: the scalability section that applications for compute time ask for. Pure.
 
-It says nothing that the records do not hold; what only a person knows is a marked blank.
+It says nothing that the records do not hold; what only a person knows is a marked blank. A form, of a centre or the
+default one, names its headings in their order and for each the PARTS that stand there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated
 
-from ddp_ladder.accounting.advice import totals
-from ddp_ladder.analysis.cost import Work, recommended
-from ddp_ladder.analysis.prediction import Prediction
-from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, significant
-from ddp_ladder.gates.figures import GPU_HOURS, GPU_HOURS_TO_SOLUTION, columns
+from pydantic import Field
+
+from ddp_ladder.common.formats import (
+    capitalised,
+    count,
+    duration,
+    full_stop,
+    in_short,
+    megabytes,
+    milliseconds,
+    share,
+    significant,
+)
+from ddp_ladder.common.model import Model, Several
+from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, SPEEDUP, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, blank
+from ddp_ladder.report.hours import (
+    EUROHPC,
+    SWISS_AI,
+    Series,
+    beyond,
+    in_mode,
+    milestone_table,
+    request,
+    time_to_solution,
+)
 from ddp_ladder.report.sections import explained
 from ddp_ladder.report.view import ReportView, reference_series, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
-SHOWN = (
-    "world_size", "global_batch", "repeats", "samples_per_s", "speedup", "efficiency",
-    "efficiency_total_time", "wall_s", "gpu_hours_per_million_samples",
-)  # fmt: skip
-FLOPS = ("tflop_per_s_per_gpu", "fraction_of_matrix_rate", "fraction_of_peak")
-HEADINGS = {
-    "world_size": "GPUs",
-    "efficiency": "efficiency by steps",
-    "wall_s": "wall time of a run (s)",
-}
-WIDTHS = (0.6, 0.9, 0.7, 0.75, 1.35, 1.1, 1.25, 1.25, 0.9, 0.95)
 TEST_CASE = (
     "script", "script_sha256", "repository", "args_template", "parameters", "parameter_dtype", "autocast_dtype",
     "optimizer", "num_workers", "compiled", "steps", "batch", "gradient bytes", "buckets", "comm hook", "launcher",
@@ -56,6 +68,9 @@ IN_PLAIN_WORDS = {
     "cpu_model": "CPU",
     "cpus": "CPUs",
 }
+FLOPS = ("tflop_per_s_per_gpu", "fraction_of_matrix_rate", "fraction_of_peak")
+BY_TOTAL_TIME = ("repeats", "wall_s", "efficiency_total_time", "gpu_hours_per_million_samples")
+USED = ("gpu_busy_fraction", "gpu_power_w", "data_wait_fraction", "exposed_comm_fraction", "cpu_fraction")
 DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCES = (
     "Results and requested resources: scaling.csv, medians over the runs of runs.csv, which has the Slurm job of each; "
@@ -69,24 +84,41 @@ SOURCES = (
 )
 
 
-def proposal(view: ReportView, rules: Sequence[Section] = ()) -> Document:
-    """Return the section; if nothing was measured, one that says so. rules: the section of a centre's rules."""
+class Heading(Model):
+    """A heading of a form. parts: names in PARTS, of what stands below it."""
+
+    title: Annotated[str, Field(min_length=1)]
+    parts: Several[str]
+
+
+class Chapter(Model):
+    """A part of a form that begins a page. max_pages: how long the form allows it to be."""
+
+    title: str = ""
+    max_pages: Annotated[int, Field(ge=1)] | None = None
+    headings: Several[Heading] = Field(min_length=1)
+
+
+def proposal(view: ReportView, form: Sequence[Chapter] = (), rules: Sequence[Section] = ()) -> Document:
+    """Return the section; if nothing was measured, one that says so.
+
+    form: of a centre; none: the default one. rules: the section of a centre's rules, for the default one.
+    """
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
     series = reference_series(view.rungs)
     if not series:
         return Document(title, _nothing(view, rules), ending)
-    sections = (
-        Section("Software and test case", _test_case(view, [point for each in series for point in each])),
-        Section("Machine", _machine(view)),
-        Section("Method", tuple(_method(view, [point for each in series for point in each]))),
-        Section("Results", tuple(_results(view, series))),
-        Section("Why it does not scale further", tuple(_losses(view))),
-        Section("Requested resources", tuple(request(view, series))),
-        Section("Limits of these measurements", (limits(view),)),
-        *rules,
-        Section("Where each figure comes from", (_sources(view),)),
-    )
+    sections = [
+        Section(
+            heading.title,
+            tuple(block for part in heading.parts for block in PARTS[part](view, series)),
+            chapter=chapter.title,
+        )
+        for chapter in form or DEFAULT
+        for heading in chapter.headings
+    ]
+    sections[-1:-1] = rules
     return Document(title, tuple(section for section in sections if section.blocks), ending)
 
 
@@ -96,54 +128,90 @@ def _nothing(view: ReportView, rules: Sequence[Section]) -> tuple[Section, ...]:
     return (Section("No measurement", (Block(words),)), *rules)
 
 
-def _test_case(view: ReportView, points: Sequence[ScalePoint]) -> tuple[Block, ...]:
-    runs = _runs_of(view, points)
+# --- What only a person knows.
+
+
+def _blank(what: str, where: str, view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    yield Block(blank(what, where))
+
+
+ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
+    "purpose": (
+        "the scientific purpose, the model and the data set in two or three sentences, and why this test resembles the "
+        "production runs",
+        "your project description",
+    ),
+    "reading": (
+        "how the training reads its data and writes its checkpoints: formats, sizes, number of files, and the file "
+        "system",
+        "the script's data set and checkpoint code; du --summarize --human-readable DIRECTORY",
+    ),
+    "storage": (
+        "the storage: data read, checkpoints (size, how often, how many are kept), and what stays after the project, "
+        "in TB",
+        "du --summarize --human-readable of the data and of one checkpoint; the script's checkpoint code",
+    ),
+    "production": (
+        "what differs in production: data, length, validation, checkpoints",
+        "workload.args in config.yaml beside the job script of production",
+    ),
+    "preparations": (
+        "the preparations: who runs it, when, and what was agreed with the centre",
+        "the centre's page on such runs",
+    ),
+    "staff": (
+        "the directory with logs and job scripts that the centre's staff can read",
+        "copy runs/ of the results to the project's shared directory",
+    ),
+}
+
+
+# --- Software, test case, machine.
+
+
+def _parallel(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    runs = _runs_of(view, series)
     launchers = " or ".join(dict.fromkeys(run.spec.launcher for run in runs))
     backends = " or ".join(dict.fromkeys(run.spec.backend for run in runs))
     processes = "one process per GPU" if view.unit == "GPU" else "CPU processes"
     source = weakest(run.throughput.source for run in runs if run.throughput)
-    parallel = (
+    yield Block(
         f"Data parallel training with PyTorch: {processes}, started by {launchers}, which exchange gradients with "
         f"{backends}. The script ran unmodified. Source of the throughput: {IN_WORDS[source]}."
     )
-    return (
-        Block(
-            blank(
-                "the scientific purpose, the model and the data set in two or three sentences, and why this test "
-                "resembles the production runs"
-            )
-        ),
-        Block(parallel),
-        Block(
-            blank(
-                "how the training reads its data and writes its checkpoints: formats, sizes, number of files, and the "
-                "file system"
-            )
-        ),
-        _fields("The test case:", view, TEST_CASE),
-    )
 
 
-def _machine(view: ReportView) -> tuple[Block, ...]:
+def _machine(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     partitions = dict.fromkeys(job.slurm.partition for job in view.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
-    node = Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
-    return (
-        Block(f"{where}{blank('the name of the machine and of the partition, as the centre calls them')}"),
-        Block(view.machine),
-        *((node,) if view.machine_rows else ()),
-        _fields("Software and devices, as the training processes reported them:", view, SOFTWARE),
-    )
+    name = blank("the name of the machine and of the partition, as the centre calls them", "the centre's documentation")
+    yield Block(f"{where}{name}")
+    yield Block(view.machine)
 
 
-def _fields(text: str, view: ReportView, names: Sequence[str]) -> Block:
+def _nodes(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    if view.machine_rows:
+        yield Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
+
+
+def _fields(text: str, names: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     known = {name: words for name, _, words in view.measured}
     rows = tuple((IN_PLAIN_WORDS.get(name, name), known[name]) for name in names if name in known)
-    return Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
+    yield Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
-def _method(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[Block]:
-    runs = [run for run in _runs_of(view, points) if run.timing]
+def _in_a_sentence(names: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    known = {name: words for name, _, words in view.measured}
+    parts = (f"{IN_PLAIN_WORDS.get(name, name)}: {known[name]}" for name in names if name in known)
+    yield Block(full_stop(capitalised("; ".join(parts))))
+
+
+# --- How it was measured.
+
+
+def _method(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    points = [point for each in series for point in each]
+    runs = [run for run in _runs_of(view, series) if run.timing]
     timings = [run.timing for run in runs if run.timing]
     elsewhere = _names([point for point in points if (point.jobs or 1) > 1], view)
     several = f" (in several jobs at {elsewhere})" if elsewhere else ""
@@ -191,43 +259,139 @@ def _range(numbers: Iterator[int]) -> str:
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}" if found else "an unknown number of"
 
 
-def _runs_of(view: ReportView, points: Sequence[ScalePoint]) -> list[Record]:
-    wanted = {(point.mode, point.variant, point.scale) for point in points}
+def _mechanism(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    runs = [run for run in _runs_of(view, series) if run.timing]
+    timings = [run.timing for run in runs if run.timing]
+    clock = "CUDA events" if view.unit == "GPU" else "the host's clock"
+    counted = any(point.tflop_per_s_per_gpu is not None for points in series for point in points)
+    flops = "counted at the first scale from the shapes of the operators" if counted else "not counted"
+    yield Block(
+        f"Timers in the training processes ({clock}) around each optimizer step of the unmodified script, without its "
+        f"first {_range(t.warmup_steps for t in timings)} steps; {_range(t.measured_steps for t in timings)} steps are "
+        f"measured in each of {_range(p.repeats for each in series for p in each)} runs of a scale. Step times and "
+        "samples/s are of the training loop with its data loading, without start-up, validation and checkpoints; wall "
+        f"times are of the whole application with I/O. FLOPs are {flops}."
+    )
+
+
+def _runs_of(view: ReportView, series: Sequence[Series]) -> list[Record]:
+    wanted = {(point.mode, point.variant, point.scale) for points in series for point in points}
     return [
         run for run in view.runs if run.status == "ok" and (run.spec.mode, run.spec.variant, run.spec.scale) in wanted
     ]
 
 
-def _results(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
-    shown = {column.key: column for column in columns("csv") if column.key in SHOWN}
-    headings = [view.of_device(HEADINGS.get(key, shown[key].heading)) for key in SHOWN]
+# --- The results.
+
+
+def _headline(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     yield Block(full_stop(view.headline.text))
+
+
+def _scaling(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    """Yield the table of each mode: a row for each scale, with all that a reviewer compares."""
+    priced = any(point.hours_to_solution for points in series for point in points)
+    hours = GPU_HOURS_TO_SOLUTION if priced else GPU_HOURS
+    of_what = "one training" if priced else "a million samples"
+    headings = (
+        "nodes", view.units, f"batch per {view.unit}", "global batch", "step, median (mean), ms", "samples/s",
+        "speed-up", "efficiency", "memory, MB (free)", f"node hours of {of_what}", "jobs",
+    )  # fmt: skip
     for points in series:
         first = points[0]
         rows = [
             (
-                str(point.scale),
-                *(
-                    " ".join(filter(None, (shown[key].shown(point), shown[key].beside(point, "csv")[0])))
-                    for key in SHOWN
-                ),
+                str(point.nodes),
+                str(point.world_size),
+                f"{point.batch_per_gpu:,}",
+                f"{point.global_batch:,}",
+                f"{milliseconds(point.step_time_s)} ({milliseconds(point.step_time_s_mean)})",
+                f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
+                SPEEDUP.shown(point),
+                f"{EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".strip(),
+                f"{megabytes(point.peak_memory_bytes)} ({share(point.memory_headroom_fraction)})",
+                significant((getattr(point, hours.key) or 0) / point.gpus_per_node),
+                in_short(_jobs_of(view, point), 3),
             )
             for point in points
         ]
         yield Block(
-            f"{capitalised(first.mode)} scaling (variant {first.variant}); scale is nodes x {view.units} per node; "
-            f"speed-up and efficiency are against {first.baseline}:",
-            headings=("scale", *headings),
+            f"{capitalised(first.mode)} scaling (variant {first.variant}); speed-up and efficiency are by steps, "
+            f"against {first.baseline}; memory is that of the {view.unit} with the most; jobs are Slurm's; "
+            "local: without it:",
+            headings=headings,
             rows=tuple(rows),
             figures=len(headings),
-            widths=WIDTHS,
+            widths=(0.7, 1.0, 0.9, 0.8, 1.15, 1.25, 0.8, 1.15, 1.1, 1.0, 0.95),
         )
+
+
+def _jobs_of(view: ReportView, point: ScalePoint) -> list[str]:
+    """Return the ids in Slurm of the jobs of a scale; ``local`` stands for all that ran without it."""
+    ids = (run.job.id for run in _runs_of(view, [[point]]) if run.job)
+    return list(dict.fromkeys("local" if job.startswith("local-") else job for job in ids))
+
+
+def _columns(text: str, keys: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    """Yield a table of these columns of scaling.csv, as far as they are known at any scale."""
+    points = [point for each in series for point in each]
+    by_key = {column.key: column for column in columns("csv")}
+    known = [by_key[key] for key in keys if any(getattr(point, key) is not None for point in points)]
+    if known:
+        headings = (f"{column.heading} ({column.unit})" if column.unit else column.heading for column in known)
+        yield Block(
+            text,
+            headings=("scale", *map(view.of_device, headings)),
+            rows=tuple(
+                (in_mode(point), *(f"{c.shown(point)} {c.beside(point, 'csv')[0]}".strip() for c in known))
+                for point in points
+            ),
+            figures=len(known),
+            widths=(1.3, *(1,) * len(known)),
+        )
+
+
+def _peak(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    for points in series:
         if rates := [point for point in points if point.tflop_per_s_per_gpu is not None]:
             yield _flops(rates, view)
     for why in view.not_counted:
         yield Block(f"FLOP/s are not given, as the FLOPs of a step were not counted: {why}.")
-    yield Block(f"Throughput against the number of {view.units}, with the ideal.", picture="throughput")
-    yield Block("Efficiency at each scale.", picture="efficiency")
+
+
+def _plot(name: str, caption: str, view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    yield Block(caption.format(units=view.units), picture=name)
+
+
+def _memory(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    known = [point for points in series for point in points if point.peak_memory_bytes is not None]
+    if not known:
+        yield Block(blank("the memory of each GPU, as the runs did not record it", "nvidia-smi during a run"))
+        return
+    most = max(known, key=lambda point: point.peak_memory_bytes or 0)
+    free = min((p.memory_headroom_fraction for p in known if p.memory_headroom_fraction is not None), default=None)
+    headroom = "" if free is None else f"; at least {share(free)} of what it can have stays free"
+    memory = f"{megabytes(most.peak_memory_bytes)} MB, at {in_mode(most)}"
+    yield Block(f"The {view.unit} with the most memory takes {memory}{headroom}.")
+
+
+def _system_scale(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    points = sorted((point for each in series for point in each), key=lambda point: point.world_size)
+    first, last = points[0], points[-1]
+    yield Block(
+        f"Measured from {count(first.world_size, view.unit)} on {count(first.nodes, 'node')} to {last.world_size} on "
+        f"{count(last.nodes, 'node')}."
+    )
+
+
+def _logs(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    lines = (
+        f"{in_mode(point)}: jobs {in_short(_jobs_of(view, point), 6)}; logs and job scripts in "
+        f"{view.plan.results}/runs/{point.variant}/{point.mode}/{point.scale}"
+        for points in series
+        for point in points
+    )
+    yield Block(items=tuple(lines))
 
 
 def _flops(points: Sequence[ScalePoint], view: ReportView) -> Block:
@@ -251,7 +415,7 @@ def _flops(points: Sequence[ScalePoint], view: ReportView) -> Block:
     )
 
 
-def _losses(view: ReportView) -> Iterator[Block]:
+def _losses(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     of_reference = [each for each in explained(view) if each[0].variant == REFERENCE_VARIANT]
     for point, found in {each[0].mode: each for each in reversed(of_reference)}.values():  # of each mode the largest
         losses = [": ".join(filter(None, (loss.in_words, loss.evidence))) for loss in found.listed]
@@ -262,81 +426,22 @@ def _losses(view: ReportView) -> Iterator[Block]:
             )
 
 
-def _sources(view: ReportView) -> Block:
+def _sources(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     good = sum(run.status == "ok" for run in view.runs)
     took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
     planned = count(len(view.plan.runs), "planned run")
     runs = f"Runs: {good} of {planned} succeeded; all runs together took {took}."
-    return Block(
+    yield Block(
         items=(runs, *(words.format(base=view.plan.first_scale, results=view.plan.results) for words in SOURCES))
     )
-
-
-# --- The request: what a training takes at the scale that is asked for.
-
-
-def request(view: ReportView, series: Sequence[Sequence[ScalePoint]]) -> Iterator[Block]:
-    """Yield what is asked for, why that scale, and what is expected beyond it."""
-    for points in series:
-        chosen = recommended(points, view.thresholds)
-        if chosen is None:
-            yield Block(
-                f"No {points[0].mode} scale can be recommended, as none compares with a smaller one. "
-                + blank("the scale to ask for, and why")
-            )
-            continue
-        yield Block(" ".join(_request(*chosen, view)))
-    for at in view.outlooks:
-        if words := _beyond(at, view):
-            yield Block(words)
-    if view.results.jobs:
-        yield Block(f"These measurements themselves: {totals(view.results.jobs, view.unit)}.")
-
-
-def _request(point: ScalePoint, rule: str, view: ReportView) -> Iterator[str]:
-    work = view.results.work
-    yield f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {rule}."
-    hours, per_node = GPU_HOURS_TO_SOLUTION, point.gpus_per_node
-    if point.gpu_hours_to_solution is None or point.hours_to_solution is None:
-        yield f"A million samples take {GPU_HOURS.shown(point)} {view.unit} hours there."
-        yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours that follow")
-        return
-    yield (
-        f"One training of {amount(work)} takes {duration(3600 * point.hours_to_solution)} there: "
-        f"{hours.shown(point)} {view.unit} hours, or {hours.text(point.gpu_hours_to_solution / per_node)} node hours."
-    )
-    if point.wall_hours_to_solution is not None:
-        yield (
-            "With start-up, validation and checkpoints as in the measured runs it takes "
-            f"{duration(3600 * point.wall_hours_to_solution)}, "
-            f"{hours.text(point.world_size * point.wall_hours_to_solution)} {view.unit} hours."
-        )
-    yield (
-        f"The project needs {blank('the number of trainings, with seeds, searches and repetitions')} of these, "
-        f"{blank(f'the total of {view.unit} hours, with a reserve for failed jobs')} in all."
-    )
-
-
-def amount(work: Work) -> str:
-    """Return the training whose cost is shown, ``90 epochs``."""
-    return f"{work.samples:,.0f} samples" if work.samples is not None else f"{work.epochs:g} epochs"
-
-
-def _beyond(at: Prediction, view: ReportView) -> str:
-    """Return what is predicted for the next larger scale."""
-    cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
-    words = f"predicted, not measured: {at.in_words}"
-    lines = (f"{words}, at {cost}" if at.samples_per_s else words, *at.notes)
-    return " ".join(full_stop(capitalised(line)) for line in lines)
 
 
 # --- The limits: what an application must say against its own figures.
 
 
-def limits(view: ReportView) -> Block:
-    """Return the limits as a list."""
+def _limits(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     lines = (*_of_points(view), *_of_runs(view))
-    return Block(items=tuple(full_stop(line if "/" in line.split()[0] else capitalised(line)) for line in lines))
+    yield Block(items=tuple(full_stop(line if "/" in line.split()[0] else capitalised(line)) for line in lines))
 
 
 def _of_points(view: ReportView) -> Iterator[str]:
@@ -373,6 +478,13 @@ def _of_runs(view: ReportView) -> Iterator[str]:
             why = gate.why or next((item.in_words for item in gate.failing), "")
             yield f"the gate of {stage} is closed{f': {why}' if why else ''}"
     yield from (warning.partition(" Next: ")[0] for warning in view.results.warnings)  # the page says what to do
+    yield from _cut(view)
+    yield "the figures are of speed; whether a larger global batch needs more epochs was not measured"
+    if view.unit != "GPU":
+        yield "this site has no GPU: each “GPU” of a scale is one CPU process"
+
+
+def _cut(view: ReportView) -> Iterator[str]:
     cut = dict.fromkeys(
         f"{name}: {value:g}"
         for run in view.plan.runs
@@ -381,6 +493,64 @@ def _of_runs(view: ReportView) -> Iterator[str]:
     )
     if cut:
         yield f"the runs were ended early on purpose ({', '.join(cut)}); they are no whole trainings"
-    yield "the figures are of speed; whether a larger global batch needs more epochs was not measured"
-    if view.unit != "GPU":
-        yield "this site has no GPU: each “GPU” of a scale is one CPU process"
+
+
+def _unlike_production(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    if lines := tuple(full_stop(capitalised(line)) for line in _cut(view)):
+        yield Block(items=lines)
+
+
+# --- The parts, and the default form.
+
+SMALL_CASE = ("script", "repository", "parameters", "optimizer", "num_workers", "compiled", "backend")
+PRECISION = ("parameter_dtype", "autocast_dtype")
+PARTS: Mapping[str, Callable[[ReportView, Sequence[Series]], Iterable[Block]]] = {
+    **{name: partial(_blank, *texts) for name, texts in ONLY_A_PERSON.items()},
+    "parallel": _parallel,
+    "test case": partial(_fields, "The test case:", TEST_CASE),
+    "program": partial(_in_a_sentence, SMALL_CASE),
+    "precision": partial(_in_a_sentence, PRECISION),
+    "machine": _machine,
+    "nodes": _nodes,
+    "software": partial(_fields, "Software and devices, as the training processes reported them:", SOFTWARE),
+    "method": _method,
+    "mechanism": _mechanism,
+    "headline": _headline,
+    "scaling": _scaling,
+    "total time": partial(_columns, "Runs as a whole, with start-up, validation and end:", BY_TOTAL_TIME),
+    "saturation": partial(_columns, "What the runs used:", USED),
+    "peak": _peak,
+    "throughput": partial(_plot, "throughput", "Throughput against the number of {units}, with the ideal."),
+    "efficiency": partial(_plot, "efficiency", "Efficiency at each scale."),
+    "memory": _memory,
+    "losses": _losses,
+    "system scale": _system_scale,
+    "prediction": lambda view, series: beyond(view),
+    "time to solution": time_to_solution,
+    "request": request,
+    "milestones": partial(milestone_table, headings=EUROHPC),
+    "work packages": partial(milestone_table, headings=SWISS_AI),
+    "unlike production": _unlike_production,
+    "limits": _limits,
+    "logs": _logs,
+    "sources": _sources,
+}
+"""What can stand below a heading of a form: the blocks of a part for a view and the measured points of each mode."""
+
+DEFAULT = (
+    Chapter(
+        headings=tuple(
+            Heading(title=title, parts=parts)
+            for title, parts in (
+                ("Software and test case", ("purpose", "parallel", "reading", "test case")),
+                ("Machine", ("machine", "nodes", "software")),
+                ("Method", ("method",)),
+                ("Results", ("headline", "scaling", "total time", "peak", "throughput", "efficiency")),
+                ("Why it does not scale further", ("losses",)),
+                ("Requested resources", ("request",)),
+                ("Limits of these measurements", ("limits",)),
+                ("Where each figure comes from", ("sources",)),
+            )
+        )
+    ),
+)

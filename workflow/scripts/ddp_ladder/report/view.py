@@ -94,8 +94,12 @@ class ReportView:
     @property
     def title(self) -> str:
         """Return ``Scaling of mnist.py on local``."""
-        scripts = dict.fromkeys(run.script.rsplit("/", 1)[-1] for run in self.plan.runs)
-        return f"Scaling of {' and '.join(scripts) or 'nothing'} on {self.plan.site}"
+        return f"Scaling of {self.script} on {self.plan.site}"
+
+    @property
+    def script(self) -> str:
+        """Return ``mnist.py``."""
+        return " and ".join(dict.fromkeys(run.script.rsplit("/", 1)[-1] for run in self.plan.runs)) or "nothing"
 
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:

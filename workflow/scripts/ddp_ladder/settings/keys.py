@@ -464,12 +464,26 @@ class Monitor(Section):
 
 
 class Report(Section):
-    """The training whose time and cost the report computes for each scale; without it, for a million samples."""
+    """The training whose time and cost the report computes for each scale, by epochs, samples or steps; without it, for
+    a million samples."""
 
     epochs: float | None = Field(default=None, gt=0, le=1e9, examples=[90])
     """Epochs of the whole training, each as large as the data set of its DataLoader."""
     samples: float | None = Field(default=None, gt=0, le=1e18, examples=[50_000_000])
     """Samples of the whole training, in place of epochs."""
+    steps: int | None = Field(default=None, gt=0, le=10**12, examples=[90_000])
+    """Optimizer steps of the whole training, in place of epochs; each of the global batch of its scale."""
+    runs: int | None = Field(default=None, gt=0, le=10**6, examples=[12])
+    """Trainings that the project needs, with seeds, searches and repetitions: for the hours to ask for."""
+    reserve: float = Field(default=0.1, ge=0, le=1)
+    """Reserve on these hours for failed jobs and restarts, a fraction."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        given = [name for name in ("epochs", "samples", "steps") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise refused(f"{' and '.join(given)} both say how long the training is", "set all but one to null")
+        return self
 
 
 class Experiment(SettingsFile, title="The experiment"):

@@ -1,0 +1,99 @@
+"""The hours that an application asks for, against sums by hand."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+from ddp_ladder.accounting.jobs import JobRow
+from ddp_ladder.analysis.cost import Work
+from ddp_ladder.report.document import in_words
+from ddp_ladder.report.hours import EUROHPC, SWISS_AI, Milestone, milestone_table, milestones
+from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.view import ReportView, reference_series
+from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
+
+RATES = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7000.0, "4x4": 9000.0}  # 4x4: 56 %, below every threshold
+
+
+def view_of(modes: Sequence[str] = ("weak",), **work: Any) -> ReportView:
+    specs = make_specs(list(RATES), modes=list(modes), device="cuda")
+    records = [make_record(spec, repeated(RATES[str(spec.scale)], spec), startup_s=36.0) for spec in specs]
+    results = LadderResults(make_plan_of(tuple(specs)), records_by_name(records), {}, (), work=Work(**work))
+    return ReportView(results, date(2026, 11, 24))
+
+
+def found_in(view: ReportView) -> list[Milestone]:
+    return list(milestones(view, reference_series(view.rungs)))
+
+
+def rows(view: ReportView, headings: Sequence[str]) -> list[dict[str, str]]:
+    table, _ = milestone_table(view, reference_series(view.rungs), headings)
+    return [
+        dict(zip(headings, (in_words(cell).replace("\u00a0", " ") for cell in row), strict=True)) for row in table.rows
+    ]
+
+
+def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> None:
+    """One run: start-up, and 126 million samples at 0.9 of the steps' 7,000 a second, which these records have."""
+    best, cheapest = found_in(view_of(samples=126e6, runs=12, reserve=0.25))
+    wall_h = (36 + 126e6 / (0.9 * 7000)) / 3600
+    assert (str(best.point.scale), best.hours) == ("2x4", pytest.approx(wall_h))
+    assert best.node_hours == pytest.approx(2 * 12 * wall_h * 1.25)
+    assert best.low
+    assert best.high
+    rate_low, rate_high = best.point.samples_per_s_low, best.point.samples_per_s_high
+    assert (best.low, best.high) == (pytest.approx(7000 / rate_high), pytest.approx(7000 / rate_low))
+    assert str(cheapest.point.scale) == "1x1"
+
+
+@pytest.mark.parametrize(
+    ("work", "steps"),
+    [
+        ({"samples": 512e4}, {"2x4": "10,000", "1x1": "80,000"}),
+        ({"steps": 500}, {"2x4": "500", "1x1": "500"}),
+        ({"epochs": 2, "dataset_size": 51_200}, {"2x4": "200", "1x1": "1,600"}),
+    ],
+)
+def test_the_steps_of_a_run_follow_from_the_global_batch_of_its_scale(
+    work: dict[str, Any], steps: dict[str, str]
+) -> None:
+    """Weak scaling with 64 per GPU."""
+    table = rows(view_of(**work, runs=3), EUROHPC)
+    assert {row["run type"].rpartition(" ")[2]: row["steps per run"] for row in table} == steps
+    assert [row["runs"] for row in table] == ["3", "3"]
+
+
+def test_each_mode_has_its_rows_and_strong_efficiency_is_only_of_strong_scaling() -> None:
+    table = rows(view_of(("weak", "strong"), samples=1e6, runs=1), SWISS_AI)
+    assert [(row["run type"], row["strong efficiency"]) for row in table] == [
+        ("training, weak scaling, recommended 2x4", "not measured"),
+        ("training, weak scaling, cheapest 1x1", "not measured"),
+        ("training, strong scaling, recommended 2x4", "88 %"),
+        ("training, strong scaling, cheapest 1x1", "100 %"),
+    ]
+
+
+def test_what_is_not_known_is_a_mark() -> None:
+    (mark,) = milestone_table(view_of(), [], EUROHPC)
+    assert "[FILL IN: the milestones" in mark.text
+    assert "report.runs" in mark.text
+    assert rows(view_of(samples=1e6), EUROHPC)[0]["runs"].startswith("[FILL IN: the number of runs|")
+
+
+def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
+    view = view_of(samples=1e6, runs=2)
+    row = {"kind": "measure", "stage": "stage1", "scale": "1x1", "source": "sacct", "state": "COMPLETED"}
+    zeros = dict.fromkeys(("preflight_s", "startup_s", "training_s", "gpu_hours_held", "gpu_hours_training"), 0.0)
+    counts = dict.fromkeys(("nodes", "gpus", "runs_planned", "runs_measured", "runs_ok"), 1)
+    jobs = tuple(
+        JobRow(job_id=str(k), ended_at="2026-11-24", elapsed_s=1.0, queue_wait_s=wait_s, **row, **zeros, **counts)
+        for k, wait_s in enumerate((30.0, 600.0, 60.0))
+    )
+    view = replace(view, results=replace(view.results, jobs=jobs))
+    _, notes = milestone_table(view, reference_series(view.rungs), EUROHPC)
+    said = " ".join(map(in_words, notes.items)).replace("\u00a0", " ")
+    assert "a reserve of 10 % for failed jobs" in said
+    assert "36 s at 2x4 (0.0200 node hours)" in said
+    assert "3 jobs of these measurements waited 1 min 00 s in the queue (median; the longest 10 min 00 s)" in said

@@ -1,0 +1,207 @@
+"""The hours that an application asks for: the scale, what one training takes there, and the milestones. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ddp_ladder.accounting.advice import totals
+from ddp_ladder.analysis.cost import recommended
+from ddp_ladder.analysis.prediction import Prediction
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
+from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.report.document import Block, blank
+from ddp_ladder.report.view import ReportView
+
+Series = Sequence[ScalePoint]
+HOW_LONG = (
+    "set one of report.epochs, report.samples and report.steps in config.yaml, and report.runs, and write the report "
+    "again: snakemake report"
+)
+EUROHPC = (
+    "run type", "code", "runs", "nodes", "global batch", "steps per run", "time per step (ms)", "hours per run",
+    "node hours",
+)  # fmt: skip
+SWISS_AI = (
+    "run type", "GPUs per job", "runs", "samples per run", "samples/s", "strong efficiency", "hours per run",
+    "GPU hours",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """The project's trainings at one scale, with the reserve.
+
+    hours: of one training. low, high: of its 95 % interval as fractions of it; None: not known. runs: None: not said.
+    """
+
+    run_type: str
+    point: ScalePoint
+    hours: float
+    low: float | None
+    high: float | None
+    samples: float
+    runs: int | None
+    reserve: float
+
+    @property
+    def node_hours(self) -> float:
+        """Return those of all runs."""
+        return self.point.nodes * self.hours * (self.runs or 1) * (1 + self.reserve)
+
+    def cell(self, heading: str, view: ReportView) -> str:
+        """Return the text in a column of EUROHPC or SWISS_AI."""
+        point, gpus = self.point, self.point.gpus_per_node
+        runs = str(self.runs) if self.runs else blank("the number of runs", "report.runs in config.yaml")
+        texts = {
+            "run type": self.run_type,
+            "code": view.script,
+            "runs": runs,
+            "nodes": str(point.nodes),
+            "GPUs per job": str(point.world_size),
+            "global batch": f"{point.global_batch:,}",
+            "steps per run": f"{self.samples / point.global_batch:,.0f}",
+            "samples per run": f"{self.samples:,.0f}",
+            "time per step (ms)": significant(1000 * (point.step_time_s or 0)),
+            "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
+            "strong efficiency": EFFICIENCY.shown(point) if point.mode == "strong" else "not measured",
+            "hours per run": self._with_interval(self.hours),
+            "node hours": self._with_interval(self.node_hours),
+            "GPU hours": self._with_interval(gpus * self.node_hours),
+        }
+        return texts[heading]
+
+    def _with_interval(self, hours: float) -> str:
+        shown = significant(hours)
+        if self.low is None or self.high is None:
+            return shown
+        return f"{shown} {interval(significant(hours * self.low), significant(hours * self.high))}"
+
+
+def milestones(view: ReportView, series: Sequence[Series]) -> Iterator[Milestone]:
+    """Yield the project's trainings at the recommended and at the cheapest scale of each mode, as far as known."""
+    work = view.results.work
+    for points in series:
+        timed = [point for point in points if point.hours_to_solution and point.status == "ok"]
+        chosen = [point for point, _ in filter(None, [recommended(timed, view.thresholds)])]
+        cheapest = sorted(timed, key=lambda point: point.gpu_hours_to_solution or 0)[:1]
+        for point in (*chosen, *(point for point in cheapest if point not in chosen)):
+            steps_h, low, high = point.hours_to_solution, point.hours_to_solution_low, point.hours_to_solution_high
+            if steps_h is None:
+                continue
+            yield Milestone(
+                f"training, {point.mode} scaling, {'recommended' if point in chosen else 'cheapest'} {point.scale}",
+                point,
+                point.wall_hours_to_solution or steps_h,
+                low and low / steps_h,
+                high and high / steps_h,
+                work.total(point.global_batch) or 0.0,
+                work.runs,
+                work.reserve,
+            )
+
+
+def milestone_table(view: ReportView, series: Sequence[Series], headings: Sequence[str]) -> Iterator[Block]:
+    """Yield the table of milestones with these columns, and what its hours contain."""
+    found = list(milestones(view, series))
+    if not found:
+        yield Block(blank("the milestones: runs, nodes, steps, time per step, node hours", HOW_LONG))
+        return
+    shown = [heading.replace("GPU", view.unit) for heading in headings]
+    yield Block(
+        f"One run is a training of {view.results.work.in_words}:",
+        headings=tuple(shown),
+        rows=tuple(tuple(each.cell(heading, view) for heading in headings) for each in found),
+        widths=tuple(2.0 if heading in ("run type", "code") else 1.2 for heading in headings),
+    )
+    yield Block(items=tuple(full_stop(capitalised(line)) for line in _overheads(view, found)))
+
+
+def _overheads(view: ReportView, found: Sequence[Milestone]) -> Iterator[str]:
+    reserve = percent(view.results.work.reserve)
+    yield f"the hours of all runs contain a reserve of {reserve} for failed jobs and restarts (report.reserve)"
+    whole = all(each.point.wall_hours_to_solution for each in found)
+    contain = "start-up, validation and checkpoints in the proportion of the measured runs" if whole else "steps alone"
+    yield f"the hours of a run contain its {contain}; square brackets are 95 % intervals, from those of the throughput"
+    starts = (
+        f"{duration(each.point.startup_s)} at {each.point.scale} "
+        f"({significant(each.point.nodes * each.point.startup_s / 3600)} node hours)"
+        for each in found
+        if each.point.startup_s
+    )
+    if restart := ", ".join(dict.fromkeys(starts)):
+        yield f"a restart takes the start-up, as measured {restart}, and repeats the steps since the last checkpoint"
+    waits = [row.queue_wait_s for row in view.results.jobs if row.queue_wait_s is not None]
+    if waits:
+        yield (
+            f"{count(len(waits), 'job')} of these measurements waited {duration(median(waits))} in the queue "
+            f"(median; the longest {duration(max(waits))}), which takes no node hours"
+        )
+
+
+# --- The request in words.
+
+
+def in_mode(point: ScalePoint) -> str:
+    """Return ``4x4 (weak scaling)``; the proposal is of one variant."""
+    return f"{point.scale} ({point.mode} scaling)"
+
+
+def request(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    """Yield what is asked for, why that scale, and what is expected beyond it."""
+    for points in series:
+        chosen = recommended(points, view.thresholds)
+        if chosen is None:
+            yield Block(
+                f"No {points[0].mode} scale can be recommended, as none compares with a smaller one. "
+                + blank("the scale to ask for, and why", "the table of the results")
+            )
+            continue
+        point, rule = chosen
+        yield Block(f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {rule}.")
+        yield Block(" ".join(_one_training(point, view)))
+    if any(point.hours_to_solution for points in series for point in points):
+        yield from milestone_table(view, series, EUROHPC)
+    yield from beyond(view)
+    if view.results.jobs:
+        yield Block(f"These measurements themselves: {totals(view.results.jobs, view.unit)}.")
+
+
+def time_to_solution(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+    """Yield what one training takes at the recommended scale of each mode."""
+    for points in series:
+        if chosen := recommended(points, view.thresholds):
+            yield Block(" ".join(_one_training(chosen[0], view)))
+
+
+def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
+    work, hours, per_node = view.results.work, GPU_HOURS_TO_SOLUTION, point.gpus_per_node
+    if point.gpu_hours_to_solution is None or point.hours_to_solution is None:
+        yield f"A million samples take {GPU_HOURS.shown(point)} {view.unit} hours at {in_mode(point)}."
+        yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours", HOW_LONG)
+        return
+    yield (
+        f"One training of {work.in_words} takes {duration(3600 * point.hours_to_solution)} at {in_mode(point)}: "
+        f"{hours.shown(point)} {view.unit} hours, or {hours.text(point.gpu_hours_to_solution / per_node)} node hours."
+    )
+    if point.wall_hours_to_solution is not None:
+        yield (
+            "With start-up, validation and checkpoints as in the measured runs it takes "
+            f"{duration(3600 * point.wall_hours_to_solution)}, "
+            f"{hours.text(point.world_size * point.wall_hours_to_solution)} {view.unit} hours."
+        )
+
+
+def beyond(view: ReportView) -> Iterator[Block]:
+    """Yield what is predicted for the next larger scale of each mode."""
+    for at in view.outlooks:
+        yield Block(_beyond(at, view))
+
+
+def _beyond(at: Prediction, view: ReportView) -> str:
+    cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
+    words = f"predicted, not measured: {at.in_words}"
+    lines = (f"{words}, at {cost}" if at.samples_per_s else words, *at.notes)
+    return " ".join(full_stop(capitalised(line)) for line in lines)
