@@ -482,7 +482,7 @@ class Report(Section):
     def _one_length(self) -> Self:
         given = [name for name in ("epochs", "samples", "steps") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise refused(f"{' and '.join(given)} both say how long the training is", "set all but one to null")
+            raise refused(f"{' and '.join(given)} both give its length", "set all but one to null")
         return self
 
 
