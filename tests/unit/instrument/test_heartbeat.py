@@ -82,7 +82,10 @@ def test_the_median_is_of_the_last_steps_without_the_first() -> None:
     assert signs(clock, NOTHING, False).step_s == 1.0
 
 
-def test_the_last_throughput_stays_when_a_rank_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("further_step", [False, True])
+def test_the_last_throughput_is_of_steps_and_not_of_the_time_when_a_rank_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further_step: bool
+) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 1000.0)
     clock = StepClock()
     clock.table.add(4, 0, 0.1, 0.0)
@@ -92,9 +95,13 @@ def test_the_last_throughput_stays_when_a_rank_ends(tmp_path: Path, monkeypatch:
     clock.table.add(4, 0, 0.1, 0.0)
     heart._beat()
     shown = json.loads((tmp_path / "progress.json").read_text())
-    heart.stop()
     assert shown["samples_per_s"] > 0
-    assert json.loads((tmp_path / "progress.json").read_text()) == shown
+    if further_step:  # half a second long, and shown at once
+        clock.table.add(4, 0, 0.5, 0.0)
+        clock.table.ended_at_s[2] = clock.table.ended_at_s[1] + 0.5
+    heart.stop()
+    last = json.loads((tmp_path / "progress.json").read_text())
+    assert last["samples_per_s"] == pytest.approx(2 * 4 / 0.5) if further_step else last == shown
 
 
 SCRIPT = """

@@ -115,7 +115,7 @@ class Heartbeat:
         self._clock = clock
         self._look = look
         self._world_size = world_size
-        self._shown = 0, 0.0  # steps, and time.monotonic(), at the last progress
+        self._shown = 0  # steps, at the last progress
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
@@ -140,7 +140,7 @@ class Heartbeat:
         """Write the last signs and end the thread."""
         if self._file >= 0 and self._stop.locked():
             self._stop.release()
-            self._beat(more_than=self._shown[0])  # without a further step the last throughput stays
+            self._beat(more_than=self._shown)  # without a further step the last throughput stays
 
     def _beat_until(self, stop: threading.Lock) -> None:
         while not stop.acquire(timeout=INTERVAL_S):
@@ -158,16 +158,18 @@ class Heartbeat:
 
     def _show(self, path: Path) -> None:
         """Write progress.json: the steps so far, and the throughput since it was last written."""
-        table, now_s, (steps, shown_s) = self._clock.table, time.monotonic(), self._shown
+        table, steps = self._clock.table, self._shown
         count, world_size = table.count, self._world_size()
+        # Between the ends of steps: the last progress of a run comes at any time after the one before it.
+        took_s = table.ended_at_s[count - 1] - table.ended_at_s[steps - 1] if steps else 0.0
         content = {
             "step": count,
-            "samples_per_s": sum(table.samples[steps:count]) * world_size / (now_s - shown_s) if steps else None,
+            "samples_per_s": sum(table.samples[steps:count]) * world_size / took_s if took_s > 0 else None,
             "elapsed_s": time.time() - (table.first_step_ended_at_s or time.time()),
             "updated_at_s": time.time(),
         }
         write_atomically(path, [json.dumps(content) + "\n"], durable=False)
-        self._shown = count, now_s
+        self._shown = count
 
     def _write(self, signs: Signs) -> None:
         if self._signal is not None and not _is_file(self._stacks, self._path):
