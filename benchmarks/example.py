@@ -15,7 +15,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,23 +61,36 @@ EXPERIMENT: Mapping[str, Any] = {
 PAGE_SIZE = "1280,880"
 
 
-def limit_nodes(cluster: Cluster) -> None:
-    """Give each node's Slurm daemon, and so all that it starts, its share of the machine's cores."""
+@contextmanager
+def limited_nodes(cluster: Cluster) -> Iterator[None]:
+    """Give each node's Slurm daemon, and so all that it starts, its share of the machine's cores; end the cluster."""
+    groups = []
+    try:
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or []
+            if command[:1] == ["slurmd"] and str(cluster.root) in " ".join(process.environ().values()):
+                groups.append(limit(process.pid, command[-1]))
+        yield
+    finally:
+        cluster.down()
+        for group in groups:
+            group.rmdir()
+
+
+def limit(pid: int, node: str) -> Path:
+    """Put the process into a control group with a node's share of CPU time; return the group."""
     share = ((os.cpu_count() or 1) - CORES_LEFT) / NODES
     old = Path("/sys/fs/cgroup/cpu")
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if command[:1] != ["slurmd"] or str(cluster.root) not in " ".join(process.environ().values()):
-            continue
-        group = (old if old.is_dir() else old.parent) / f"ddp-ladder-example-{command[-1]}"
-        group.mkdir(exist_ok=True)
-        quota_us = str(int(share * PERIOD_US))
-        if old.is_dir():
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(quota_us)
-        else:
-            (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
-        (group / "cgroup.procs").write_text(str(process.pid))
+    group = (old if old.is_dir() else old.parent) / f"ddp-ladder-example-{node}"
+    group.mkdir(exist_ok=True)
+    quota_us = str(int(share * PERIOD_US))
+    if old.is_dir():
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(quota_us)
+    else:
+        (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+    (group / "cgroup.procs").write_text(str(pid))
+    return group
 
 
 def set_up(checkout: Checkout) -> None:
@@ -104,16 +118,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     clean_orphans()
     with TemporaryDirectory(prefix="ddp-ladder-example-") as name:
         cluster = Cluster.up(Spec(nodes=NODES, gpus=1, cpus=1, memory_mb=4000, accounting=True))
-        try:
-            limit_nodes(cluster)
+        with limited_nodes(cluster):
             checkout = copy_project(Path(name) / "ddp-ladder", cluster)
             set_up(checkout)
             for arguments in (("--profile", "profiles/slurm"), ("report", "--config", "centre=eurohpc")):
                 with checkout.start(*arguments, output=None) as climb:
                     if climb.wait() != 0:
                         return climb.returncode
-        finally:
-            cluster.down()
         keep(checkout.results / "report")
     print("written: docs/example/index.html and what belongs to it, docs/report.png, docs/usage.png")
     return 0
