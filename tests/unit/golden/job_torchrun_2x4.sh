@@ -51,7 +51,6 @@ unset PYTHONPATH PYTHONHOME VIRTUAL_ENV VIRTUAL_ENV_PROMPT
 # A job's shell is no login shell and may not know `module` yet.
 for ddp_ladder_file in "${LMOD_PKG:+$LMOD_PKG/init/bash}" "${MODULESHOME:+$MODULESHOME/init/bash}" \
   /etc/profile.d/{lmod,modules,z00_lmod}.sh /usr/share/{lmod/lmod,modules}/init/bash; do
-  # shellcheck source=/dev/null
   if ! declare -F module >/dev/null && [[ -r $ddp_ladder_file ]]; then . "$ddp_ladder_file"; fi
 done
 # Reload them: the submitting shell may have loaded them, and some of what they set may be gone.
