@@ -7,15 +7,18 @@
 # make lint     formatting, linting, types, and that imports go one way
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
+# make lock     write requirements.lock and docs/tested-versions.md from .venv (for newer versions delete .venv first)
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
 #
+# LOCKED=1                                           take the versions of requirements.lock, which CI tests
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu   take the CPU-only torch wheels (0.8 GB) instead of PyPI's CUDA ones (5 GB)
 # PYTHON=python3.12                                  take another Python, 3.11 or newer
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 TRAINING ?=
+LOCKED ?=
 RESULTS ?=
 CLUSTER ?= --accounting
 VENV := .venv
@@ -24,32 +27,36 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 PIP_INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
+# With LOCKED=1 the marks of what is set up have names of their own: a .venv with other versions is not taken for it.
+READY := ready$(if $(LOCKED),-locked)
+CONSTRAINTS := $(if $(LOCKED),--constraint requirements.lock)
+TORCH := $(if $(LOCKED),$$(grep -E '^torch(vision)?==' requirements.lock),torch torchvision)
 
-.PHONY: run watch setup test quick oldest lint docs schemas cluster help
+.PHONY: run watch setup test quick oldest lint docs schemas lock cluster help
 .DELETE_ON_ERROR:
 
-run: $(VENV)/.run-ready
+run: $(VENV)/.run-$(READY)
 	@$(BIN)/snakemake --profile profiles/local
 
-watch: $(VENV)/.workflow-ready
+watch: $(VENV)/.workflow-$(READY)
 	@$(BIN)/python workflow/scripts/watch.py $(if $(RESULTS),--results $(RESULTS))
 
-setup: $(VENV)/$(if $(TRAINING),.run-ready,.workflow-ready)
+setup: $(VENV)/$(if $(TRAINING),.run-$(READY),.workflow-$(READY))
 	@echo "$(VENV) is ready$(if $(TRAINING),, for the workflow; the training runs with software.python of config/cluster.yaml)."
 	@echo "Next: source $(VENV)/bin/activate"
 
 # Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
-test: $(VENV)/.test-ready
+test: $(VENV)/.test-$(READY)
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
 
-quick: $(VENV)/.test-ready
+quick: $(VENV)/.test-$(READY)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
 
 oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" tests/unit --ignore tests/unit/instrument
 	$(OLDEST)/bin/pytest --quiet tests/workflow/test_climb.py
 
-lint: $(VENV)/.test-ready
+lint: $(VENV)/.test-$(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/snakefmt --check Snakefile workflow
@@ -58,14 +65,17 @@ lint: $(VENV)/.test-ready
 	$(BIN)/snakemake --lint
 	$(BIN)/snakemake --snakefile workflow/Snakefile --lint
 
-docs: $(VENV)/.test-ready
+docs: $(VENV)/.test-$(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "written: site/index.html"
 
-schemas: $(VENV)/.workflow-ready
+lock: $(VENV)/.test-$(READY)
+	@$(BIN)/python .ci/lock.py
+
+schemas: $(VENV)/.workflow-$(READY)
 	$(BIN)/python workflow/scripts/write_schemas.py
 
-cluster: $(VENV)/.run-ready
+cluster: $(VENV)/.run-$(READY)
 	@$(BIN)/python tests/slurm/cluster.py shell $(CLUSTER)
 
 help:
@@ -81,21 +91,21 @@ $(BIN)/python:
 	  echo "$(PYTHON) lacks venv: install it (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.workflow-ready: requirements.txt | $(BIN)/python
+$(VENV)/.workflow-$(READY): requirements.txt $(if $(LOCKED),requirements.lock) | $(BIN)/python
 	@echo "Setting up the workflow in $(VENV), once: 0.4 GB, about a minute"
-	@$(VENV)/$(PIP_INSTALL) -r requirements.txt
+	@$(VENV)/$(PIP_INSTALL) $(CONSTRAINTS) -r requirements.txt
 	@touch $@
 
 # torch comes first and from its own index, so that nothing else pulls in the CUDA wheels.
-$(VENV)/.run-ready: requirements-training.txt $(VENV)/.workflow-ready
+$(VENV)/.run-$(READY): requirements-training.txt $(VENV)/.workflow-$(READY)
 	@echo "Adding torch to $(VENV), once: 5 GB from PyPI, a few minutes;"
 	@echo "for the CPU-only wheels (0.8 GB): make $(MAKECMDGOALS) TORCH_INDEX=https://download.pytorch.org/whl/cpu"
-	@test -z "$(TORCH_INDEX)" || $(VENV)/$(PIP_INSTALL) --index-url "$(TORCH_INDEX)" torch torchvision
-	@$(VENV)/$(PIP_INSTALL) -r requirements-training.txt
+	@test -z "$(TORCH_INDEX)" || $(VENV)/$(PIP_INSTALL) --index-url "$(TORCH_INDEX)" $(TORCH)
+	@$(VENV)/$(PIP_INSTALL) $(CONSTRAINTS) -r requirements-training.txt
 	@touch $@
 
-$(VENV)/.test-ready: requirements-dev.txt $(VENV)/.run-ready
-	@$(VENV)/$(PIP_INSTALL) -r requirements-dev.txt
+$(VENV)/.test-$(READY): requirements-dev.txt $(VENV)/.run-$(READY)
+	@$(VENV)/$(PIP_INSTALL) $(CONSTRAINTS) -r requirements-dev.txt
 	@touch $@
 
 $(OLDEST)/.ready: requirements-oldest.txt | $(BIN)/python

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import ddp_ladder
 import pytest
+import yaml
 from project_copy import ROOT, environment
 
 SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
@@ -39,6 +42,19 @@ def help_texts() -> dict[str, str]:
 def test_help_says_what_it_is_for_with_an_example(help_texts: dict[str, str], script: Path) -> None:
     assert "xample" in help_texts[script.name]
     assert script.name in help_texts[script.name]
+
+
+def test_the_version_is_one_and_every_program_of_the_ladder_tells_it(help_texts: dict[str, str]) -> None:
+    without = {name for name, text in help_texts.items() if "--version" not in text}
+    assert without == {"instrument.py", "preflight_probe.py", "torchrun.py"}  # they are for another program's options
+    for program in ("watch.py", "predict.py"):
+        argv = [sys.executable, ROOT / "workflow/scripts" / program, "--version"]
+        assert subprocess.check_output(argv, text=True) == f"ddp-ladder {ddp_ladder.__version__}\n"
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert (citation["version"], str(citation["date-released"])) == newest.groups()
+    assert citation["version"] == ddp_ladder.__version__
 
 
 @pytest.mark.parametrize("script", ["doctor.py", "predict.py"])

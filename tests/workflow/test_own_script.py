@@ -54,12 +54,6 @@ def test_three_lines_bring_a_script_from_elsewhere(
     assert rank["samples"] == 960
 
 
-def test_commands_of_the_readme_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"(?<![a-z])make (\w+)", README)) - {"python3"}:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
 def test_links_and_paths_of_the_readme_exist() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     paths = re.findall(r"(?<![\w/])((?:config|profiles|workflow)/[\w/.-]+)", README)

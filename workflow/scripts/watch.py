@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import ddp_ladder.common.requirements  # noqa: F401
+import ddp_ladder.common.requirements
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     of_config = "the ladder's directory (default: `results` of config/config.yaml)"
     parser.add_argument("--results", type=Path, metavar="DIR", help=of_config)
+    parser.add_argument("--version", action="version", version=f"ddp-ladder {ddp_ladder.__version__}")
     parser.add_argument("--once", action="store_true", help="print one picture and end")
     arguments = parser.parse_args(argv)
     # Imported here, so that Ctrl-C ends the command without a traceback from the start on.

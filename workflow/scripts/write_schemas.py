@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_ladder.common.command import command
+from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import OWN, SCHEMAS, write_atomically, write_json
 from ddp_ladder.common.model import Model, schema_of
 from ddp_ladder.settings.keys import Experiment, Site
@@ -49,8 +48,7 @@ def _rows(part: Mapping[str, Any], section: str) -> Iterator[str]:
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write both schemas, and the tables."""
-    example = "example: python workflow/scripts/write_schemas.py"
-    argparse.ArgumentParser(description=__doc__, epilog=example).parse_args(argv)
+    parser_of(__doc__, "write_schemas.py").parse_args(argv)
     for name, model in MODELS.items():
         write_json(SCHEMAS / f"{name}.schema.json", schema_of(model))
     write_atomically(README, with_tables(README.read_text()))

@@ -97,14 +97,21 @@ def test_golden(name: str) -> None:
     assert TEXTS[name] == (GOLDEN / f"job_{name}.sh").read_text()
 
 
+@pytest.mark.parametrize(("name", "lines"), [("torchrun_1x2", 50), ("torchrun_2x4", 100), ("srun_container_2x2", 100)])
+def test_a_job_of_one_node_fits_one_screen_and_one_of_several_two(name: str, lines: int) -> None:
+    text = TEXTS[name].splitlines()
+    assert len(text) <= lines
+    assert [line for line in text if len(line) > 100] == []
+
+
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
-    """SC2016: what stands in single quotes on purpose, for the trap and in hostile values."""
+    """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
     for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text()}.items():
         (tmp_path / f"{name}.sh").write_text(text)
     shellcheck = Path(sys.executable).with_name("shellcheck")
     files = [*tmp_path.iterdir(), *TEMPLATES.glob("*.sh")]
-    command = [shellcheck, "--shell=bash", "--exclude=SC2016", "--external-sources", *files]
+    command = [shellcheck, "--shell=bash", "--exclude=SC1090,SC2016", "--external-sources", *files]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
@@ -265,7 +272,7 @@ def test_outside_a_job_it_says_how_it_is_started() -> None:
     env = {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", TEXTS["torchrun_1x2"]], env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "this script is for Slurm: sbatch job.sh (or on this machine: bash job.sh here)" in done.stderr
+    assert "this script is for Slurm: sbatch job.sh (without Slurm: bash job.sh here)" in done.stderr
 
 
 def test_a_setup_holds_for_the_training_and_one_that_fails_ends_the_job(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from ddp_ladder import __version__
 from ddp_ladder.common.files import FULL, NotWritten
 from ddp_ladder.common.messages import Problem, UserError, notify
 
@@ -59,7 +60,9 @@ def parser_of(text: str | None, example: str = "") -> argparse.ArgumentParser:
     """Return the parser of a command line. text: its help, shown as it is; example: a use of it, below the options."""
     epilog = f"example: python workflow/scripts/{example}" if example else None
     raw = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(description=text, epilog=epilog, formatter_class=raw)
+    parser = argparse.ArgumentParser(description=text, epilog=epilog, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"ddp-ladder {__version__}")
+    return parser
 
 
 class _Output(io.FileIO):

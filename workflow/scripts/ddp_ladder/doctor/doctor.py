@@ -17,6 +17,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
@@ -94,7 +95,8 @@ PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 
 
 def workflow_versions() -> Iterator[Finding]:
-    """List the Python that runs Snakemake, and check the packages that requirements.txt bounds."""
+    """List ddp-ladder and the Python that runs Snakemake, and check packages that requirements.txt bounds."""
+    yield passed("ddp-ladder", __version__)
     yield passed("Python", f"{platform.python_version()} ({sys.executable})")
     for line in REQUIREMENTS.read_text().splitlines():
         if not line.startswith(CHECKED):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shlex import quote as quoted
@@ -123,11 +123,11 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         project=str(places.start),
         sbatch_options=_sbatch_lines(job, spec, places),
         early_ends=_early_ends(spec),
-        srun_options=srun_options(spec.nodes, per_node, job.cpus // per_node),
+        srun_options=[" ".join(line) for line in _lines(srun_options(spec.nodes, per_node, job.cpus // per_node))],
         of_the_workflow=WORKFLOW_VARIABLES,
         of_gpus=OF_GPUS,
         thread_variables=THREAD_VARIABLES,
-        environment=_environment(spec, places),
+        environment=_assignments(_environment(spec, places)),
         secrets=[name for name, value in spec.env.items() if value == FROM_ENVIRONMENT],
         nccl_warnings=spec.backend == "nccl" and "NCCL_DEBUG" not in spec.env,
         module_path=_module_path(spec, places),
@@ -137,7 +137,7 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         directory_is_own=places.is_own(spec),
         training=command_line(_training(spec, places, binds)),
         no_job_of_slurm=NO_JOB_OF_SLURM,
-        step_variables=step_variables(spec, variable("simulated"), [variable("HOSTNAME")]),
+        step_variables=_assignments(step_variables(spec, variable("simulated"), [variable("HOSTNAME")])),
         task_variables=" ".join(f"{name}={value}" for name, value in task_variables("$k", "$k", 0).items()),
     )
 
@@ -199,9 +199,25 @@ def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[
         node_rank = "0" if spec.nodes == 1 else _NODE_RANK
         module, name, *options = torchrun(spec, f"{_JOB}.{spec.name.replace('/', '.')}", node_rank, _HEAD, _PORT)
         groups[-1] += [module, name]
-        groups += [[option] for option in options]
+        groups += _lines(options)
         script = ["-m", END_OF_OPTIONS, *script[1:]] if is_module(spec) else [END_OF_OPTIONS, *script]
-    return [*groups, script]
+    return [*groups, *_lines(script)]
+
+
+def _assignments(variables: Mapping[str, str]) -> list[str]:
+    """Return NAME=VALUE of all variables, for lines of export."""
+    return [" ".join(line) for line in _lines([quoted_option(f"{n}={value}") for n, value in variables.items()])]
+
+
+def _lines(options: Sequence[str], width: int = 84) -> list[list[str]]:
+    """Return options in lines of at most this width."""
+    lines: list[list[str]] = []
+    for option in options:
+        if lines and len(" ".join([*lines[-1], option])) <= width:
+            lines[-1].append(option)
+        else:
+            lines.append([option])
+    return lines
 
 
 # climb.sh

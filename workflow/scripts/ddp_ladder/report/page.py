@@ -12,6 +12,7 @@ from datetime import date
 from hashlib import sha256
 from pathlib import Path
 
+from ddp_ladder import __version__
 from ddp_ladder.analysis.cost import recommended
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
@@ -101,6 +102,7 @@ def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | b
     return as_html(
         "index.html.j2",
         view=view,
+        version=__version__,
         css=(REPORT / "report.css").read_text(),
         script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
@@ -138,7 +140,7 @@ def markdown_document(view: ReportView, parts: Sequence[Section]) -> Document:
         Section("Failed runs", failures),
         Section("Left out", (Block(items=view.results.warnings),) if view.results.warnings else ()),
     )
-    ending = f"Written by ddp-ladder on {view.written_on.isoformat()}."
+    ending = f"Written by ddp-ladder {__version__} on {view.written_on.isoformat()}."
     return Document(view.title, (*(part for part in first if part.blocks), *parts), ending)
 
 

@@ -1,0 +1,80 @@
+"""Write requirements.lock, the newest tested versions, and docs/tested-versions.md, which shows the oldest ones, too.
+
+`make lock` calls it with the Python of .venv, where everything is installed: python .ci/lock.py
+tests/unit/test_versions.py compares both files with what the tests run with.
+"""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "requirements.lock"
+TABLE = ROOT / "docs/tested-versions.md"
+
+
+def canonical(name: str) -> str:
+    """Return the name of a package as the index compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned(file: Path) -> dict[str, str]:
+    """Return the versions that a file sets with ==, by name."""
+    found = re.findall(r"^([\w.-]+)==([\w.]+)", file.read_text(), re.MULTILINE)
+    return {canonical(name): version.rstrip(".") for name, version in found}
+
+
+def python() -> str:
+    """Return the version of this Python, without its patch level."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def slurm() -> str:
+    """Return Slurm's version on this machine."""
+    return subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
+
+
+def lock() -> str:
+    """Return the content of requirements.lock: the packages of this Python, without torch's choice of CUDA."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "freeze"]
+    packages = subprocess.run(pip, capture_output=True, text=True, check=True).stdout
+    return (
+        "# The versions that CI tests, as constraints for pip: make setup LOCKED=1, and so for run and test.\n"
+        "# Written by `make lock` under Linux. A newer Python takes them as far as they are published for it.\n"
+        f"# Python {python()}, Slurm {slurm()}\n" + re.sub(r"\+\w+$", "", packages, flags=re.MULTILINE)
+    )
+
+
+def table(locked: str) -> str:
+    """Return the page with the versions of a lock file, and those of requirements-oldest.txt."""
+    of_python, of_slurm = re.findall(r"^# Python (\S+), Slurm (\S+)$", locked, re.MULTILINE)[0]
+    newest, oldest = pinned(LOCK), pinned(ROOT / "requirements-oldest.txt")
+    rows = [f"| {name} | {oldest[name]} | {newest[name]} |" for name in sorted(oldest)]
+    return "\n".join(
+        [
+            "# Tested versions",
+            "",
+            "CI runs the quick tests and a climb with the oldest versions, and all tests with the newest ones.",
+            "`make setup LOCKED=1` installs the newest of this table.",
+            "",
+            "| | oldest | newest |",
+            "| --- | --- | --- |",
+            f"| Python | {of_python} | {of_python} |",
+            f"| Slurm | | {of_slurm} |",
+            *rows,
+            "",
+            "`make lock` writes this page; a test compares it with the versions that are installed.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    for file, text in ((LOCK, lock), (TABLE, lambda: table(LOCK.read_text()))):
+        temporary = file.with_suffix(".new")
+        temporary.write_text(text())
+        os.replace(temporary, file)
+    print(f"written: {LOCK.name}, {TABLE.relative_to(ROOT)}")

@@ -1,0 +1,121 @@
+"""The pages: their order and size, and that every command in them is one that works.
+
+`snakemake` lines are run as they are, with --dry-run; of other commands, targets, variables, options and files exist.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from project_copy import ROOT, Checkout, environment
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "config/README.md")
+FIRST = ["Two minutes", "My script", "My cluster", "Why a gate is closed", "The application"]
+PROGRAMS = "snakemake|make|python|git|cp|sbatch|salloc|srun|pdflatex|enroot|sudo|source"
+# A line of a block of code, or code inside a sentence.
+COMMAND = re.compile(rf"(?m)^    ((?:{PROGRAMS}) .*)$|`((?:snakemake|make|python) [^`]*)`")
+# What only other programs can judge: the test that runs it, and a word of it there.
+ELSEWHERE = {
+    "git clone": ("tests/workflow/test_snakemake_citizen.py", "github"),
+    "sbatch results/climb.sh": ("tests/slurm/test_eject_on_slurm.py", "sbatch"),
+    "salloc": ("tests/slurm/test_inside_allocation.py", "salloc"),
+    "pdflatex": ("tests/unit/report/test_proposal.py", "pdflatex"),
+    "snakemake --report": ("tests/workflow/test_snakemake_citizen.py", '"--report"'),
+    "snakemake ladder_": ("tests/workflow/test_snakemake_citizen.py", "ladder_*"),
+}
+OF_OTHERS = ("enroot import",)  # not installed here
+# In one process, as most of the time goes into imports: each line is a directory and the arguments.
+DRY_RUNS = """
+import os, sys
+from snakemake.cli import main
+for line in sys.stdin.read().splitlines():
+    directory, *arguments = line.split("\\0")
+    if os.fork() == 0:
+        os.chdir(directory)
+        sys.argv = ["snakemake", *arguments]
+        output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(output, 1), os.dup2(output, 2)
+        main([*arguments, "--dry-run"])
+    if os.wait()[1]:
+        print(*arguments, open(f"{directory}/output").read())
+"""
+
+
+def commands() -> set[str]:
+    """Return every command of the pages, without its comment."""
+    found = [block or inline for page in PAGES for block, inline in COMMAND.findall(page.read_text())]
+    parts = {part.strip() for line in found for part in line.partition("  #")[0].split(" && ")}
+    return parts - {"cd ddp-ladder", "source .venv/bin/activate"}
+
+
+def of(program: str) -> list[str]:
+    """Return the commands of a program."""
+    others = tuple(ELSEWHERE)
+    lines = sorted(line for line in commands() if line.startswith(f"{program} ") and not line.startswith(others))
+    assert lines
+    return lines
+
+
+def test_five_pages_come_first_and_every_page_is_short() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert [title for page in nav for title in page] == [*FIRST, "Reference"]
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.stat().st_size <= 8000, page.name
+        (title,) = re.findall(r"\A# (.+)|\A--8<--", page.read_text()) or [""]
+        assert title or page.name == "configuration.md"
+
+
+def test_snakemake_takes_every_line(module_checkout: Callable[[], Checkout]) -> None:
+    laptop, cluster = module_checkout().path, module_checkout().path
+    shutil.copy(cluster / "config/sites/vega.yaml", cluster / "config/cluster.yaml")
+    config = (cluster / "config/config.yaml").read_text()
+    (cluster / "config/config.yaml").write_text(config.replace("batch_per_gpu: 64", "batch_per_gpu: auto"))
+    (laptop / "mine.yaml").write_text(config)
+    lines = [
+        [str(cluster if "profiles/slurm" in line else laptop), *shlex.split(line)[1:]]
+        for line in (line.replace("/path/to/ddp-ladder", str(laptop)) for line in of("snakemake"))
+    ]
+    assert len(lines) > 20
+    argv, text = [sys.executable, "-c", DRY_RUNS], "\n".join("\0".join(words) for words in lines)
+    done = subprocess.run(argv, input=text, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_make_has_every_target_and_variable() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([a-z]+):", makefile, re.MULTILINE)
+    variables = re.findall(r"^([A-Z_]+) [?:]=", makefile, re.MULTILINE)
+    for line in of("make"):
+        for word in line.split()[1:]:
+            name, is_variable, _ = word.partition("=")
+            assert name in (variables if is_variable else targets), line
+
+
+@pytest.mark.parametrize("line", of("python"))
+def test_every_program_exists_with_its_options(line: str) -> None:
+    _, program, *arguments = shlex.split(line)
+    assert Path(ROOT, program).exists()
+    if program.startswith("workflow/scripts/"):
+        done = subprocess.run([sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert {word for word in arguments if word.startswith("--")} <= {*re.findall(r"--[\w-]+", done.stdout)}
+
+
+def test_other_commands_name_files_that_exist_or_are_run_by_another_test() -> None:
+    for line in commands():
+        known = [ELSEWHERE[start] for start in ELSEWHERE if line.startswith(start)]
+        if not known and line.startswith(("snakemake ", "make ", "python ", *OF_OTHERS)):
+            continue
+        paths = re.findall(r"(?:config|workflow|benchmarks)/[\w/.-]+", line)
+        assert paths or known or "make setup" in line or " ... " in line, line
+        for path in paths:
+            assert Path(ROOT, path).exists() or path == "config/cluster.yaml", line
+        for file, word in known:
+            assert word in (ROOT / file).read_text(), line
