@@ -38,7 +38,7 @@ def warm() -> Iterator[Warm]:
     process.close()
 
 
-def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
+def judged(warm: Warm, results: Path, how: str, epochs: int = 1, script: str = "wrong.py") -> Judged:
     """Put what the script's two ranks really left in the place of a good run, and judge its stage."""
     plan = write_ladder(
         results,
@@ -48,7 +48,7 @@ def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
         warmup_steps=2,
         min_steps=10,
         batch_per_gpu=8,
-        script=str(SCRIPTS / "wrong.py"),
+        script=str(SCRIPTS / script),
         args=(how,),
     )
     spec = next(spec for spec in plan.runs if spec.world_size == 2)
@@ -56,7 +56,7 @@ def judged(warm: Warm, results: Path, how: str, epochs: int = 1) -> Judged:
     shutil.rmtree(run.ranks)
     began_s = time.time()
     variables = {"DDP_LADDER_RUN": str(run.run), "EPOCHS": str(epochs), "GROUP_RANK": "0"}
-    ranks = warm.run(results, [str(SCRIPTS / "wrong.py"), how], 2, **variables)
+    ranks = warm.run(results, [str(SCRIPTS / script), how], 2, **variables)
     code = max(rank.code for rank in ranks)
     here, times = {"host": socket.gethostname()}, {"ended_at_s": time.time()}
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(exit_code=code, launched_at_s=began_s, **times, **here))
@@ -158,6 +158,20 @@ def test_shards_are_no_replicas_that_differ(warm: Warm, tmp_path: Path, how: str
     assert found.verdict.is_open
     (check,) = [check for check in found.record.checks if check.name == "equal parameters"]
     assert check.measured == "sharded over 2 ranks"
+
+
+def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stage(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "", script="pipeline.py")
+    assert found.record.failure is None, found.record.failure
+    assert found.verdict.is_open
+    checks = {check.name: check.measured for check in found.record.checks}
+    assert checks["equal parameters"] == "not checkable: 2 stages of a pipeline"
+    assert "disjoint data" not in checks
+    (remark,) = found.record.remarks
+    assert remark.what.startswith("the model is a pipeline of 2 stages")
+    assert [rank.samples for rank in found.record.ranks] == [24 * 16, 0]
+    assert (found.record.fingerprint["batch_per_gpu"], found.record.fingerprint["global_batch"]) == (8, 16)
+    assert found.record.flops is None or found.record.flops.of_model is None
 
 
 @pytest.mark.parametrize("how", ["right", "right, a loader for each epoch", "right, sampler of one's own"])

@@ -252,6 +252,7 @@ class StepClock:
         self.count_flops: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self.pipeline_stage: int | None = None  # the first that this rank holds; None: the model is no pipeline
         self._ended = False
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False  # a backward pass was made before the step that began the last row
@@ -333,6 +334,8 @@ class StepClock:
 
     def _add_row(self, loops: list[Loop], now_s: float, mark: Mark | None) -> None:
         samples, padding, wait_s = self.batches.count_samples(loops)
+        if self.pipeline_stage:  # the ranks with the first stage count the samples for all
+            samples = padding = 0
         seconds, segments = self.timer.collect(self._owners(loops), now_s, mark)
         if self.timer.timeline is not None:
             self.timer.timeline.add(self.table.count, segments)

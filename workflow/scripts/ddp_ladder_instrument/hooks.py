@@ -158,6 +158,16 @@ def _note_shards(args: Sequence[Any], _took_s: float) -> None:
             FSDP_SHARDS[parameter] = True
 
 
+def patch_pipelining(module: Any, clock: StepClock) -> None:
+    """Note the first of a pipeline's stages that this rank holds."""
+
+    def note(args: Sequence[Any], _took_s: float) -> None:
+        held = int(args[0].stage_index)
+        clock.pipeline_stage = held if clock.pipeline_stage is None else min(held, clock.pipeline_stage)
+
+    patch_call(module._PipelineStageBase, "__init__", note)
+
+
 def patch_process_group(on_initialised: Callable[[float], None]) -> None:
     """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took.
 

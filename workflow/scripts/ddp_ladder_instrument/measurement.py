@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 FSDP = "torch.distributed.fsdp._flat_param"
+PIPELINING = "torch.distributed.pipelining.stage"
 WATCHED = {
     "torch": "steps",
     "accelerate.data_loader": "samples of accelerate's loaders",
     "webdataset.compat": "samples of webdataset's loader",
     TORCHDATA: "samples of torchdata's loader",
     FSDP: "shards of FullyShardedDataParallel",
+    PIPELINING: "stages of a pipeline",
 }
 
 
@@ -101,6 +103,7 @@ class Measurement:
             "webdataset.compat": loader_hooks.patch_webdataset,
             TORCHDATA: loader_hooks.patch_torchdata,
             FSDP: hooks.patch_fsdp,
+            PIPELINING: hooks.patch_pipelining,
         }[module]
         patch(sys.modules[module], self.clock)
 
@@ -267,6 +270,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,
         "phases": measurement.clock.phases.summary(),
+        "pipeline_stage": measurement.clock.pipeline_stage,
         **observed,
         "fingerprint": {
             "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),

@@ -19,7 +19,7 @@ from ddp_ladder.records.failures import after_training, explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.node_usage import usage_of
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
-from ddp_ladder.records.raw_models import Parameters, RankFacts
+from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
 from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Head, Rank, Record, Remark, Throughput, Timing, World
 from ddp_ladder.records.statistic import Warmup, find_warmup, median
 from ddp_ladder.records.timing import (
@@ -71,10 +71,17 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         remarks=tuple(map(_without_secrets, _remarks(raw, found, throughput, warmup))),
         step=step,
         files=digests(raw.directory),
-        flops=raw.ranks[0].end.flops if 0 in raw.ranks else None,
+        flops=_flops(raw),
         usage=usage and _without_secrets(usage),
         schema_version=SCHEMA_VERSION,
     )
+
+
+def _flops(raw: RawRun) -> Flops | None:
+    counted = raw.ranks[0].end.flops if 0 in raw.ranks else None
+    if counted and raw.pipeline_stages:
+        return Flops.from_json({"why": "the model is a pipeline, of which rank 0 holds one stage"})
+    return counted
 
 
 def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> Record:

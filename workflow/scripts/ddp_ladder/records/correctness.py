@@ -65,9 +65,13 @@ def listed(numbers: Sequence[int]) -> str:
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     """Yield every finding that the evidence allows, causes first."""
     yield _devices(raw)
-    yield from _disjoint_data(raw.ends)
+    if raw.pipeline_stages:
+        measured = f"not checkable: {raw.pipeline_stages} stages of a pipeline"
+        yield diagnose("equal parameters", True, measured, "one model on all ranks")
+    else:
+        yield from _disjoint_data(raw.ends)
+        yield _equal_parameters(raw)
     yield from _finite(raw.ends)
-    yield _equal_parameters(raw)
     if len(raw.ends) > 1:
         yield _equal_steps(raw.ends)
     yield from _order(raw.ends)
@@ -280,7 +284,14 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
 
 def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     """Yield what a reader should know although it may be intended."""
-    if raw.spec.world_size > 1 and raw.has_all_ranks:
+    if raw.pipeline_stages:
+        yield Remark(
+            name="pipeline",
+            what=f"the model is a pipeline of {raw.pipeline_stages} stages: whether its replicas stay equal and train "
+            "on different data is not checkable; the samples are those of the first stage",
+            next="compare the loss with that of a run without a pipeline",
+        )
+    elif raw.spec.world_size > 1 and raw.has_all_ranks:
         yield from _on_data(raw.ends)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):

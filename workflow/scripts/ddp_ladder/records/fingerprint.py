@@ -282,13 +282,16 @@ def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
     if 0 not in raw.ranks:
         return {}
     first, repository = raw.ends[0], raw.run.repository
-    batches = [end.fingerprint.get("batch_per_gpu") for end in raw.ends]
+    # In a pipeline, the ranks with its first stage draw the batch of all stages.
+    batches = [end.fingerprint.get("batch_per_gpu") for end in raw.ends if not end.pipeline_stage]
+    of_first = first.fingerprint.get("batch_per_gpu")
     ddp, loader = first.ddp, first.loader
     # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
     names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
     gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     return {
         **first.fingerprint,
+        "batch_per_gpu": of_first and of_first // (raw.pipeline_stages or 1),
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,

@@ -345,6 +345,7 @@ class RankEnd(RawFile, RankFacts):
     )
     phases: RankPhases | None = None
     parameters: RankParameters | None
+    pipeline_stage: Count | None = Field(None, description="The first that this rank holds; null: no pipeline.")
     ddp: Ddp | None
     loader: Loader | None
     flops: Flops | None = Field(None, description="Null where they were not to be counted.")
