@@ -65,13 +65,10 @@ def listed(numbers: Sequence[int]) -> str:
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     """Yield every finding that the evidence allows, causes first."""
     yield _devices(raw)
-    if raw.pipeline_stages:
-        measured = f"not checkable: {raw.pipeline_stages} stages of a pipeline"
-        yield diagnose("equal parameters", True, measured, "one model on all ranks")
-    else:
+    if not raw.pipeline_stages:
         yield from _disjoint_data(raw.ends)
-        yield _equal_parameters(raw)
     yield from _finite(raw.ends)
+    yield _equal_parameters(raw)
     if len(raw.ends) > 1:
         yield _equal_steps(raw.ends)
     yield from _order(raw.ends)
@@ -198,9 +195,12 @@ def _not_finite(end: RankEnd) -> str:
 def _equal_parameters(raw: RawRun) -> Diagnosis:
     """Check that all replicas end with the same bits, as replicas that were trained together do.
 
-    Of sharded models (FSDP) nothing is compared, but what DDP wraps is a replica whatever the record says.
+    Of sharded models (FSDP) and pipelines nothing is compared, but what DDP wraps is a replica whatever the record says.
     """
     ends, world_size = raw.ends, raw.spec.world_size
+    if raw.pipeline_stages:
+        measured = f"not checkable: {raw.pipeline_stages} stages of a pipeline"
+        return diagnose("equal parameters", True, measured, "one model on all ranks")
     seen = {end.rank: end.parameters for end in ends if end.parameters}
     wrapped = any(end.ddp for end in ends)
     if len(seen) == world_size and all(each.sharded for each in seen.values()) and not wrapped:
