@@ -28,7 +28,14 @@ from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_pat
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes_file, only_bad_node, without_bad_nodes
+from ddp_ladder.preflight.bad_nodes import (
+    SUPPORT,
+    add_bad_node,
+    bad_nodes_file,
+    left_out,
+    only_bad_node,
+    without_bad_nodes,
+)
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm.jobs import (
@@ -42,6 +49,7 @@ from ddp_ladder.slurm.jobs import (
     JobEnd,
     JobState,
     NotSubmitted,
+    Refused,
     Stopped,
     Submission,
     Submitter,
@@ -108,7 +116,12 @@ class LadderJobs:
         except Stopped:
             return
         except NotSubmitted as error:
-            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=str(error), next=error.next)
+            why, then = str(error), error.next
+            if isinstance(error, Refused) and (bad := left_out(self.job_of(wanted.scale), self.results)):
+                nodes = ", ".join(each.node for each in bad)
+                why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
+                then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
+            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=why, next=then)
             self._console.say(f"{stage} {wanted.scale}: {end.in_words}")
             self._report_job_error_threadsafe(info, _message(end, self.results))
             return
