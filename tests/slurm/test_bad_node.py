@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from faults import OTHER_TORCH, OWN_PATH, PREFLIGHT, SITE
 from make_files import write_files
-from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
+from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
 
@@ -49,8 +50,9 @@ def test_one_bad_node_is_replaced_once(make_cluster: Callable[[Spec], Cluster], 
     gate = json.loads((checkout.results / "gates/stage3.json").read_text())
     assert next(note["measured"] for note in gate["judged"] if note["check"] == "replaced node").startswith("node2")
     assert "for the support desk" in (checkout.results / "report/index.html").read_text()
-    rows = (checkout.results / "accounting.csv").read_text()
-    assert all(f"\n{job}," in rows for job, _ in jobs)
+    with (checkout.results / "accounting.csv").open() as file:
+        rows = {row["job_id"]: row["bad_node"] for row in csv.DictReader(file)}
+    assert [rows[job] for job, _ in jobs] == ["node2", ""]
     # Started again, nothing is measured; with another setting, the bad node is still left out.
     assert "submitted" not in checkout.snakemake("--profile", "profiles/slurm").stdout
     checkout.configure(**CONFIG, repeats=2)
@@ -67,3 +69,19 @@ def test_a_second_bad_node_is_not_replaced(make_cluster: Callable[[Spec], Cluste
     assert bad_nodes(checkout) == ["node2"]
     closed = json.loads((checkout.results / "gates/stage3.closed.json").read_text())
     assert "node3" in closed["why"]
+
+
+def test_a_bad_node_that_cannot_be_replaced(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
+    """Slurm refuses a job of two nodes without one of the two that there are: the cause is the bad node."""
+    cluster = make_cluster(Spec(nodes=2, gpus=2, cpus=2, memory_mb=4000))
+    checkout = ladder(tmp_path / "none", cluster, "node2")
+    for _ in ("first start", "second start"):
+        climb = checkout.snakemake("--profile", "profiles/slurm")
+        assert climb.returncode == 1, climb.stdout
+        box = last_box(climb.stdout)
+        found = (
+            r"node2 failed the preflight of job \d+: torch 2.0.1 .*; a job without node2 is refused: sbatch: error: .*"
+        )
+        assert re.search(found, box["measured"]), box
+        assert box["next"].startswith("tell the site's support; once it is repaired, delete it from results/bad_nodes")
+        assert bad_nodes(checkout) == ["node2"]

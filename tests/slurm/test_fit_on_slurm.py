@@ -44,6 +44,17 @@ def test_the_first_job_searches_and_the_jobs_above_use_its_choice(
     again = checkout.snakemake(*SLURM)
     assert again.returncode == 0, again.stdout
     assert "nothing to measure" in again.stdout
+    # An edited script is searched again. With the same choice, no run is missing: no other job waits in the queue.
+    with (checkout.path / "loop.py").open("a") as script:
+        script.write("# edited\n")
+    before = checkout.run_times()
+    edited = checkout.snakemake(*SLURM)
+    assert edited.returncode == 0, edited.stdout
+    assert "searching the batch per GPU" in edited.stdout
+    assert "stage2 1x2: every run is kept, so no job is submitted" in edited.stdout
+    assert [scale for _, scale in jobs_of(checkout)] == ["1x1", "1x2", "1x1"]
+    assert checkout.run_times() == before
+    assert "nothing to measure" in checkout.snakemake(*SLURM).stdout
     # What Slurm gives the job is its limit: half of the node's memory for one of two GPUs.
     assert records[0]["ranks"][0]["memory_limit_bytes"]["host"] <= 4000 * 1024**2
 

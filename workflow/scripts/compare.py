@@ -17,6 +17,7 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.fit import fit_of
 from ddp_ladder.records.own_runs import record_in
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.comparison import comparison_csv, terminal_text
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         what, advice = "there is one variant: nothing to compare", "add `variants` to config/config.yaml and start"
         raise UserError(Problem(str(runs.results / "plan.json"), what, next=f"{advice} snakemake again"))
     found = believed_records(runs, plan.runs)
-    comparison, file = compare_variants(plan, found.records), runs.results / "report/comparison.csv"
+    comparison = compare_variants(plan, found.records, fit_of(plan, runs.results))
+    file = runs.results / "report/comparison.csv"
     write_atomically(file, comparison_csv(comparison))
     print(terminal_text(comparison, file), flush=True)
     for warning in filter(None, [arguments.warning, *found.warnings]):

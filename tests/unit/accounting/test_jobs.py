@@ -23,6 +23,8 @@ from ddp_ladder.accounting.jobs import (
     update_or_warn,
 )
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
+from ddp_ladder.preflight.result import error
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError
 from make_jobs import BEGUN_S, JOB, write_job
@@ -105,6 +107,18 @@ def test_a_job_that_sacct_knows(results: Path, sacct: Known) -> None:
     assert (row.runs_planned, row.runs_measured, row.runs_ok) == (2, 2, 2)
     assert row.gpu_hours_held == pytest.approx(110 / 3600 * 4)
     assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)
+
+
+def test_the_job_of_a_bad_node_has_it_also_if_it_was_listed_later(results: Path, sacct: Known) -> None:
+    """Someone may look at the table between the end of the job and the list."""
+    write_job(results)
+    sacct[JOB] = of_slurm()
+    assert the_row(results).bad_node is None
+    found = error("it left no answer", "an answer", "look at it", "node2")
+    add_bad_node(results, BadNode(node="node2", scale="1x2", job=JOB, at="now", findings=(found,)))
+    assert the_row(results).bad_node == "node2"
+    bad_nodes_file(results).unlink()  # the node is repaired
+    assert the_row(results).bad_node == "node2"
 
 
 def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None:

@@ -78,14 +78,15 @@ def test_pairs_show_what_the_drift_hides() -> None:
     assert "At 1x2 weak, not beyond chance: alike 1.000 times" in text
 
 
-def recommended(repeats: int, gb: Mapping[str, float], *variants: str) -> str:
+def recommended(repeats: int, gb: Mapping[str, float], *variants: str, limit_gb: float = 80) -> str:
     """What is recommended of these variants; gb: peak memory per rank of those that have not 40 GB."""
     specs = specs_of(["default", *variants], repeats)
     records = {}
     for spec in specs:
         record = make_record(spec, rate(spec), exposed_comm_fraction=0.12)
-        peak = {"device": round(1e9 * gb.get(spec.variant, 40))}
-        records[spec.name] = record.replace(ranks=tuple(rank.replace(peak_memory_bytes=peak) for rank in record.ranks))
+        peak, limit = {"device": round(1e9 * gb.get(spec.variant, 40))}, {"device": round(limit_gb * 1e9)}
+        known = {"peak_memory_bytes": peak, "memory_limit_bytes": limit}
+        records[spec.name] = record.replace(ranks=tuple(rank.replace(**known) for rank in record.ranks))
     found = compared(specs, records)
     assert {row.peak_memory_bytes for row in found.panels[0].rows} == {
         1e9 * gb.get(v, 40) for v in ("default", *variants)
@@ -104,6 +105,19 @@ def test_one_variant_is_recommended_and_one_for_short_memory() -> None:
     assert text == f"At 1x2 weak, use default {of_default}: nothing is faster beyond chance."
     text = recommended(1, {}, "fast")
     assert (text[:21], text[-49:]) == ("At 1x2 weak, use fast", ": the fastest in one repeat, which may be chance.")
+
+
+def test_a_variant_with_the_wanted_headroom_is_named_where_the_fastest_has_less() -> None:
+    variants = "fast", "slow", "alike"
+    text = recommended(3, {"fast": 36, "slow": 10, "alike": 20, "default": 39}, *variants, limit_gb=39.2)
+    assert text.endswith(
+        ": the fastest; its headroom is 8.2 %, less than the 10 % wanted; alike has 49 % (16 GB less per rank, 91 % of "
+        "the speed)."
+    )
+    text = recommended(3, {"fast": 35, "slow": 10}, *variants, limit_gb=39.2)
+    assert text.endswith("the fastest; slow if memory is short (25 GB less per rank, 55 % of the speed).")
+    text = recommended(3, {"fast": 37, "slow": 36, "alike": 37}, *variants, limit_gb=39.2)
+    assert text.endswith("the fastest.")  # no other one has the headroom
 
 
 def test_a_scale_where_another_variant_is_best_is_named() -> None:

@@ -17,13 +17,13 @@ from ddp_ladder.analysis.forecast import (
     run_s,
     write_forecast,
 )
-from ddp_ladder.common.files import write_json
+from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from make_records import make_plan_of, make_record, make_spec, make_specs
-from make_runs import RATES, write_ladder, write_run
+from make_runs import RATES, edit_rank, reassemble, write_ladder, write_run
 
 
 def made(
@@ -76,6 +76,24 @@ def test_other_settings_make_it_void(tmp_path: Path) -> None:
     assert [one.scale for _, one in planned_forecasts(tmp_path, plan)] == ["2x1"]
     changed = make_plan_of(make_specs(["1x1", "1x2", "2x1"], repeats=2, min_steps=31))
     assert not [*planned_forecasts(tmp_path, changed)]
+
+
+def test_the_memory_of_a_sharded_state(tmp_path: Path) -> None:
+    """Of a second start: it is read from the file, and of other settings it says nothing."""
+    rates = {scale: 1000.0 * ranks for scale, ranks in {"1x1": 1, "1x2": 2, "1x4": 4, "2x4": 8}.items()}
+    plan = write_ladder(tmp_path, scales=[*rates], rates=rates, repeats=1, device="cuda", batch_per_gpu=8)
+    without(tmp_path, "2x4")
+    for scale, gigabytes in {"1x2": 36, "1x4": 26}.items():
+        run = RunDirectory(tmp_path / f"runs/default/weak/{scale}/r1")
+        for rank in range(int(scale[-1])):
+            edit_rank(run, rank, peak_memory_bytes={"host": 10**9, "device": gigabytes * 10**9})
+        reassemble(run)
+    made(plan, "stage3", tmp_path)
+    ((job, one),) = planned_forecasts(tmp_path, plan)
+    assert forecast_line(job, one, "GPU").endswith(" GPU h, about 21 GB per GPU if all ranks share the state")
+    changed = make_plan_of(make_specs([*rates], repeats=1, device="cuda", batch_per_gpu=16))
+    assert not [*planned_forecasts(tmp_path, changed)]
+    assert made(changed, "stage3", tmp_path) is None
 
 
 def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:

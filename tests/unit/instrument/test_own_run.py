@@ -76,6 +76,36 @@ def test_srun_without_variables_of_torch(tmp_path: Path) -> None:
         assert record_in(tmp_path / directory).job.id == "4711"  # type: ignore[union-attr]
 
 
+ALONE = """
+    import torch
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(40):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+WITHOUT_TORCH = """
+    import os
+    with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
+        file.write('{"samples": 4, "seconds": 0.1}\\n' * 40)
+"""
+
+
+@pytest.mark.parametrize("training", [ALONE, WITHOUT_TORCH])
+def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Path, training: str) -> None:
+    train = script(tmp_path, training)
+    slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+    envs = [environment(**slurm, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
+    words = [NEWEST, INSTRUMENT, train]
+    tasks = [subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) for env in envs]
+    errors = [each.communicate(timeout=120)[1] for each in tasks]
+    assert [each.returncode for each in tasks] == [0, 0], errors
+    assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+    assert "processes      2 that do not talk to each other: rank 0 made no process group" in errors[0]
+    ranks = record_in(tmp_path / "ddp-ladder-4711-3").ranks
+    assert [(rank.rank, rank.local_rank, rank.steps) for rank in ranks] == [(0, 0, 40), (1, 1, 40)]
+
+
 def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:
     """Also not one with more ranks, whose last ones find no claim of their own."""
 

@@ -186,6 +186,16 @@ def test_what_is_no_finding(name: str) -> None:
     assert findings(run_use(*shape, **changes)) == ()
 
 
+@pytest.mark.parametrize("name", ["idle for gradients", "idle for the host", "a full link", "a full fabric"])
+def test_advice_on_the_batch_holds_with_accumulation_too(name: str) -> None:
+    """With a global batch, a larger batch per GPU makes batches fewer, and exchanges of gradients no rarer."""
+    shape, changes, *_ = FOUND[name]
+    assert only(run_use(*shape, **changes)).next.startswith("raise workload.batch_per_gpu")
+    advice = only(run_use(*shape, **changes, accumulates=True)).next
+    fewer = "raise workload.batch_per_gpu (fewer batches are then accumulated); "
+    assert advice.startswith(fewer if name == "idle for the host" else "raise workload.global_batch, so that ")
+
+
 def test_what_all_have_is_told_from_what_some_have() -> None:
     alike = {k: {"gpu0_busy_fraction": 0.5, **FULL_LINK} for k in range(2)}
     assert [found.everywhere for found in findings(run_use(2, 1, samples=alike))] == [True, True]

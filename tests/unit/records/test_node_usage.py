@@ -54,6 +54,13 @@ def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
     assert used.findings == ()
 
 
+@pytest.mark.parametrize(("accumulation", "key"), [(None, "batch_per_gpu"), (1, "global_batch")])
+def test_the_advice_knows_whether_a_global_batch_is_set(tmp_path: Path, accumulation: int | None, key: str) -> None:
+    spec = make_spec("2x1", accumulation=accumulation)
+    (found,) = usage_of(assemble(write_sampled_run(tmp_path, spec, network_sent_bytes_per_s=FULL))).findings
+    assert found.next.startswith(f"raise workload.{key}, so that gradients are exchanged less often")
+
+
 def test_a_node_without_an_agents_end_is_left_out(tmp_path: Path) -> None:
     """It was killed: samples that it had not written yet may appear later, and the record would change."""
     run = write_sampled_run(tmp_path, make_spec("2x1"))

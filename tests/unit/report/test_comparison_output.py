@@ -64,6 +64,7 @@ def test_the_verdict_comes_first_then_a_narrow_table_then_the_files(
     assert table["ratio"]["slow"] == pytest.approx(0.8, rel=0.01)
     assert (table["ratio_low"] < table["ratio"]).sum() == 2
     assert set(table["batch"]) == {"64 of 64"}
+    assert table["memory_headroom_fraction"].between(0.5, 1).all()
 
 
 def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_page(tmp_path: Path) -> None:

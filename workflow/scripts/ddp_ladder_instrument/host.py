@@ -6,7 +6,8 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".py")
 MOST_FILES = 500
@@ -18,6 +19,23 @@ LIBRARIES = (
 )  # fmt: skip
 """Libraries whose version can change the work or the speed of a step."""
 UTILITIES = "torch._dynamo.utils"
+
+
+class Place(NamedTuple):
+    """This process among those that the launcher has started."""
+
+    rank: int
+    local_rank: int
+    size: int
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Place:
+    """Return the place that the launcher's variables give, or, without a RANK, those of srun with several tasks."""
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+    if not environment.get("RANK") and int(environment.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        names = "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"
+    rank, local_rank, size = (environment.get(name) for name in names)
+    return Place(int(rank or 0), int(local_rank or 0), int(size or 1))
 
 
 def cpu_model() -> str:

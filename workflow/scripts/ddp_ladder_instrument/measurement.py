@@ -78,7 +78,7 @@ class Measurement:
         return device if device is not None and device.type == "cuda" else None
 
     def _world_size(self) -> int:
-        return int(os.environ.get("WORLD_SIZE") or 1) if self.observer is None else self.observer.world.size
+        return host.place().size if self.observer is None else self.observer.world.size
 
     def watch(self) -> None:
         """Install the hooks on torch and on libraries that work with it, each once the script has imported it.
@@ -294,13 +294,13 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
 
 def _place(measurement: Measurement) -> dict[str, Any]:
     """Return the rank's place; that of the launcher if torch was never imported."""
-    world = measurement.observer.world if measurement.observer is not None else None
+    world = measurement.observer.world if measurement.observer is not None else host.place()
     node_rank = os.environ.get("GROUP_RANK")  # from the launcher: torch.distributed does not know nodes
     return {
         "node_rank": int(node_rank) if node_rank else None,
-        "rank": world.rank if world else int(os.environ.get("RANK") or 0),
-        "local_rank": world.local_rank if world else int(os.environ.get("LOCAL_RANK") or 0),
-        "world_size": world.size if world else int(os.environ.get("WORLD_SIZE") or 1),
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "world_size": world.size,
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder_instrument import host
 from ddp_ladder_instrument.batches import StepTable
 from ddp_ladder_instrument.files import RunSettings, one_line
 
@@ -25,9 +26,9 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
     parts = (job, environment.get("SLURM_STEP_ID"), environment.get("MASTER_PORT"))
     usual = "-".join(["ddp-ladder", *filter(None, parts)])
     base = Path.cwd() / (environment.get(DIRECTORY_VARIABLE) or usual)
-    rank, size = ("RANK", "WORLD_SIZE") if environment.get("RANK") else ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    place = host.place(environment)
     try:
-        directory = _claimed(base, environment.get(rank) or "0", environment.get(size) or "1")
+        directory = _claimed(base, place.rank, place.size)
     except OSError:  # writing the record fails too, and that error is reported
         directory = base
     return RunSettings(
@@ -45,7 +46,7 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
     )
 
 
-def _claimed(base: Path, rank: str, world_size: str) -> Path:
+def _claimed(base: Path, rank: int, world_size: int) -> Path:
     """Return the first of ``base``, ``base-2``, ... in which no other run has begun.
 
     The ranks exchange no message: each claims its own place, and an earlier run has left the same claims to all of
@@ -78,6 +79,9 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     first = min(run.warmup_steps, table.count // 2)
     times_s, samples = sorted(table.step_time_s[first:]), sum(table.samples[first:])
     yield f"ddp-ladder: rank 0 of {world_size} on {device['name']} ended with exit code {record['exit_code']}", ""
+    if world_size > 1 and record["backend"] is None:
+        what = "that do not talk to each other: rank 0 made no process group (torch.distributed.init_process_group)"
+        yield "processes", f"{world_size} {what}"
     if record["exception"]:
         yield "exception", record["exception"]
     if times_s:
@@ -99,7 +103,8 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
                 f"({100 * exposed_s / median_s:.1f} %), in {ddp['samples']} timed steps; "
                 f"gradients {_figure(gradients / 1e6)} MB in {len(ddp['bucket_bytes'])} buckets ({record['backend']})",
             )
-        yield "FLOPs", _flops(record["flops"], rate)
+        if record.get("flops"):  # not of a program without torch
+            yield "FLOPs", _flops(record["flops"], rate)
     if world_size > 1 and record["loader"] and record["loader"]["shards"] is False:
         yield "data", "the sampler does not divide the samples between the ranks"
     memory = [f"{_figure(size / 1e9)} GB on the {where}" for where, size in record["peak_memory_bytes"].items() if size]

@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from ddp_ladder_instrument import host
 from ddp_ladder_instrument.batches import Row
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import write_atomically
@@ -51,7 +52,7 @@ RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  
 
 def announce(run_directory: Path) -> Path:
     """Set DDP_LADDER_METRICS to this rank's file and return it."""
-    path = run_directory / "ranks" / f"metrics{int(os.environ.get('RANK') or 0)}.jsonl"
+    path = run_directory / "ranks" / f"metrics{host.place().rank}.jsonl"
     # If this fails, writing the record fails too, and that error is reported.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ class Heartbeat:
         look: Callable[[], Signs],
         world_size: Callable[[], int],
     ) -> None:
-        rank = int(os.environ.get("RANK") or 0)
+        rank = host.place().rank
         self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
         self._progress = run_directory / "progress.json" if rank == 0 else None
         self._clock = clock

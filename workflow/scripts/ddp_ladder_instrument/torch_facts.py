@@ -109,9 +109,7 @@ class RankFacts:
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self.rank = int(environment.get("RANK") or 0)
-        self.local_rank = int(environment.get("LOCAL_RANK") or 0)
-        self.size = int(environment.get("WORLD_SIZE") or 1)
+        self.rank, self.local_rank, self.size = host.place(environment)
         self._backends: str | None = None
         self._classes: dict[str, str | None] = {}
 

@@ -29,6 +29,7 @@ from ddp_ladder.common.files import (
 )
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
@@ -73,6 +74,9 @@ class JobRow(Model):
     gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
     gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
     specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
+    bad_node: str | None = Field(
+        default=None, description="That failed its preflight; the scale was to be submitted again without it."
+    )
 
 
 class JobFile(Model):
@@ -266,7 +270,8 @@ def update(results: Path) -> tuple[JobRow, ...]:
 
     A row without sacct's figures is completed as soon as it has them. Raises OSError (NotWritten).
     """
-    due = {path: file for path, file in job_files(results) if file.row is None or _may_be_completed(file)}
+    bad = {each.job: each.node for each in bad_nodes(results)}
+    due = {path: file for path, file in job_files(results) if file.row is None or _may_be_completed(file, bad)}
     accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id])
     for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
@@ -275,6 +280,8 @@ def update(results: Path) -> tuple[JobRow, ...]:
             row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and row is None:
             row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
+        if row is not None and file.job_id in bad:
+            row = row.replace(bad_node=bad[file.job_id])
         if row is not file.row:
             write_json(path, file.replace(row=row).model_dump())
     rows = read_rows(results)
@@ -286,8 +293,11 @@ def update(results: Path) -> tuple[JobRow, ...]:
     return rows
 
 
-def _may_be_completed(file: JobFile) -> bool:
-    return file.slurm_id is not None and file.row is not None and file.row.source == "none"
+def _may_be_completed(file: JobFile, bad: Mapping[str, str]) -> bool:
+    """Return True if sacct may know more of a job with a row, or its bad node was listed since. bad: nodes, by job."""
+    if file.slurm_id is None or file.row is None:
+        return False
+    return file.row.source == "none" or (file.row.bad_node is None and file.job_id in bad)
 
 
 def _cell(value: object) -> object:

@@ -17,10 +17,12 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
 from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
 from ddp_ladder.gates.notes import failure_note, why_not_run
+from ddp_ladder.plan.fit import Fit
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
+from ddp_ladder.settings.keys import BatchRange
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 REFERENCE, FASTER, SLOWER, NO_DIFFERENCE = "reference", "faster", "slower", "not beyond chance"
@@ -29,7 +31,9 @@ NOT_RUN = "not run"
 MOST_NAMED = 3
 LESS_MEMORY = 0.95  # of the recommended variant's: what is worth naming
 OF_RUN = {column.key: column.of_run for column in columns("csv") if column.of_run}
-MEMORY, EXPOSED = (OF_RUN[key] for key in ("peak_memory_bytes", "exposed_comm_fraction"))
+MEMORY, HEADROOM, EXPOSED = (
+    OF_RUN[key] for key in ("peak_memory_bytes", "memory_headroom_fraction", "exposed_comm_fraction")
+)
 SETTINGS = (
     "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
     "max_steps", "max_seconds",
@@ -109,6 +113,7 @@ class Compared:
     step_time_s: float | None = None
     batch: str = ""  # per GPU, and of all
     peak_memory_bytes: float | None = None  # of the rank with the most
+    memory_headroom_fraction: float | None = None
     exposed_comm_fraction: float | None = None
     ratio: Ratio | None = None
     unlike: tuple[str, ...] = ()
@@ -136,9 +141,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Panels in the order of the plan."""
+    """Panels in the order of the plan. wanted_headroom: the part of a rank's memory that should stay free."""
 
     panels: tuple[Panel, ...]
+    wanted_headroom: float
 
     @property
     def decisive(self) -> tuple[Panel, ...]:
@@ -170,8 +176,8 @@ def _speed(row: Compared) -> float:
     return row.ratio.value if row.ratio else float(row.found == REFERENCE)
 
 
-def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
-    """Return every variant of a plan beside the default. records: by ``RunSpec.name``."""
+def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None = None) -> Comparison:
+    """Return every variant of a plan beside the default. records: by ``RunSpec.name``. fit: what chose the batch."""
     runs = [run for run in plan.runs if not run.is_plain]
     every = groups_of(runs, records, plan.may_differ, plan.gates)
     groups = with_one_statistic(every, lambda group: group.first.mode)
@@ -180,7 +186,7 @@ def compare_variants(plan: Plan, records: Mapping[str, Record]) -> Comparison:
         own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
         reference = next((group for group in own if group.first.variant == REFERENCE_VARIANT), None)
         panels.append(_panel(mode, scale, tuple(_compared(group, reference) for group in own)))
-    return Comparison(tuple(panels))
+    return Comparison(tuple(panels), (fit.headroom_percent if fit else BatchRange().headroom_percent) / 100)
 
 
 def _measured(group: Group) -> Compared:
@@ -195,13 +201,16 @@ def _measured(group: Group) -> Compared:
         return replace(row, found=f"failed: {failed}" if group.failed else left_out)
     first = group.good[0].record
     batch = f"{batch_per_gpu_seen(first)} of {global_batch_seen(first)}"
-    memory_bytes, exposed = (median_of_known([read(run.record) for run in group.good]) for read in (MEMORY, EXPOSED))
+    memory_bytes, headroom, exposed = (
+        median_of_known([read(run.record) for run in group.good]) for read in (MEMORY, HEADROOM, EXPOSED)
+    )
     return replace(
         row,
         samples_per_s=group.samples_per_s,
         step_time_s=group.step_time_s,
         batch=batch,
         peak_memory_bytes=memory_bytes,
+        memory_headroom_fraction=headroom,
         exposed_comm_fraction=exposed,
     )
 
@@ -319,17 +328,17 @@ def _found_in(panel: Panel) -> Iterator[str]:
 def _recommended(comparison: Comparison) -> Iterator[str]:
     """Yield which variant to use at the largest scale of each mode, and at those where it is another one."""
     for largest in comparison.decisive:
-        name, text = _recommendation(largest)
+        name, text = _recommendation(largest, comparison.wanted_headroom)
         yield text
         for panel in comparison.panels:
             if panel.mode == largest.mode and panel.compared:
-                other, text = _recommendation(panel)
+                other, text = _recommendation(panel, comparison.wanted_headroom)
                 if other != name:
                     yield text
 
 
-def _recommendation(panel: Panel) -> tuple[str, str]:
-    """Return the variant to use at a scale, and why; with the one that needs the least memory, if that is less.
+def _recommendation(panel: Panel, wanted_headroom: float) -> tuple[str, str]:
+    """Return the variant to use at a scale, and why; with one that needs less memory, if there is one.
 
     Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
     fastest is then named with that doubt.
@@ -344,9 +353,15 @@ def _recommendation(panel: Panel) -> tuple[str, str]:
     if best.exposed_comm_fraction is not None:
         figures += f", {formats.share(best.exposed_comm_fraction)} of a step exposed communication"
     text = f"At {panel.place}, use {best.name} ({figures}): {why}"
-    least = min(measured, key=lambda row: row.peak_memory_bytes or math.inf)
-    most_bytes, least_bytes = best.peak_memory_bytes or 0.0, least.peak_memory_bytes or math.inf
-    if least_bytes < LESS_MEMORY * most_bytes:
-        saved_gb, speed = (most_bytes - least_bytes) / 1e9, formats.percent(measured[least] / measured[best])
-        text += f"; {least.name} if memory is short ({saved_gb:.2g} GB less per rank, {speed} of the speed)"
+    other, when = min(measured, key=lambda row: row.peak_memory_bytes or math.inf), "if memory is short"
+    headroom = best.memory_headroom_fraction
+    roomy = [row for row in measured if (row.memory_headroom_fraction or 0.0) >= wanted_headroom]
+    if headroom is not None and headroom < wanted_headroom and roomy:
+        text += f"; its headroom is {formats.share(headroom)}, less than the {formats.percent(wanted_headroom)} wanted"
+        other = max(roomy, key=lambda row: measured[row])
+        when = f"has {formats.share(other.memory_headroom_fraction)}"
+    most_bytes, other_bytes = best.peak_memory_bytes or 0.0, other.peak_memory_bytes or math.inf
+    if other_bytes < LESS_MEMORY * most_bytes:
+        saved_gb, speed = (most_bytes - other_bytes) / 1e9, formats.percent(measured[other] / measured[best])
+        text += f"; {other.name} {when} ({saved_gb:.2g} GB less per rank, {speed} of the speed)"
     return best.name, f"{text}."

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ddp_ladder.analysis.prediction import Prediction, predict, series_of, upper_bound
+from ddp_ladder.analysis.prediction import Prediction, memory_at, predict, series_of, upper_bound
 from ddp_ladder.common.files import canonical_sha256, read_json, write_json
 from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
 from ddp_ladder.common.model import Model, Several, Version1
@@ -150,7 +150,7 @@ def _predicted(
         for key in ((spec.variant, spec.mode, measured[0].scale), (spec.variant, spec.mode, near.scale))
     )
     return SeriesForecast(
-        **found.model_dump(),
+        **found.replace(peak_memory_bytes=memory_at(points, spec, spec.scale)).model_dump(),
         variant=spec.variant,
         specs=specs_of(specs),
         runs=len(specs),
@@ -192,6 +192,7 @@ def forecast_line(job: ScaleJob, one: SeriesForecast, device: str) -> str:
     if one.run_s is not None:
         least = "at least " if one.samples_per_s is None or job.is_adaptive else ""
         text += f", {least}{significant(one.runs * one.run_s * one.gpus / 3600)} {device} h"
+    text += one.memory_in_words
     return text.replace(NARROW_SPACE, " ")
 
 

@@ -29,7 +29,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.interval import WIDEST, Estimate, factor
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.statistic import median
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
@@ -153,6 +153,7 @@ def series_of(points: Sequence[Point], variant: str, mode: Mode) -> Series:
 CALIBRATION = Path(__file__).with_name("calibration.json")
 LEAST_SCALES = 3  # of an outlook
 NEEDED = "a header with nodes, gpus_per_node and samples_per_s, and numbers as 16621.0"
+SHARED = 0.03  # of a rank's peak memory: a smaller difference between scales is no sign of a state that ranks share
 MOST_FACTOR = 4.0
 """An interval whose upper end is more than this many times its lower end says nothing."""
 
@@ -320,17 +321,27 @@ class Prediction(Model):
     baseline: str
     largest_measured: str
     notes: Several[str]
+    peak_memory_bytes: float | None = None
+
+    @property
+    def memory_in_words(self) -> str:
+        """Return ``, about 18 GB per GPU if all ranks share the state``; empty if it is not known."""
+        if self.peak_memory_bytes is None:
+            return ""
+        gigabytes = float(f"{self.peak_memory_bytes / 1e9:.2g}")
+        return f", about {gigabytes:g} GB per GPU if all ranks share the state"
 
     @property
     def in_words(self) -> str:
         """Return ``8x2 (weak scaling): 12,300 samples/s [9,800-13,100], 84 % efficiency against 1x1``."""
         if self.samples_per_s is None:
             rate = f"at most {significant(self.samples_per_s_bound)} samples/s"
-            return f"{self.scale} ({self.mode} scaling): {rate}, if nothing is lost beyond {self.largest_measured}"
+            why = f"if nothing is lost beyond {self.largest_measured}"
+            return f"{self.scale} ({self.mode} scaling): {rate}, {why}{self.memory_in_words}"
         ends = interval(significant(self.samples_per_s_low), significant(self.samples_per_s_high))
         efficiency = f"{percent(self.efficiency)} efficiency against {self.baseline}"
         text = f"{self.scale} ({self.mode} scaling): {significant(self.samples_per_s)} samples/s {ends}, {efficiency}"
-        return text.replace(NARROW_SPACE, " ")
+        return f"{text}{self.memory_in_words}".replace(NARROW_SPACE, " ")
 
 
 def predict(series: Series, at: Scale) -> Prediction:
@@ -359,6 +370,27 @@ def predict(series: Series, at: Scale) -> Prediction:
         largest_measured=str(series.largest.scale),
         notes=tuple(_notes(series, at, found is not None)),
     )
+
+
+def memory_at(points: Sequence[ScalePoint], run: RunSpec, at: Scale) -> float | None:
+    """Return the peak memory of a GPU at a larger scale of a run's variant and mode, in bytes; None if it is not known.
+
+    It is a fixed part and one that all ranks share, as with ZeRO and FSDP, through the two largest scales of several
+    ranks. None if a rank needed hardly less at the larger one, as with DDP; if another scale does not lie on that
+    curve; and without GPUs, as the resident memory of processes scatters by more than what is shared.
+    """
+    series = (run.variant, run.mode, run.batch_per_gpu)
+    alike = [p for p in points if (p.variant, p.mode, p.batch_per_gpu) == series and p.status in COUNTED]
+    seen = sorted((p.world_size, p.peak_memory_bytes) for p in alike if p.world_size > 1 and p.peak_memory_bytes)
+    if run.device != "cuda" or len({ranks for ranks, _ in seen}) < 2 or at.world_size <= seen[-1][0]:
+        return None
+    many, after = seen[-1]
+    few, before = next(one for one in reversed(seen) if one[0] < many)
+    shared = (before - after) / (1 / few - 1 / many)
+    fixed = after - shared / many
+    is_shared = before - after > SHARED * before and fixed > 0
+    fits = all(abs(fixed + shared / ranks - peak) <= SHARED * peak for ranks, peak in seen)
+    return fixed + shared / at.world_size if is_shared and fits else None
 
 
 def _over(value: float | None, by: float | None) -> float | None:
@@ -396,10 +428,10 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]
             continue
         largest = series.largest.scale
         at = Scale(2 * largest.nodes, largest.gpus_per_node)
-        run = next(run for run in plan.runs if run.mode == mode)
+        run = next(run for run in plan.runs if (run.mode, run.variant) == (mode, variant))
         least = run.batch_per_gpu if run.accumulation else 1  # samples of a GPU
         if mode == "weak" or at.world_size * least <= run.global_batch:
-            found.append(predict(series, at))
+            found.append(predict(series, at).replace(peak_memory_bytes=memory_at(points, run, at)))
     return tuple(found)
 
 

@@ -28,7 +28,14 @@ from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_pat
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes_file, only_bad_node, without_bad_nodes
+from ddp_ladder.preflight.bad_nodes import (
+    SUPPORT,
+    add_bad_node,
+    bad_nodes_file,
+    left_out,
+    only_bad_node,
+    without_bad_nodes,
+)
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm.jobs import (
@@ -42,6 +49,7 @@ from ddp_ladder.slurm.jobs import (
     JobEnd,
     JobState,
     NotSubmitted,
+    Refused,
     Stopped,
     Submission,
     Submitter,
@@ -60,17 +68,24 @@ from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
 NOT_RECORDED = "Its end is not recorded"
+NO_JOB = "none"  # in place of an id, where no job has to be submitted
 
 
 def ladder_executor(
-    plugin: type[Any], results: Path, job_of: Callable[[str], ScaleJob], rules: Collection[str], is_same_plan: bool
+    plugin: type[Any],
+    results: Path,
+    job_of: Callable[[str], ScaleJob],
+    rules: Collection[str],
+    is_same_plan: bool,
+    needs_no_job: Callable[[Any], bool] = lambda _job: False,
 ) -> type[Any]:
     """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
 
     job_of: the job of a scale. is_same_plan: as the last start's, so that a job that it has left makes the same runs.
+    needs_no_job: whether all that a job of Snakemake makes is there by now.
     """
-    settings = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
-    settings["is_same_plan"] = is_same_plan
+    settings: dict[str, Any] = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
+    settings |= {"is_same_plan": is_same_plan, "needs_no_job": staticmethod(needs_no_job)}
     return type("LadderExecutor", (LadderJobs, plugin), settings)
 
 
@@ -81,6 +96,7 @@ class LadderJobs:
     job_of: ClassVar[Callable[[str], ScaleJob]]
     rules: ClassVar[Collection[str]]
     is_same_plan: ClassVar[bool]
+    needs_no_job: ClassVar[Callable[[Any], bool]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if notice := set_aside(os.environ):
@@ -103,12 +119,22 @@ class LadderJobs:
             return
         info, stage = SubmittedJobInfo(job), self.job_of(job.wildcards.scale).stage
         try:
+            if self.needs_no_job(job):
+                self._console.say(f"{stage} {job.wildcards.scale}: every run is kept, so no job is submitted")
+                info.external_jobid = NO_JOB
+                self._report_job_submission_threadsafe(info)
+                return
             wanted, logs = _submission(self, job)
             info.external_jobid = self._submitter.submit(wanted)
         except Stopped:
             return
         except NotSubmitted as error:
-            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=str(error), next=error.next)
+            why, then = str(error), error.next
+            if isinstance(error, Refused) and (bad := left_out(self.job_of(wanted.scale), self.results)):
+                nodes = ", ".join(each.node for each in bad)
+                why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
+                then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
+            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=why, next=then)
             self._console.say(f"{stage} {wanted.scale}: {end.in_words}")
             self._report_job_error_threadsafe(info, _message(end, self.results))
             return
@@ -130,6 +156,9 @@ class LadderJobs:
         if others := [info for info in active_jobs if info not in own]:
             async for info in super().check_active_jobs(others):  # type: ignore[misc]
                 yield info
+        for info in [info for info in own if info.external_jobid == NO_JOB]:
+            own.remove(info)
+            self.report_job_success(info)
         for info in own:
             self._follow(info)
         ends = {end.job_id: end for end in self._watch.look()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.climb.to_do import runs_to_do
+from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.file import read_plan
@@ -117,6 +117,20 @@ class Ladder:
             what, advice = "the batch is set, so there is nothing to search", "set batch_per_gpu: auto"
             raise UserError(Problem(where, what, str(batch), allowed, advice))
         return []
+
+    def is_kept_after_search(self, scale: str) -> bool:
+        """Return True if this start had to search the batch, and with the one that was chosen, no run is missing.
+
+        The search depends on the script, the runs do not: after an edit, the same choice is likely. Writes the records
+        of the scale that are missing. Raises OSError (NotWritten).
+        """
+        if self.plan.batch_search is None:
+            return False
+        plan, runs = planned(self.settings), RunRecords(Path(self.results))
+        if plan.batch_search is not None or scale in runs_to_do(plan, runs):
+            return False
+        list(restore_records(plan, runs))
+        return True
 
     def priority(self, scale: str) -> int:
         """Return a number above 0, higher for a scale that comes earlier in the plan."""

@@ -67,7 +67,15 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
     rules = [rule_name(name) for name in MEASURING]
     slurm = ExecutorPluginRegistry().get_plugin("slurm")
     is_same_plan = not ladder.plan_to_write
-    slurm.executor = ladder_executor(SlurmExecutor, Path(ladder.results), ladder.job, rules, is_same_plan)
+    is_kept, measuring = ladder.is_kept_after_search, {rule_name(f"measure_{stage}") for stage in STAGES}
+    slurm.executor = ladder_executor(
+        SlurmExecutor,
+        Path(ladder.results),
+        ladder.job,
+        rules,
+        is_same_plan,
+        needs_no_job=lambda job: job.rule.name in measuring and is_kept(job.wildcards.scale),
+    )
     if workflow.is_main_process and not is_module:
         check_requests(workflow, ladder)
         replace_lock(workflow, ladder)  # Snakemake's lock names no process

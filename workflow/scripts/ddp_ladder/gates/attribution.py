@@ -239,7 +239,7 @@ def _changes_for(
     if untold:
         yield Change(
             "let DDP time enough steps, with DistributedDataParallel and a larger measure.max_steps, to tell "
-            "communication from computation; raise workload.batch_per_gpu, which makes communication a smaller part"
+            f"communication from computation; raise {_batch_key(point)}, which makes communication a smaller part"
         )
     elif cause == "data":
         yield _for_data(point, facts)
@@ -294,9 +294,7 @@ def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
 def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
     exposed_s = point.exposed_comm_s or 0.0
     if facts.memory_fraction is None or facts.memory_fraction < FULL:
-        accumulates = point.global_batch > point.batch_per_gpu * point.world_size
-        key = "global_batch" if accumulates else "batch_per_gpu"
-        what = f"raise workload.{key}: with twice the batch, each exchange of gradients serves twice the samples"
+        what = f"raise {_batch_key(point)}: with twice the batch, each exchange of gradients serves twice the samples"
         yield _saving(what, exposed_s / 2, point, is_limit=False)
     if facts.parameter_dtype == "float32" and not facts.comm_hook and facts.comm_s is not None:
         hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"
@@ -306,6 +304,11 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
     if preflight and any("socket" in name.lower() for name in preflight.transport):
         what = "let NCCL use the fast network instead of sockets (network.interface; `snakemake preflight` checks)"
     yield _saving(what, exposed_s, point)
+
+
+def _batch_key(point: ScalePoint) -> str:
+    accumulates = point.global_batch > point.batch_per_gpu * point.world_size
+    return "workload.global_batch" if accumulates else "workload.batch_per_gpu"
 
 
 def _for_imbalance(facts: StepFacts) -> str:

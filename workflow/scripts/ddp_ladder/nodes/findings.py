@@ -35,12 +35,14 @@ class RunUse:
     """A run, and how its ranks trained. Fractions are of the step time; None: not known.
 
     nodes: those with enough samples of the measured training. simulated: several agents share one machine.
+    accumulates: a global batch is set, so a larger batch per GPU means fewer batches between exchanges of gradients.
     """
 
     nodes: tuple[NodeUsage, ...]
     ranks: tuple[RankUse, ...]
     simulated: bool
     on_gpus: bool
+    accumulates: bool = False
     data_wait_fraction: float | None = None
     exposed_comm_fraction: float | None = None
     step: StepParts | None = None
@@ -49,6 +51,11 @@ class RunUse:
     def gpus(self) -> tuple[On, ...]:
         """Return the GPUs that ranks trained on, with their nodes."""
         return tuple((node, gpu) for node in self.nodes for gpu in node.used_gpus)
+
+    @property
+    def batch_key(self) -> str:
+        """Return the key that is raised for more samples in each exchange of gradients."""
+        return "workload.global_batch" if self.accumulates else "workload.batch_per_gpu"
 
     @property
     def wait(self) -> float:
@@ -113,14 +120,15 @@ def _idle(run: RunUse) -> Iterator[UsageFinding]:
     elif exposed >= MUCH_WAIT:
         why = f"communication that the backward pass did not hide took {_shares([exposed])} of the step time"
         advice = (
-            "raise workload.batch_per_gpu, so that each exchange of gradients serves more samples; see whether "
+            f"raise {run.batch_key}, so that each exchange of gradients serves more samples; see whether "
             "network.interface is the fastest one"
         )
     else:
         why = "the ranks waited neither for data nor for gradients, so the host launches work too slowly"
+        fewer = " (fewer batches are then accumulated)" if run.accumulates else ""
         advice = (
-            "raise workload.batch_per_gpu; let the script compile its model (torch.compile), and read results from "
-            "the GPU (.item(), .cpu()) less often"
+            f"raise workload.batch_per_gpu{fewer}; let the script compile its model (torch.compile), and read results "
+            "from the GPU (.item(), .cpu()) less often"
         )
     yield UsageFinding(
         kind="GPU idle",
@@ -228,7 +236,7 @@ def _network(run: RunUse) -> Iterator[UsageFinding]:
             measured=f"{name} carried {8 * used / 1e9:.3g} of {8 * link / 1e9:.3g} Gbit/s on average "
             f"({_shares([used / link for _, used, link in full])} of the link's rate)",
             wanted=f"less than {FULL_LINK:.0%}",
-            next="raise workload.batch_per_gpu, so that gradients are exchanged less often; let the script compress "
+            next=f"raise {run.batch_key}, so that gradients are exchanged less often; let the script compress "
             "them (torch's bf16_compress_hook); or set network.interface to a faster one",
         )
 

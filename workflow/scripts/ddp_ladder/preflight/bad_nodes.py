@@ -78,8 +78,13 @@ def add_bad_node(results: Path, bad: BadNode) -> None:
     write_json(bad_nodes_file(results), listed.model_dump())
 
 
+def left_out(job: ScaleJob, results: Path) -> tuple[BadNode, ...]:
+    """Return the listed nodes if the job is submitted without them: if slurm.replace_bad_node is set."""
+    return bad_nodes(results) if job.slurm.replace_bad_node and not job.slurm.nodelist else ()
+
+
 def without_bad_nodes(job: ScaleJob, results: Path) -> ScaleJob:
-    """Return the job with the listed nodes in slurm.exclude, if slurm.replace_bad_node is set."""
-    known = [bad.node for bad in bad_nodes(results)] if job.slurm.replace_bad_node and not job.slurm.nodelist else []
+    """Return the job with the nodes that it leaves out in slurm.exclude."""
+    known = [bad.node for bad in left_out(job, results)]
     excluded = ",".join(dict.fromkeys(filter(None, [job.slurm.exclude, *known])))
     return replace(job, slurm=job.slurm.replace(exclude=excluded)) if known else job

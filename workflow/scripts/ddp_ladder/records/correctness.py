@@ -195,8 +195,7 @@ def _not_finite(end: RankEnd) -> str:
 def _equal_parameters(raw: RawRun) -> Diagnosis:
     """Check that all replicas end with the same bits, as replicas that were trained together do.
 
-    Of sharded models (FSDP) and pipelines nothing is compared, but what DDP wraps is a replica whatever a sharded record
-    says.
+    Of sharded models (FSDP) and pipelines nothing is compared, but what DDP wraps is a replica, sharded or not.
     """
     ends, world_size = raw.ends, raw.spec.world_size
     if raw.pipeline_stages:

@@ -38,6 +38,7 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
         on_gpus=raw.spec.device == "cuda",
+        accumulates=raw.spec.accumulation is not None,
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         step=step,

@@ -30,12 +30,13 @@ HEADINGS = (
     "batch",
     "step (ms)",
     "MB",
+    "headroom",
     "comm.",
     "found",
     "notes",
 )
-TERMINAL = ("scale", "variant", "ratio", "95 % interval", "MB", "comm.", "found")
-RIGHT = ("ratio", "samples/s", "batch", "step (ms)", "MB", "comm.")
+TERMINAL = ("scale", "variant", "ratio", "95 % interval", "MB", "comm.", "found")  # headroom: 80 columns are too few
+RIGHT = ("ratio", "samples/s", "batch", "step (ms)", "MB", "headroom", "comm.")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
 
 
@@ -56,6 +57,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         row.batch,
         formats.milliseconds(row.step_time_s),
         formats.megabytes(row.peak_memory_bytes),
+        formats.share(row.memory_headroom_fraction),
         formats.share(row.exposed_comm_fraction),
         Cell(row.found, style=STYLES.get(row.found, "")),
         "; ".join(notes_of(row)),
@@ -94,6 +96,7 @@ def _csv_row(row: Compared) -> dict[str, object]:
         "batch": row.batch,
         "step_time_s": row.step_time_s,
         "peak_memory_bytes": row.peak_memory_bytes,
+        "memory_headroom_fraction": row.memory_headroom_fraction,
         "exposed_comm_fraction": row.exposed_comm_fraction,
         "notes": "; ".join(notes_of(row)),
     }
@@ -115,5 +118,5 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 
 def _texts(row: Compared) -> Iterator[str]:
-    _, ratio, interval, _, _, _, memory, exposed, _, _ = _cells(row)
+    _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
     yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.found.partition(":")[0]))

@@ -145,7 +145,9 @@ class ReportView:
     def comparison(self) -> Comparison | None:
         """Return the comparison of the variants; None if there is one, or nothing has been measured."""
         several = len({point.variant for point in self.rungs}) > 1
-        return compare_variants(self.plan, self.results.records) if several and self.anything_measured else None
+        if not (several and self.anything_measured):
+            return None
+        return compare_variants(self.plan, self.results.records, self.results.fit)
 
     @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:

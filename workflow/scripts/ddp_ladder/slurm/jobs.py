@@ -321,6 +321,10 @@ class NotSubmitted(Exception):
         self.next = next_step
 
 
+class Refused(NotSubmitted):
+    """The job is not submitted: sbatch refuses what it asks for."""
+
+
 class Stopped(Exception):
     """The start was ended in the meantime; its submitted jobs are cancelled."""
 
@@ -394,7 +398,7 @@ class Submitter:
             except SlurmError as error:
                 if not error.is_undecided:
                     advice = "correct what sbatch names: `slurm` and `node` in cluster.yaml"
-                    raise NotSubmitted(str(error), advice) from None
+                    raise Refused(str(error), advice) from None
                 failed = error
                 self._say(f"{wanted.label}: {failed}; looking whether it was submitted")
         raise NotSubmitted(
