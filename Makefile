@@ -8,6 +8,7 @@
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
 # make lock     write requirements.lock and docs/tested-versions.md from .venv (for newer versions delete .venv first)
+# make example  write docs/example and the pictures of the docs: a ladder on a real Slurm on this machine, as root, 30 minutes
 # make cluster  a shell on a real Slurm with fake GPUs, on this machine, as root (CLUSTER="--nodes 6 --gpus 4")
 # make help     this text
 #
@@ -32,7 +33,7 @@ READY := ready$(if $(LOCKED),-locked)
 CONSTRAINTS := $(if $(LOCKED),--constraint requirements.lock)
 TORCH := $(if $(LOCKED),$$(grep -E '^torch(vision)?==' requirements.lock),torch torchvision)
 
-.PHONY: run watch setup test quick oldest lint docs schemas lock cluster help
+.PHONY: run watch setup test quick oldest lint docs schemas lock example cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-$(READY)
@@ -74,6 +75,9 @@ lock: $(VENV)/.test-$(READY)
 
 schemas: $(VENV)/.workflow-$(READY)
 	$(BIN)/python workflow/scripts/write_schemas.py
+
+example: $(VENV)/.test-$(READY)
+	@$(BIN)/python benchmarks/example.py
 
 cluster: $(VENV)/.run-$(READY)
 	@$(BIN)/python tests/slurm/cluster.py shell $(CLUSTER)
