@@ -41,7 +41,7 @@ from ddp_ladder.report.hours import (
     time_to_solution,
 )
 from ddp_ladder.report.sections import explained
-from ddp_ladder.report.view import ReportView, reference_series, scale_names
+from ddp_ladder.report.view import ReportView, measured_on, reference_series, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 TEST_CASE = (
@@ -194,14 +194,19 @@ def _nodes(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
         yield Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
 
 
+def _known(view: ReportView, series: Sequence[Series]) -> Mapping[str, str]:
+    """Return what the runs of the table were measured on, by the name of the field."""
+    return {name: words for name, _, words in measured_on(_runs_of(view, series), view.plan.may_differ)}
+
+
 def _fields(text: str, names: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    known = {name: words for name, _, words in view.measured}
+    known = _known(view, series)
     rows = tuple((IN_PLAIN_WORDS.get(name, name), known[name]) for name in names if name in known)
     yield Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
 def _in_a_sentence(names: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    known = {name: words for name, _, words in view.measured}
+    known = _known(view, series)
     parts = (f"{IN_PLAIN_WORDS.get(name, name)}: {known[name]}" for name in names if name in known)
     yield Block(full_stop(capitalised("; ".join(parts))))
 
@@ -268,7 +273,7 @@ def _mechanism(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     yield Block(
         f"Timers in the training processes ({clock}) around each optimizer step of the unmodified script, without its "
         f"first {_range(t.warmup_steps for t in timings)} steps; {_range(t.measured_steps for t in timings)} steps are "
-        f"measured in each of {_range(p.repeats for each in series for p in each)} runs of a scale. Step times and "
+        f"measured in each run (runs of a scale: {_range(p.repeats for each in series for p in each)}). Step times and "
         "samples/s are of the training loop with its data loading, without start-up, validation and checkpoints; wall "
         f"times are of the whole application with I/O. FLOPs are {flops}."
     )
@@ -317,8 +322,8 @@ def _scaling(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
         ]
         yield Block(
             f"{capitalised(first.mode)} scaling (variant {first.variant}); speed-up and efficiency are by steps, "
-            f"against {first.baseline}; memory is that of the {view.unit} with the most; jobs are Slurm's; "
-            "local: without it:",
+            f"against {first.baseline}; memory is that of the {view.unit} with the most; jobs are Slurm's ids "
+            "(local: without Slurm):",
             headings=headings,
             rows=tuple(rows),
             figures=len(headings),

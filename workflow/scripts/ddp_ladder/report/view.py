@@ -167,7 +167,7 @@ class ReportView:
     @cached_property
     def measured(self) -> tuple[tuple[str, str, str], ...]:
         """Return field, mark (=: must match) and the values with the scales that have them."""
-        return _measured(self.runs, self.plan.may_differ)
+        return measured_on(self.runs, self.plan.may_differ)
 
     @cached_property
     def machine(self) -> str:
@@ -236,7 +236,7 @@ class ReportView:
 # What was measured on
 
 
-def _measured(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tuple[str, str, str], ...]:
+def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tuple[str, str, str], ...]:
     """Return the fingerprint fields, first those that must match; fields that no run has are left out."""
     seen = [run for run in runs if run.fingerprint]
     rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
