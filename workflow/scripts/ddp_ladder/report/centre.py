@@ -24,8 +24,9 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block, Cell, Section
 from ddp_ladder.report.hours import HOW_LONG
+from ddp_ladder.report.parts import PARTS
 from ddp_ladder.report.pdf import Pdf
-from ddp_ladder.report.proposal import PARTS, Chapter
+from ddp_ladder.report.proposal import Chapter
 from ddp_ladder.report.view import ReportView, reference_series
 from ddp_ladder.settings.sources import centre_file
 
