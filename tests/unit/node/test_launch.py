@@ -236,8 +236,8 @@ def test_the_whole_environment() -> None:
 
 def test_nccl_writes_its_warnings_to_a_file_for_each_process() -> None:
     spec = make_spec(device="cuda", backend="nccl")
-    percent = node_environment(spec, Places(Path("/"), Path("/a%h/r1")), {}, Path("run.json"), "lo", 0.0, "INFO")
-    assert (percent["NCCL_DEBUG"], percent["NCCL_DEBUG_FILE"]) == ("INFO", "/a%%h/r1/nodes/nccl.%h.%p.log")
+    percent = node_environment(spec, Places(Path("/"), Path("/a%h/r1")), {}, Path("run.json"), "lo", 0.0)
+    assert (percent["NCCL_DEBUG"], percent["NCCL_DEBUG_FILE"]) == ("WARN", "/a%%h/r1/nodes/nccl.%h.%p.log")
     assert not {"NCCL_DEBUG", "NCCL_DEBUG_FILE"} & environment(make_spec(device="cuda", backend="gloo")).keys()
 
 

@@ -65,10 +65,8 @@ def run_bounded(
     argv: Sequence[str],
     within_s: float,
     env: Mapping[str, str] | None = None,
-    output: int = subprocess.PIPE,
-    pass_fds: Sequence[int] = (),
 ) -> tuple[int, str]:
-    """Run a command to its end; return its exit code and its output, errors included (empty with a descriptor).
+    """Run a command to its end; return its exit code and its output, errors included.
 
     Its processes are in a group of their own, which is killed at the end. Raises OSError, and TimeoutExpired after
     within_s.
@@ -77,17 +75,16 @@ def run_bounded(
         argv,
         env=env,
         stdin=subprocess.DEVNULL,
-        stdout=output,
+        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        pass_fds=pass_fds,
         start_new_session=True,
         preexec_fn=lambda: die_with_parent(signal.SIGKILL),
     )
     try:
         printed, _ = process.communicate(timeout=within_s)
-        return process.returncode, printed or ""
+        return process.returncode, printed
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -104,7 +101,7 @@ class ProcessId:
     """A unique identity of one process of one machine: it is never reused.
 
     kernel: id of the machine's present boot; empty if the system has none: then the host names distinguish machines.
-    name_space: that of the process ids (a container has its own). started: in the system's own unit.
+    name_space: that of the process ids (a container has its own). started: seconds since the boot.
     """
 
     host: str
@@ -129,7 +126,7 @@ class ProcessId:
         try:
             return _start_time(self.pid) == self.started
         except PermissionError:
-            return True  # the system hides other users' processes, and this one's number is taken
+            return True  # this one's number is taken
 
 
 def _boot() -> str:
@@ -144,28 +141,21 @@ def _name_space() -> str:
 
 
 def _start_time(pid: int) -> float | None:
-    """Return the start time; None if the process has ended. Raises PermissionError if it may not be inspected.
+    """Return the start in seconds since the boot; None if the process has ended: setting the clock changes nothing.
 
-    On Linux in ticks since the boot: wall-clock time would change with the clock.
+    Raises PermissionError if it may not be inspected.
     """
-    if sys.platform != "linux":
-        try:
-            process = psutil.Process(pid)
-            return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-        except psutil.NoSuchProcess:
-            return None
-        except psutil.AccessDenied as error:
-            raise PermissionError(pid) from error
+    booted_s = psutil.boot_time()  # first: some versions of psutil keep it for create_time
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
-    except ProcessLookupError:
-        return None
-    except FileNotFoundError:
-        if _exists(pid):
+        process = psutil.Process(pid)
+        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return None if ended else round(process.create_time() - booted_s, 2)
+    except (psutil.NoSuchProcess, OverflowError):
+        if _exists(pid):  # the system hides other users' processes
             raise PermissionError(pid) from None
         return None
-    fields = stat.rpartition(")")[2].split()  # the process name, in parentheses, may hold spaces
-    return None if fields[0] in "ZX" else float(fields[19])
+    except psutil.AccessDenied as error:
+        raise PermissionError(pid) from error
 
 
 def _exists(pid: int) -> bool:

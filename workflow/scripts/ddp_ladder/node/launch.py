@@ -255,13 +255,11 @@ def node_environment(
     run_file: Path,
     interface: str,
     launched_at_s: float,
-    nccl_debug: str = "WARN",
 ) -> dict[str, str]:
     """Return the environment of every process that a node starts for a run.
 
     inherited: the agent's own environment, which has the secrets. The user's settings override ours, except those that
     identify the run.
-    nccl_debug: what NCCL logs, unless the user sets NCCL_DEBUG.
     """
     env = {key: value for key, value in inherited.items() if key not in THREAD_VARIABLES}
     env.update(dict.fromkeys(INTERFACE_VARIABLES, interface))
@@ -270,7 +268,7 @@ def node_environment(
     if spec.backend == "nccl":
         log = RunDirectory(places.run).nccl_log
         directory = str(log.parent).replace("%", "%%")
-        env = {"NCCL_DEBUG": nccl_debug, "NCCL_DEBUG_FILE": f"{directory}/{log.name}", **env}
+        env = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": f"{directory}/{log.name}", **env}
     if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
         env["PYTHONPATH"] = search_path
     env["DDP_LADDER_RUN"] = str(run_file)
