@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,6 @@ import psutil
 
 from ddp_ladder.common.messages import Problem, printable
 
-LARGEST_BYTES = 2_000_000_000  # of a file that is read at once
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
     errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
@@ -121,14 +119,8 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file that is read at once: without a buffer, in fewer system calls.
-
-    Raises OSError; ValueError for anything but a regular file of at most LARGEST_BYTES.
-    """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:  # to open a pipe would wait
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_BYTES:
-            raise ValueError(f"{path} is no regular file of at most {LARGEST_BYTES:,} bytes")
+    """Return the content of a file that is read at once: without a buffer, in fewer system calls. Raises OSError."""
+    with path.open("rb", buffering=0) as file:
         return file.read()
 
 
