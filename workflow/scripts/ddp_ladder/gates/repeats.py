@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from ddp_ladder.gates.groups import Group, Groups, groups_of, series_of, with_one_statistic
 from ddp_ladder.gates.interval import half_width_percent
@@ -12,27 +11,8 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.record import Record
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """A variant whose figure is not known well enough. percent: half its interval; None without one."""
-
-    variant: str
-    mode: str
-    repeats: int
-    percent: float | None
-
-    @property
-    def known(self) -> str:
-        """Return ``known to 4.1 %``."""
-        if self.percent is None:
-            return "one repeat shows no scatter"
-        return f"known to {self.percent:.2g} %" if self.percent < 100 else "its repeats differ by too much"
-
-
-def not_known(
-    plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()
-) -> tuple[Unknown, ...]:
-    """Return the variants whose efficiency at a scale is not known well enough, and clears no threshold.
+def not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()) -> list[str]:
+    """Return the variants whose efficiency at a scale is not known well enough, and clears no threshold, in words.
 
     At the first scale, where the efficiency is 1 by definition, it is the throughput. The plain baseline, and what more
     repeats cannot help, are left out: failed runs, and scales that do not compare with the baseline.
@@ -43,7 +23,7 @@ def not_known(
     every = groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates)
     groups = with_one_statistic(every, series_of)
     here = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
-    return tuple(found for group in here if (found := _unknown(plan, job, group, groups)))
+    return [found for group in here if (found := _unknown(plan, job, group, groups))]
 
 
 def next_repeat(
@@ -59,22 +39,26 @@ def next_repeat(
 def in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()) -> str:
     """Return ``4 of at most 8 repeats, default weak known to 4.1 % (wanted: 3 %)``."""
     made = len({record.spec.repeat for record in records.values() if record.spec.scale == job.scale})
-    unknown = not_known(plan, job, records, left_out)
-    if unknown:
-        which = ", ".join(f"{one.variant} {one.mode}: {one.known}" for one in unknown)
-        return f"{made} of at most {job.at_most} repeats; {which} (wanted: {job.until_percent:g} %)"
+    if unknown := not_known(plan, job, records, left_out):
+        return f"{made} of at most {job.at_most} repeats; {', '.join(unknown)} (wanted: {job.until_percent:g} %)"
     return f"{made} of at most {job.at_most} repeats, each known to {job.until_percent:g} %, or clear of the gate"
 
 
-def _unknown(plan: Plan, job: ScaleJob, group: Group, groups: Groups) -> Unknown | None:
+def _unknown(plan: Plan, job: ScaleJob, group: Group, groups: Groups) -> str:
+    """Return ``default weak: known to 4.1 %``; empty if it is known well enough."""
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     if spec.is_plain or group.failed or not group.good or obstacle_to_ratio(group, baseline) or baseline is None:
-        return None
+        return ""
     is_first = group is baseline
     percent = half_width_percent(group.log_rate, None if is_first else baseline.log_rate)
-    known = percent is not None and (percent <= job.until_percent or (not is_first and _clears(plan, group, baseline)))
-    return None if known else Unknown(spec.variant, spec.mode, len(group.good), percent)
+    if percent is None:
+        how = "one repeat shows no scatter"
+    elif percent <= job.until_percent or (not is_first and _clears(plan, group, baseline)):
+        return ""
+    else:
+        how = f"known to {percent:.2g} %" if percent < 100 else "its repeats differ by too much"
+    return f"{spec.variant} {spec.mode}: {how}"
 
 
 def _clears(plan: Plan, group: Group, baseline: Group) -> bool:
