@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ddp_ladder.common.files import NotWritten, RunDirectory
 from ddp_ladder.records.raw_models import read_run_file
-from ddp_ladder.run.logs import MOST_OF_NCCL_BYTES, BoundedLog, LogPipe, join_logs, log_of_agent
+from ddp_ladder.run import logs as run_logs
+from ddp_ladder.run.logs import MOST_OF_NCCL_BYTES, LogPipe, join_logs, log_of_agent
 from make_records import make_spec
 from make_runs import write_run
 
@@ -22,29 +23,29 @@ LEFT_OUT = re.compile(rb"\n==== ddp-ladder: ([0-9,]+) bytes are left out here: T
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[BoundedLog]:
+def log(tmp_path: Path) -> Iterator[Path]:
     before = set(os.listdir("/proc/self/fd"))
-    yield BoundedLog(tmp_path / "train.log", CAP, "THE KEY")
+    yield tmp_path / "train.log"
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_output_below_the_cap_is_kept_as_it_is(log: BoundedLog) -> None:
+def test_output_below_the_cap_is_kept_as_it_is(log: Path) -> None:
     for text in (b"", b"no line end", b"a\n" * (CAP // 5 - 500)):
-        log.path.unlink(missing_ok=True)
-        pipe = LogPipe(log)
+        log.unlink(missing_ok=True)
+        pipe = LogPipe(log, CAP, "THE KEY")
         pipe.write(text)
         kept = pipe.close()
-        assert log.path.read_bytes() == text
+        assert log.read_bytes() == text
         assert (kept.bytes, kept.left_out_bytes, kept.lost_bytes, kept.error) == (len(text), 0, 0, None)
 
 
 @pytest.mark.parametrize("at_once", [1, 1000])
-def test_head_and_tail_of_a_flood_are_kept(log: BoundedLog, at_once: int) -> None:
-    pipe = LogPipe(log)
+def test_head_and_tail_of_a_flood_are_kept(log: Path, at_once: int) -> None:
+    pipe = LogPipe(log, CAP, "THE KEY")
     for first in range(0, len(LINES), at_once):
         pipe.write(b"".join(LINES[first : first + at_once]))
     kept = pipe.close()
-    printed, content = b"".join(LINES), log.path.read_bytes()
+    printed, content = b"".join(LINES), log.read_bytes()
     mark = LEFT_OUT.search(content)
     assert mark
     head, tail = content[: mark.start()], content[mark.end() :]
@@ -58,41 +59,41 @@ def test_head_and_tail_of_a_flood_are_kept(log: BoundedLog, at_once: int) -> Non
     assert len(content) <= CAP
 
 
-def test_lines_longer_than_everything(log: BoundedLog) -> None:
-    pipe = LogPipe(log)
+def test_lines_longer_than_everything(log: Path) -> None:
+    pipe = LogPipe(log, CAP, "THE KEY")
     pipe.write(b"head\n" + b"x" * 5 * CAP + b"last")
     kept = pipe.close()
-    content = log.path.read_bytes()
+    content = log.read_bytes()
     assert content.startswith(b"head\n")
     assert content.endswith(b"xlast")
     assert len(content) <= CAP
     assert kept.left_out_bytes > 3 * CAP
 
 
-def test_a_full_disk_loses_output_and_blocks_nothing(log: BoundedLog) -> None:
-    log.path.symlink_to("/dev/full")
-    pipe = LogPipe(replace(log, max_bytes=100_000_000))
+def test_a_full_disk_loses_output_and_blocks_nothing(log: Path) -> None:
+    log.symlink_to("/dev/full")
+    pipe = LogPipe(log, 100_000_000, "THE KEY")
     pipe.write(b"x" * (4 << 20))  # more than any pipe holds
     kept = pipe.close()
     assert kept.error == "No space left on device"
     assert kept.lost_bytes == kept.bytes == 4 << 20
 
 
-def test_a_log_that_cannot_be_opened_is_reported(log: BoundedLog) -> None:
-    log.path.mkdir()
+def test_a_log_that_cannot_be_opened_is_reported(log: Path) -> None:
+    log.mkdir()
     with pytest.raises(NotWritten):
-        LogPipe(log)
+        LogPipe(log, CAP, "THE KEY")
 
 
 @pytest.mark.parametrize("argv", [["sleep", "600"], ["yes"]])
-def test_a_process_that_holds_the_pipe_does_not_delay_the_end(log: BoundedLog, argv: list[str]) -> None:
-    pipe = LogPipe(log)
+def test_a_process_that_holds_the_pipe_does_not_delay_the_end(log: Path, argv: list[str]) -> None:
+    pipe = LogPipe(log, CAP, "THE KEY")
     pipe.write(b"mine\n")
     with subprocess.Popen(argv, stdout=pipe.descriptor) as survivor:
         kept = pipe.close()
         survivor.kill()
     assert kept.error is None
-    assert log.path.read_bytes().startswith(b"mine\n")
+    assert log.read_bytes().startswith(b"mine\n")
 
 
 def joined(results: Path, scale: str, **texts: str) -> RunDirectory:
@@ -108,14 +109,15 @@ def test_parts_follow_each_other_in_the_order_of_the_nodes(tmp_path: Path) -> No
     assert run.log.read_text() == "==== srun ====\nslow\n==== node 0 ====\na\n==== node 2 ====\nc\n"
 
 
-def test_the_logs_of_a_node_share_its_limit_with_their_copies(tmp_path: Path) -> None:
+def test_the_logs_of_a_node_share_its_limit_with_their_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_logs, "LogPipe", lambda path, max_bytes, limit: (max_bytes, limit))
     for scale, agents_per_node, copies in (("1x1", 1, 1), ("2x2", 1, 2), ("2x2", 2, 2), ("1x2", 2, 2)):
         spec = make_spec(scale, launcher="srun" if agents_per_node == 2 else "torchrun")
         directory = write_run(tmp_path, spec, agents_per_node=agents_per_node)
         run = read_run_file(directory)
-        logs = [log_of_agent(directory, run, agent) for agent in run.all_agents]
-        assert sum(log.max_bytes for log in logs) * copies == 100_000_000 * len(run.nodes)
-        assert {log.limit for log in logs} == {"logs.max_mb_per_node is 100 in config.yaml"}
+        logs: list[Any] = [log_of_agent(directory, run, agent) for agent in run.all_agents]
+        assert sum(max_bytes for max_bytes, _ in logs) * copies == 100_000_000 * len(run.nodes)
+        assert {limit for _, limit in logs} == {"logs.max_mb_per_node is 100 in config.yaml"}
 
 
 def test_nccls_logs_are_removed_if_empty_and_cut_if_long(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, AgentLog, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
-from ddp_ladder.run.logs import LogPipe, log_of_agent
+from ddp_ladder.run.logs import log_of_agent
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -100,7 +100,7 @@ def run_node(task: NodeTask) -> int:
     launched_at_s = time.time()
     NAMED.update(name for name, value in task.spec.env.items() if value == FROM_ENVIRONMENT)
     make_directory(task.directory.nodes)
-    log = LogPipe(log_of_agent(task.directory, task.run, task.agent))
+    log = log_of_agent(task.directory, task.run, task.agent)
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = interface = None

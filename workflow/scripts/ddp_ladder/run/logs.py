@@ -11,7 +11,6 @@ import os
 import select
 import shutil
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.common.files import Agent, RunDirectory, writing, written_atomically
@@ -26,31 +25,19 @@ CLOSE_WITHIN_S = 60.0  # for the file system to take the last output
 _F_SETPIPE_SZ = 1031  # of Linux
 
 
-@dataclass(frozen=True)
-class BoundedLog:
-    """A log under a cap. limit: what bounds it, in words."""
-
-    path: Path
-    max_bytes: int
-    limit: str
-
-    @property
-    def tail_bytes(self) -> int:
-        return min(self.max_bytes // 4, MOST_OF_TAIL_BYTES)
-
-
 class LogPipe:
     """A pipe whose content a thread writes to a bounded log. descriptor: the end to write to.
 
     A full disk loses what does not fit, and stops no training.
     """
 
-    def __init__(self, log: BoundedLog) -> None:
-        """Raises NotWritten if the log cannot be opened."""
-        self._log = log
-        with writing(log.path):
-            self._file = os.open(log.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        self._room = log.max_bytes - log.tail_bytes - LINE_OF_OURS
+    def __init__(self, path: Path, max_bytes: int, limit: str) -> None:
+        """limit: what sets max_bytes, in words. Raises NotWritten if the log cannot be opened."""
+        self._limit = limit
+        with writing(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._tail_bytes = min(max_bytes // 4, MOST_OF_TAIL_BYTES)
+        self._room = max_bytes - self._tail_bytes - LINE_OF_OURS
         self._tail = bytearray()
         self._bytes = self._left_out_bytes = self._lost_bytes = 0
         self._error: str | None = None
@@ -87,7 +74,7 @@ class LogPipe:
         self._room = self._room - fits if fits == len(data) else 0
         self._put(data[:fits])
         self._tail += data[fits:]
-        if (over := len(self._tail) - self._log.tail_bytes) > 0:
+        if (over := len(self._tail) - self._tail_bytes) > 0:
             del self._tail[:over]
             self._left_out_bytes += over
 
@@ -106,7 +93,7 @@ class LogPipe:
             begin = tail.find(b"\n") + 1  # a whole line
             size = self._left_out_bytes = self._left_out_bytes + begin
             tail = tail[begin:]
-            self._put(f"\n==== ddp-ladder: {size:,} bytes are left out here: {self._log.limit} ====\n".encode())
+            self._put(f"\n==== ddp-ladder: {size:,} bytes are left out here: {self._limit} ====\n".encode())
         self._put(tail)
         with contextlib.suppress(OSError):
             os.close(self._file)
@@ -128,15 +115,13 @@ class LogPipe:
         return AgentLog(bytes=self._bytes, left_out_bytes=left_out, lost_bytes=lost, error=self._error)
 
 
-def log_of_agent(directory: RunDirectory, run: RunFile, agent: Agent) -> BoundedLog:
-    """Return the log of an agent, with its share of the node's limit."""
+def log_of_agent(directory: RunDirectory, run: RunFile, agent: Agent) -> LogPipe:
+    """Open the log of an agent, with its share of the node's limit. Raises NotWritten."""
     # The logs of several agents are also joined as train.log.
     copies = 1 if run.agents == 1 else 2
-    return BoundedLog(
-        directory.agent_log(agent, run.agents),
-        run.max_log_mb_per_node * MB // (run.agents_per_node * copies),
-        f"logs.max_mb_per_node is {run.max_log_mb_per_node} in config.yaml",
-    )
+    max_bytes = run.max_log_mb_per_node * MB // (run.agents_per_node * copies)
+    limit = f"logs.max_mb_per_node is {run.max_log_mb_per_node} in config.yaml"
+    return LogPipe(directory.agent_log(agent, run.agents), max_bytes, limit)
 
 
 def join_logs(directory: RunDirectory, run: RunFile) -> None:
