@@ -44,9 +44,9 @@ rule fit:
     conda:
         "../envs/workflow.yaml"
     params:
-        script=script("fit_table.py"),
+        script=script("result_table.py"),
         file=ladder.fit_file(ladder.plan.first_scale),
     shell:
         r"""
-        python {params.script:q} {params.file:q} 2>&1 | tee {log:q}
+        python {params.script:q} fit {params.file:q} 2>&1 | tee {log:q}
         """

@@ -43,8 +43,8 @@ rule preflight:
     conda:
         "../envs/workflow.yaml"
     params:
-        script=script("preflight_table.py"),
+        script=script("result_table.py"),
     shell:
         r"""
-        python {params.script:q} {input:q} 2>&1 | tee {log:q}
+        python {params.script:q} preflight {input:q} 2>&1 | tee {log:q}
         """

@@ -18,7 +18,7 @@ from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Job
 from ddp_ladder.settings.keys import Preflight
 from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, probe_rank, write_preflight, write_result
 from make_records import make_plan_of, make_specs
-from preflight_table import long_text
+from result_table import long_text
 
 CPU = {"cpus_per_node": 4, "threads_per_rank": 2}
 JOB = replace(make_plan_of(make_specs(["2x2"], repeats=1, **CPU)).jobs[0], cpus=4, preflight=Preflight(enabled=True))

@@ -1,4 +1,4 @@
-"""Print the result of a preflight: figures, nodes, sizes, findings. Exit code 1 if it failed."""
+"""Print the result of a preflight, or of the search for the batch per GPU. Exit code 1 if the preflight failed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pandas as pd
 from ddp_ladder.common.command import command, parser_of, read_to_show
 from ddp_ladder.common.formats import DASH, significant
 from ddp_ladder.common.messages import box
+from ddp_ladder.plan.fit import fit_text, read_fit
 from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
 
 
@@ -27,13 +28,18 @@ def long_text(result: PreflightResult) -> str:
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = parser_of(__doc__, "preflight_table.py results/preflight/2x4.json")
-    parser.add_argument("result", type=Path, help="results/preflight/<scale>.json")
-    file = parser.parse_args(argv).result
-    result = read_to_show(read_result, file, "preflight", "preflight")
-    print(long_text(result))
-    print(f"\nwritten: {file}")
-    return 1 if result.failure else 0
+    parser = parser_of(__doc__, "result_table.py preflight results/preflight/2x4.json")
+    parser.add_argument("kind", choices=["preflight", "fit"])
+    parser.add_argument("result", type=Path, help="results/preflight/<scale>.json, results/fit/<scale>.json")
+    arguments = parser.parse_args(argv)
+    failed = False
+    if arguments.kind == "fit":
+        text = "\n".join(fit_text(read_to_show(read_fit, arguments.result, "search", "fit")))
+    else:
+        result = read_to_show(read_result, arguments.result, "preflight", "preflight")
+        text, failed = long_text(result), result.failure is not None
+    print(f"{text}\n\nwritten: {arguments.result}")
+    return int(failed)
 
 
 if __name__ == "__main__":
