@@ -1,7 +1,7 @@
 """The parts that the five workloads share: plain PyTorch, Python 3.9 and torch 2.4, or newer.
 
-In this order: the process group; the image sets; loaders; augmentation on the device; DDP; precision; checkpoints and
-their resumption; the training loop; options.
+In this order: the process group; the image sets; loaders; augmentation on the device; DDP; precision; checkpoints;
+the training loop; options.
 """
 
 from __future__ import annotations
@@ -184,10 +184,7 @@ def as_it_is(batch: Batch) -> Batch:
 
 
 def begin_epoch(loader: DataLoader[Any], epoch: int) -> None:
-    """Shuffle for this epoch, and seed the loader's workers, dropout and augmentation, which differ between ranks.
-
-    So an epoch draws the same numbers whatever came before it, also after a resumption.
-    """
+    """Shuffle for this epoch, and seed the loader's workers, dropout and augmentation, which differ between ranks."""
     shards: Any = loader.sampler
     shards.set_epoch(epoch)
     seed = 1_000_003 * shards.seed + 10_007 * (shards.rank + 1) + epoch
@@ -217,7 +214,6 @@ def _loader(dataset: Dataset[Any], batch_size: int, sampler: Any, world: World, 
         dataset,
         batch_size,
         sampler=sampler,
-        # Workers are new in each epoch: old ones would continue with random states that no checkpoint has.
         num_workers=workers,
         generator=torch.Generator(),
         collate_fn=as_it_is if isinstance(dataset, WholeBatches) else None,
@@ -352,36 +348,18 @@ class Training:
     epoch: int = 0  # complete ones
 
 
-class Checkpoint:
-    """``checkpoint.pt`` in --checkpoint-dir, written after each epoch."""
-
-    def __init__(self, directory: Path, training: Training, precision: Precision, world: World) -> None:
-        self.file = directory / "checkpoint.pt"
-        self._training = training
-        self._parts: dict[str, Any] = {
-            "model": bare(training.model),
-            "optimizer": training.optimizer,
-            "scaler": precision.scaler,
-        }
+def save_checkpoint(directory: Path, training: Training, precision: Precision, world: World) -> None:
+    """Write <directory>/checkpoint.pt on rank 0; all ranks have to call this, and return once it is written."""
+    agree_on_buffers(training.model)
+    if world.rank == 0:
+        parts: dict[str, Any] = {"model": bare(training.model), "optimizer": training.optimizer}
+        parts["scaler"] = precision.scaler
         if training.scheduler:
-            self._parts["scheduler"] = training.scheduler
-        self._world = world
-
-    def save(self) -> None:
-        """Write it on rank 0; all ranks have to call this, and return once it is written."""
-        agree_on_buffers(self._training.model)
-        if self._world.rank == 0:
-            content = {name: part.state_dict() for name, part in self._parts.items()}
-            save({**content, "epoch": self._training.epoch}, self.file)
-        if dist.is_initialized():
-            dist.barrier()
-
-    def resume(self) -> None:
-        """Load its state; the options must be those of the run that has written it."""
-        content = torch.load(self.file, map_location="cpu", weights_only=True)
-        for name, part in self._parts.items():
-            part.load_state_dict(content[name])
-        self._training.epoch = content["epoch"]
+            parts["scheduler"] = training.scheduler
+        content = {name: part.state_dict() for name, part in parts.items()}
+        save({**content, "epoch": training.epoch}, directory / "checkpoint.pt")
+    if dist.is_initialized():
+        dist.barrier()
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -411,12 +389,6 @@ def fit(
 
     prepare_test: of the held-out batches, if it is not that of the recipe.
     """
-    checkpoint = None
-    if args.checkpoint_dir is not None:
-        checkpoint = Checkpoint(args.checkpoint_dir, training, recipe.precision, world)
-        if args.resume and checkpoint.file.exists():
-            checkpoint.resume()
-            world.say(f"resuming from {checkpoint.file}: {training.epoch} epochs are done")
     while training.epoch < args.epochs:
         begin_s = now(world.device)
         train_epoch(training, recipe, train)
@@ -426,8 +398,8 @@ def fit(
             f"epoch {training.epoch:3d}  {samples_per_s:,.1f} samples/s  loss {score.loss:.4f}  "
             f"held-out accuracy {100 * score.accuracy:.2f} %"
         )
-        if checkpoint:
-            checkpoint.save()
+        if args.checkpoint_dir is not None:
+            save_checkpoint(args.checkpoint_dir, training, recipe.precision, world)
     return 0
 
 
@@ -523,9 +495,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--precision", choices=AUTOCAST, default="fp32", help="default: %(default)s")
     made.add_argument("--compile", action="store_true", help="torch.compile the model")
     made.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches per optimizer step")
-    group = made.add_argument_group("checkpoints")
-    group.add_argument("--checkpoint-dir", type=Path, help="save after each epoch")
-    group.add_argument("--resume", action="store_true", help="continue from the checkpoint, if there is one")
+    made.add_argument("--checkpoint-dir", type=Path, help="save after each epoch")
     return made
 
 
