@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from ddp_ladder.common.command import parser_of
+from ddp_ladder.common.command import node_parser
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.run.agent import NodeTask, run_node
 from ddp_ladder.run.signs import sign_of_life
@@ -19,15 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     EX_CANTCREAT if its log or its end record cannot be written.
     """
-    parser = parser_of(__doc__, "agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0")
-    parser.add_argument("--run", type=Path, required=True, help="run directory, with its run.json")
-    parser.add_argument(
-        "--node-rank",
-        type=int,
-        default=os.environ.get("SLURM_NODEID"),
-        required="SLURM_NODEID" not in os.environ,
-        help="which of the run's nodes this is, from 0 (default: as Slurm says)",
-    )
+    parser = node_parser(__doc__, "agent.py --run results/runs/default/weak/1x2/r1 --node-rank 0")
     parser.add_argument(
         "--local-rank",
         type=int,

@@ -9,9 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from ddp_ladder.common.command import parser_of
+from ddp_ladder.common.command import node_parser
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals
@@ -20,16 +19,7 @@ from ddp_ladder.run.preflight import examine_node
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the node's facts; EX_CANTCREAT if they cannot be written."""
-    parser = parser_of(__doc__, "preflight_node.py --run results/preflight/2x4 --node-rank 0")
-    parser.add_argument("--run", type=Path, required=True, help="the preflight's directory, with its run.json")
-    parser.add_argument(
-        "--node-rank",
-        type=int,
-        default=os.environ.get("SLURM_NODEID"),
-        required="SLURM_NODEID" not in os.environ,
-        help="which of the nodes this is, from 0 (default: as Slurm says)",
-    )
-    arguments = parser.parse_args(argv)
+    arguments = node_parser(__doc__, "preflight_node.py --run results/preflight/2x4 --node-rank 0").parse_args(argv)
     die_with_parent(signal.SIGTERM)
     raise_on_signals()
     try:

@@ -65,6 +65,20 @@ def parser_of(text: str | None, example: str = "") -> argparse.ArgumentParser:
     return parser
 
 
+def node_parser(text: str | None, example: str) -> argparse.ArgumentParser:
+    """Return the parser of a program that a scale's job starts on each node."""
+    parser = parser_of(text, example)
+    parser.add_argument("--run", type=Path, required=True, help="the directory with the run.json")
+    parser.add_argument(
+        "--node-rank",
+        type=int,
+        default=os.environ.get("SLURM_NODEID"),
+        required="SLURM_NODEID" not in os.environ,
+        help="which of the nodes this is, from 0 (default: as Slurm says)",
+    )
+    return parser
+
+
 class _Output(io.FileIO):
     """Standard output that a full disk does not break: what does not fit is dropped, with one warning."""
 
