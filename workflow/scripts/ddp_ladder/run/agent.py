@@ -31,11 +31,10 @@ from ddp_ladder.node.software import (
     gpus,
     raise_open_files,
 )
-from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, AgentLog, FailedRank, Gpu, RunFile, read_run_file
+from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import log_of_agent
 
@@ -122,8 +121,8 @@ def run_node(task: NodeTask) -> int:
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         watch = HangWatch.started(task.directory, task.run, task.agent)
-        code, own_ends = _supervise(children, events, watch)
-        failed = _failed_ranks(task, starts, own_ends)
+        code, failed_at_s = _supervise(children, events, watch)
+        failed = _failed_ranks(task, starts, children, failed_at_s)
     except SetUpError as failure:
         code = failure.exit_code
         if code >= 0:  # else a signal ended the agent
@@ -136,8 +135,29 @@ def run_node(task: NodeTask) -> int:
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()
-    orphaned = os.getppid() != parent
-    _write_end(task, starts, launched_at_s, code, failed, interface, error, kept, sampled, orphaned)
+    end = AgentEnd(
+        schema_version=1,
+        spec_hash=task.spec.hash,
+        job=task.run.job,
+        node_rank=task.agent.node_rank,
+        local_rank=task.agent.local_rank,
+        node=node_name(),
+        host=socket.gethostname(),
+        launched_at_s=launched_at_s,
+        ended_at_s=time.time(),
+        exit_code=code,
+        signal=signal.Signals(-code).name if code < 0 else None,
+        failed_ranks=tuple(failed),
+        argv=starts[0].argv if starts else (),
+        cpus=tuple(_cpus()),
+        gpus=_gpus(),
+        interface=interface,
+        error=error,
+        orphaned=os.getppid() != parent,
+        log=kept,
+        monitor=sampled,
+    )
+    write_json(task.directory.agent_end(task.agent), end.model_dump())
     return code if code >= 0 else 128 - code
 
 
@@ -216,28 +236,21 @@ def _start(
     )
 
 
-@dataclass(frozen=True)
-class OwnEnd:
-    """A child that failed without a signal from this agent: its index, pid, exit code and unix time."""
-
-    child: int
-    pid: int
-    code: int
-    at_s: float
-
-
 def _supervise(
     children: Sequence[subprocess.Popen[bytes]],
     events: SimpleQueue[tuple[str, int]],
     watch: HangWatch | None = None,
-) -> tuple[int, list[OwnEnd]]:
-    """Wait for all children; end the rest when one fails. Return the first failure, or 0, and the OwnEnds."""
+) -> tuple[int, dict[int, float]]:
+    """Wait for all children; end the rest when one fails. Return the first failure, or 0, and who failed by themselves.
+
+    These are the indices of the children that failed without a signal from this agent, with the unix times.
+    """
     for index, child in enumerate(children):
         threading.Thread(target=_report_end, args=(child, index, events), daemon=True).start()
     running, first_failure, deadline = len(children), 0, None
     signalled: set[int] = set()
     passed_on: set[int] = set()
-    own_ends: list[OwnEnd] = []
+    failed_at_s: dict[int, float] = {}
     while running:
         try:
             kind, number = events.get(timeout=_until(deadline))
@@ -259,12 +272,12 @@ def _supervise(
             running -= 1
             code = children[number].wait()
             if code != 0 and number not in signalled:
-                own_ends.append(OwnEnd(number, children[number].pid, code, time.time()))
+                failed_at_s[number] = time.time()
             if code != 0 and running and deadline is None:
                 signalled |= _signal_all(children, signal.SIGTERM)
                 deadline = time.monotonic() + GRACE_S
             first_failure = first_failure or code
-    return first_failure, own_ends
+    return first_failure, failed_at_s
 
 
 def _report_end(child: subprocess.Popen[bytes], index: int, events: SimpleQueue[tuple[str, int]]) -> None:
@@ -284,7 +297,9 @@ def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Sign
     return running
 
 
-def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[OwnEnd]) -> list[FailedRank]:
+def _failed_ranks(
+    task: NodeTask, starts: Sequence[Process], children: Sequence[subprocess.Popen[bytes]], at_s: Mapping[int, float]
+) -> list[FailedRank]:
     """Return the end of each rank that failed by itself, as torchrun saw it, or the agent if it started the ranks.
 
     Raises SetUpError if the training's Python could not import torchrun.
@@ -302,52 +317,15 @@ def _failed_ranks(task: NodeTask, starts: Sequence[Process], own_ends: Sequence[
     else:
         seen = [
             {
-                "rank": int(starts[end.child].env.get("RANK", 0)),
-                "local_rank": int(starts[end.child].env.get("LOCAL_RANK", 0)),
-                "pid": end.pid,
-                "exit_code": end.code,
-                "ended_at_s": end.at_s,
+                "rank": int(starts[child].env.get("RANK", 0)),
+                "local_rank": int(starts[child].env.get("LOCAL_RANK", 0)),
+                "pid": children[child].pid,
+                "exit_code": children[child].returncode,
+                "ended_at_s": ended_at_s,
             }
-            for end in own_ends
+            for child, ended_at_s in at_s.items()
         ]
     return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
-
-
-def _write_end(
-    task: NodeTask,
-    starts: Sequence[Process],
-    launched_at_s: float,
-    code: int,
-    failed: Sequence[FailedRank],
-    interface: str | None,
-    error: str | None,
-    log: AgentLog,
-    sampled: MonitorEnd | None,
-    orphaned: bool,
-) -> None:
-    end = AgentEnd(
-        schema_version=1,
-        spec_hash=task.spec.hash,
-        job=task.run.job,
-        node_rank=task.agent.node_rank,
-        local_rank=task.agent.local_rank,
-        node=node_name(),
-        host=socket.gethostname(),
-        launched_at_s=launched_at_s,
-        ended_at_s=time.time(),
-        exit_code=code,
-        signal=signal.Signals(-code).name if code < 0 else None,
-        failed_ranks=tuple(failed),
-        argv=starts[0].argv if starts else (),
-        cpus=tuple(_cpus()),
-        gpus=_gpus(),
-        interface=interface,
-        error=error,
-        orphaned=orphaned,
-        log=log,
-        monitor=sampled,
-    )
-    write_json(task.directory.agent_end(task.agent), end.model_dump())
 
 
 def _gpus() -> tuple[Gpu, ...]:
