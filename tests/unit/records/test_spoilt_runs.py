@@ -178,6 +178,10 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     "rank missing": (remove(RANK), ("ranks/rank3.json is missing",)),
     "steps missing": (remove("ranks/rank3.csv"), ("ranks/rank3.csv is missing",)),
     "steps of another rank": (copy("ranks/rank2.csv", "ranks/rank3.csv"), ("rank3.csv is damaged: its digest",)),
+    "times that go back": (
+        steps(lambda rows: [[*row[:5], str(1e9 - int(row[0]) * 100), *row[6:]] for row in rows], 3),
+        ("rank3.csv is damaged: its times go back",),
+    ),
     "steps counted wrong": (in_rank(3, "steps", "count", to=9999), ("it has 60 steps, not 9999",)),
     "rank too many": (copy(RANK, "ranks/rank4.json"), ("rank4.json is of a rank that the plan does not have",)),
     "node too many": (copy(NODE, "nodes/node2.json"), ("node2.json is of a node that the plan does not have",)),

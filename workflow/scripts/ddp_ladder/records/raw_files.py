@@ -29,6 +29,7 @@ from ddp_ladder.records.raw_models import (
     read_stalls,
 )
 
+BACKWARDS_S = 60.0  # that a clock may be set back during a run
 LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exact
 SHORTEST_STEP_S = 1e-9  # the resolution of the file
 File = TypeVar("File", bound=RawFile)
@@ -236,6 +237,8 @@ def _parse_steps(text: str) -> Steps:
     figures = table[:, :5]
     if not ((figures >= 0) & (figures <= LARGEST_FIGURE)).all() or (step_time_s < SHORTEST_STEP_S).any():
         raise ValueError("it contains an impossible figure")
+    if (np.diff(ended_at_s) < -BACKWARDS_S).any():
+        raise ValueError("its times go back")
     return Steps(
         samples=samples.astype(np.int64),
         padding_samples=padding_samples.astype(np.int64),
