@@ -45,14 +45,14 @@ EXPERIMENT: Mapping[str, Any] = {
     "workload": {
         "script": "workflow/workloads/gpt.py",
         "args": ["--batch-size", "{batch_per_gpu}", "--layers", 2, "--width", 64, "--samples", 20_000],
-        "batch_per_gpu": 24,
+        "batch_per_gpu": 48,
     },
-    "measure": {"warmup_steps": 10, "min_steps": 60, "max_steps": 100, "plain_baseline": False},
+    "measure": {"warmup_steps": 10, "min_steps": 60, "max_steps": 75, "plain_baseline": False},
     "modes": ["weak", "strong"],
     "repeats": 3,
     "stages": {
         "stage1": {"scales": ["1x1"], "runtime": 30, "gate": {}},
-        "stage3": {"scales": ["2x1", "4x1", "6x1"], "runtime": 30, "gate": {"min_efficiency": 0.5}},
+        "stage3": {"scales": ["2x1", "4x1", "6x1"], "runtime": 30, "gate": {"min_efficiency": None}},
     },
     "variants": {"default": {}, "zero1": {"args": ["--strategy", "zero1"]}},
     "preflight": {"timeout_s": 240},
