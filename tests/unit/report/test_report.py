@@ -56,6 +56,8 @@ FILES = [
     "scaling.csv",
     "throughput.svg",
     "throughput.png",
+    "scalability.svg",
+    "scalability.png",
     "efficiency.svg",
     "efficiency.png",
     "attribution.svg",

@@ -57,6 +57,7 @@ def write_report(
     shown = tuple(point for point in view.rungs if point.variant == REFERENCE_VARIANT)
     figures = {
         "throughput": throughput_figure(view.rungs, view.units),
+        "scalability": throughput_figure(view.rungs, view.units, beside=True),
         "efficiency": efficiency_figure(view.rungs, view.thresholds),
         "attribution": attribution_figure(shown),
         **({"fit": fit_figure(found.fit)} if found.fit else {}),

@@ -308,9 +308,16 @@ def _columns(text: str, keys: Sequence[str], view: ReportView, series: Sequence[
 
 
 def _peak(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    for points in series:
-        if rates := [point for point in points if point.tflop_per_s_per_gpu is not None]:
-            yield _flops(rates, view)
+    """Yield FLOP/s at each scale, or why there are none."""
+    if counted := [point for points in series for point in points if point.tflop_per_s_per_gpu is not None]:
+        first = counted[0]
+        text = (
+            f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
+            f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; "
+            f"{first.flops_precision}). The matrix rate is that of large matrices in the same precision, measured "
+            "before the runs; a peak is the data sheet's:"
+        )
+        yield from _columns(text, FLOPS, view, [counted])
     for why in view.not_counted:
         yield Block(f"FLOP/s are not given, as the FLOPs of a step were not counted: {why}.")
 
@@ -348,27 +355,6 @@ def _logs(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
         for point in points
     )
     yield Block(items=tuple(lines))
-
-
-def _flops(points: Sequence[ScalePoint], view: ReportView) -> Block:
-    """Return FLOP/s at each scale."""
-    first = points[0]
-    shown = [
-        column
-        for column in columns("csv")
-        if column.key in FLOPS and any(getattr(point, column.key) is not None for point in points)
-    ]
-    return Block(
-        f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
-        f"convolutions, forward and backward, counted at {first.baseline} from the shapes of the operators; "
-        f"{first.flops_precision}). "
-        "The matrix rate is that of large matrices in the same precision, measured before the runs; a peak is the data "
-        "sheet's:",
-        headings=("scale", *(view.of_device(column.heading) for column in shown)),
-        rows=tuple((str(point.scale), *(column.shown(point) for column in shown)) for point in points),
-        figures=len(shown),
-        widths=(1,) * (1 + len(shown)),
-    )
 
 
 def _losses(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
@@ -476,7 +462,7 @@ PARTS: Mapping[str, Callable[[ReportView, Sequence[Series]], Iterable[Block]]] =
     "total time": partial(_columns, "Runs as a whole, with start-up, validation and end:", BY_TOTAL_TIME),
     "saturation": partial(_columns, "What the runs used:", USED),
     "peak": _peak,
-    "throughput": partial(_plot, "throughput", "Throughput against the number of {units}, with the ideal."),
+    "throughput": partial(_plot, "scalability", "Throughput against the number of {units}, with the ideal."),
     "efficiency": partial(_plot, "efficiency", "Efficiency at each scale."),
     "memory": _memory,
     "losses": _losses,

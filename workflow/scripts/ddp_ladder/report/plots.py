@@ -101,13 +101,16 @@ def _panels(
     points: Sequence[ScalePoint],
     draw: Callable[[Axes, Sequence[ScalePoint], Mapping[str, Look]], None],
     keys: Sequence[Line2D],
+    *,
+    beside: bool = False,
 ) -> Figure:
-    """Return a figure with a panel per mode, below each other, and the legend above them. draw: fills a panel."""
+    """Return a figure with a panel per mode, below or beside each other, and the legend above. draw: fills a panel."""
     modes = list(dict.fromkeys(point.mode for point in points)) or [""]
+    rows, across = (1, len(modes)) if beside else (len(modes), 1)
     with rc_context(STYLE):
-        size = (WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes))
+        size = (WIDTH_IN * across, MARGIN_IN + PANEL_IN * rows)
         figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
-        for mode, axes in zip(modes, figure.subplots(len(modes), 1, squeeze=False)[:, 0], strict=True):
+        for mode, axes in zip(modes, figure.subplots(rows, across, squeeze=False).flat, strict=True):
             axes.set_title(f"{mode} scaling" if len(modes) > 1 else "")
             draw(axes, [point for point in points if point.mode == mode], looks(points))
         if keys:
@@ -153,8 +156,11 @@ def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, loo
 # --- Throughput.
 
 
-def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
-    """Return the plot of samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode."""
+def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool = False) -> Figure:
+    """Return the plot of samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode.
+
+    beside: the panels beside each other, for a page of paper.
+    """
     keys: list[Line2D] = []
     if any(point.samples_per_s is not None for point in points):
         keys = [
@@ -163,7 +169,7 @@ def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
             legend_key("more nodes", color=GREY, linewidth=1.5, linestyle="--"),
             legend_key("ideal", color=GREY, **IDEAL),
         ]
-    return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys)
+    return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys, beside=beside)
 
 
 def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str) -> None:
