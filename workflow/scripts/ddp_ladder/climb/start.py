@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,17 @@ def not_repeated(ladder: Ladder, everything: bool, forced: Set[str]) -> list[str
 
 
 # Before jobs are submitted to Slurm
+
+
+def unused_resources(ladder: Ladder, resources: Mapping[str, object]) -> str:
+    """Return a line on what --default-resources and the like ask of Slurm; empty if they ask for nothing."""
+    unused = [f"{name}={value}" for name, value in resources.items() if name.startswith("slurm_") or name == "runtime"]
+    if not unused:
+        return ""
+    site = ladder.settings.site
+    asked = f"slurm.account: {site.slurm.account or 'null'}, slurm.partition: {site.slurm.partition or 'null'}"
+    where = f"{site.file} ({asked}) and the stages of {ladder.settings.experiment.file}"
+    return f"warning: no job uses {', '.join(unused)}; all ask for what is in {where}"
 
 
 def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
