@@ -4,7 +4,7 @@
 
 Six nodes on one machine, each with its own network, host name and a share of a CPU core; Slurm, Gloo, no GPU. Writes to
 docs/example/ the report, with the application in the form of EuroHPC as a PDF; to docs/ the pictures of its page. It
-takes half an hour on two cores, and needs what the tests on Slurm need, LaTeX, Chromium and control groups.
+takes 20 minutes on two cores, and needs what the tests on Slurm need, LaTeX, Chromium and control groups.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EXPERIMENT: Mapping[str, Any] = {
     "preflight": {"timeout_s": 240},
     "report": {"epochs": 100, "runs": 5},
 }
-PAGE_SIZE = "1280,880"
+PAGE_SIZE = "1280,930"
 
 
 @contextmanager
@@ -104,9 +104,11 @@ def keep(report: Path) -> None:
     example = DOCS / "example"
     shutil.rmtree(example, ignore_errors=True)
     shutil.copytree(report, example)
-    # The runs themselves are not kept: no links to their files.
+    # The runs themselves are not kept, nor what would be pages of the docs: no links to these files.
+    for file in example.glob("*.md"):
+        file.unlink()
     page = example / "index.html"
-    page.write_text(re.sub(r'<a href="\.\./[^"]*">(.*?)</a>', r"\1", page.read_text()))
+    page.write_text(re.sub(r'<a href="(?:\.\./[^"]*|[^"/]*\.md)">(.*?)</a>', r"\1", page.read_text()))
     browser = ("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={PAGE_SIZE}")
     shot = f"--screenshot={DOCS / 'report.png'}"
     subprocess.run([*browser, shot, str(page)], check=True, stderr=subprocess.DEVNULL)
