@@ -269,9 +269,10 @@ def last_box(output: str) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a user's shell: without variables of pytest, the ladder and imports."""
+    """Return the environment of a user's shell: without variables of pytest, make, the ladder and imports."""
+    set_by_make = ("MAKE", "MFLAGS", "LOCKED")
     set_by_imports = ("PYTORCH_NVML_BASED_CUDA_CHECK", "KMP_")  # of Lightning and of scikit-learn
-    ours = ("PYTEST", "DDP_", *set_by_imports)
+    ours = ("PYTEST", "DDP_", *set_by_make, *set_by_imports)
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
 
