@@ -103,7 +103,7 @@ def keep(report: Path) -> None:
     """Copy what is shown to docs/."""
     example = DOCS / "example"
     shutil.rmtree(example, ignore_errors=True)
-    shutil.copytree(report, example)
+    shutil.copytree(report, example, ignore=shutil.ignore_patterns(".*"))
     # The runs themselves are not kept, nor what would be pages of the docs: no links to these files.
     for file in example.glob("*.md"):
         file.unlink()

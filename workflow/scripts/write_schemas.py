@@ -1,4 +1,4 @@
-"""Write what the models of the settings say: JSON Schemas for editors, and the tables of config/README.md."""
+"""Write what the models of the settings say: JSON Schemas for editors, and the tables of docs/."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ddp_ladder.settings.keys import Experiment, Site
 from ddp_ladder.settings.load import flow, in_words, inside, schema, types_of
 
 MODELS: Mapping[str, type[Model]] = {"config": Experiment, "cluster": Site}
-README = OWN / "config" / "README.md"
+PAGES = sorted((OWN / "docs").glob("*.md"))
 _TABLE = re.compile(r"(<!-- keys of (\w+):? ?(.*?) -->\n)(?:\n\|[^\n]*)*\n*")
 
 
 def with_tables(text: str) -> str:
-    """Return the text of config/README.md with a table of keys below each ``<!-- keys of MODEL: SECTION, ... -->``."""
+    """Return the text of a page with a table of keys below each ``<!-- keys of MODEL: SECTION, ... -->``."""
     models = {model.__name__: model for model in MODELS.values()}
 
     def table(marker: re.Match[str]) -> str:
@@ -51,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser_of(__doc__, "write_schemas.py").parse_args(argv)
     for name, model in MODELS.items():
         write_json(SCHEMAS / f"{name}.schema.json", schema_of(model))
-    write_atomically(README, with_tables(README.read_text()))
-    print(f"written: {len(MODELS)} schemas in {SCHEMAS}, tables of {README}")
+    for page in PAGES:
+        write_atomically(page, with_tables(page.read_text()))
+    print(f"written: {len(MODELS)} schemas in {SCHEMAS}, tables of {OWN / 'docs'}")
     return 0
 
 

@@ -29,7 +29,7 @@ from ddp_ladder.settings.load import schema as schema_of_files
 from ddp_ladder.settings.placeholders import NAMES
 from ddp_ladder.settings.terms import Scale
 from jsonschema import Draft202012Validator
-from write_schemas import README, with_tables
+from write_schemas import PAGES, with_tables
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -304,13 +304,13 @@ def test_the_site_in_use_is_the_local_one() -> None:
     assert yaml.safe_load(in_use.read_text()) == yaml.safe_load(local.read_text())
 
 
-def test_the_tables_of_the_readme_are_those_of_the_models_and_have_every_key() -> None:
-    readme = README.read_text()
-    assert with_tables(readme) == readme, "run `make schemas`"
+def test_the_tables_of_the_pages_are_those_of_the_models_and_have_every_key() -> None:
+    pages = "".join(page.read_text() for page in PAGES)
+    assert with_tables(pages) == pages, "run `make schemas`"
     for model in (Experiment, Site):
         for key in keys_of(schema_of_files(model)):
-            assert re.search(rf"\b{key}\b", readme), key
-    assert [name for name in NAMES if f"{{{name}}}" not in readme] == []
+            assert re.search(rf"\b{key}\b", pages), key
+    assert [name for name in NAMES if f"{{{name}}}" not in pages] == []
 
 
 def keys_of(part: Any) -> Iterator[str]:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Section(Model, defer_build=True):
-    """A section of a file. The text below a key describes it, in the JSON Schema and config/README.md too.
+    """A section of a file. The text below a key describes it, in the JSON Schema and docs/ too.
 
     A key that is left empty has its default, unless null is one of its values.
     """
