@@ -23,6 +23,10 @@ SAME_CALLS = (
     "let every rank make the same collective calls in the same order: one of them makes a call (barrier, all_reduce, "
     "broadcast) that the others do not make, or leaves it out, most often under an `if` on its rank"
 )
+FAILS_ALONE = (
+    "fix what raised the exception; a rank that handles one must call no collective (barrier, all_reduce) in its "
+    "`except` or `finally`: the others are elsewhere"
+)
 AS_LAUNCHED = (
     "let the script call init_process_group() without rank and world size, and leave RANK, WORLD_SIZE, MASTER_ADDR and "
     "MASTER_PORT as the launcher sets them"
@@ -240,6 +244,8 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
     if all_ended:
         verdict = "the processes did not end"
         what = "see what the main threads still wait for (in _shutdown: a thread of the script that is no daemon)"
+    elif any(rank.waits and rank.stall.handles for rank in causes) and not all(rank.stall.handles for rank in ranks):
+        verdict, what = "a rank that fails waits for the others", FAILS_ALONE
     elif _in_different_collectives(ranks):
         verdict, what = "the ranks are in different collectives", SAME_CALLS
     else:
