@@ -551,6 +551,15 @@ def test_a_check_that_did_not_pass_is_not_explained_by_what_the_script_printed(p
     assert failure_of(pair).evidence == ()
 
 
+def test_too_few_steps_show_the_exception_that_the_script_printed(pair: RunDirectory) -> None:
+    """It ended the training on both ranks, which then ended well."""
+    printed = f'{TRACEBACK}:\n  File "/home/ada/train.py", line 9, in main\n    check(batch)\n{NEGATIVE}\n'
+    lost = f'{TRACEBACK}:\n  File "/home/ada/train.py", line 25, in main\n    loss.backward()\n{LOST}\n'
+    both(prints(0, lost), prints(1, printed), stops(0, 20), stops(1, 20))(pair)
+    words = ("; if the script ended early for the exception", f"\nrank 1 (node1): {NEGATIVE}")
+    check(pair, both(), "enough steps (): measured 20 optimizer steps", *words)
+
+
 def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:
     prints(1, "y" * 5000 + "\n" + "z\n" * 500_000 + f"{NO_INTERFACE} {'x' * 5000}\n")(pair)
     raised(0, NCCL_LOST)(pair)

@@ -16,6 +16,7 @@ from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.case import (
+    AGAIN,
     Case,
     Ended,
     caught,
@@ -28,7 +29,7 @@ from ddp_ladder.records.case import (
     symptom_of,
     where_raised,
 )
-from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
+from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
@@ -514,6 +515,9 @@ def failed_check(case: Case) -> Failure:
     # Ranks of a group of their own write over each other's files, which are then missing.
     is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
     first = next((each for each in failed if is_alone and each.check.name == WORLD_SIZE), failed[0])
+    if first.check.name == ENOUGH_STEPS and (printed := caught(case)):
+        fix = f"if the script ended early for the exception that it printed, fix its cause, and {AGAIN}; else"
+        return first.failure.replace(evidence=printed, next=f"{fix} {first.failure.next}")
     return first.failure if first.failure.next else first.failure.replace(next=case.look)
 
 
