@@ -461,12 +461,22 @@ def lost(case: Case) -> Failure | None:
     without = [str(rank) for rank in range(raw.spec.world_size) if rank not in raw.ranks]
     is_awaited = len(without) == 1 and victim is not None and bool(TIMED_OUT.search(victim.exception or ""))
     gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
+    if named or is_awaited:
+        awaited = int(named[1] if named else without[0])
+        return Failure(
+            verdict="a rank kept the others waiting",
+            why=f"rank {awaited} did not come to a call within its timeout; {seen}",
+            next=f"see what rank {awaited} does meanwhile: lower hang.at_least_s in config.yaml below that timeout and "
+            "start snakemake again, and its line is named; if it only needs longer, give the others more time: "
+            "init_process_group(timeout=...)",
+            rank=awaited,
+            at_s=at_s,
+        )
     return Failure(
         verdict="the ranks lost each other",
         why=f"no rank is known to have failed by itself; {gone}{seen}",
         next=f"read the last lines of the other ranks in {raw.directory.log}; if they ended well, look at the network "
         "between the nodes (network.interface in cluster.yaml), and start snakemake again",
-        rank=int(named[1] if named else without[0]) if named or is_awaited else None,
         at_s=at_s,
     )
 
