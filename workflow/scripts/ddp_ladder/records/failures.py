@@ -582,6 +582,7 @@ def explain(raw: RawRun, found: Sequence[Diagnosis]) -> Failure:
 
 OF_PROCESSES: tuple[Row, ...] = (
     root_raised,
+    hung,
     killed_first,
     own_failure,
     failed_silently,

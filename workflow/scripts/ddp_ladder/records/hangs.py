@@ -70,7 +70,8 @@ class Stalled:
         if stall.process == "stopped":  # how many steps it made since its last sign is not known
             return f"{place}: its process {stall.pid} was stopped"
         if self.ended:
-            return f"{place}: its script ended {after}"
+            then = f"; then {of_script(self.stack)[0].text}" if self.stack else ""
+            return f"{place}: its script ended {after}{then}"
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
         handles = f"while it handled {stall.handles}" if stall.handles else ""
@@ -144,6 +145,9 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     left = [rank for rank in ranks if not rank.ended]
     if ended and left and all(rank.is_elsewhere_after_its_steps for rank in left):
         return left
+    if not left:  # the rank that is still there keeps the run from ending
+        alive = [rank for rank in ranks if rank.stall.process != "gone"]
+        return alive if len(alive) < len(ranks) else []
     for some in (ended, elsewhere):
         if 0 < len(some) < len(ranks):
             return _fewest_steps(some) or some
