@@ -502,6 +502,17 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "a file is missing",
         "software.container.binds",
     ),
+    "a checkpoint of another model, both in DDP": (
+        both(
+            raised(
+                1,
+                "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel: Missing key(s) in "
+                'state_dict: "module.net.0.weight".',
+            ),
+            raised(0, LOST, AT_S - 5),
+        ),
+        "the script raised an exception (rank 1 on node1): rank 1: RuntimeError: Error(s) in loading state_dict",
+    ),
     "where a worker of the loader raised": (
         both(
             raised(1, "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: damaged picture 177"),
