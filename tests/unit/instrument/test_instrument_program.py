@@ -65,6 +65,7 @@ ENDS = {
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """,
 }
+CAUGHT = "ValueError: invalid literal for int() with base 10: 'x'"
 
 
 def test_surroundings_are_the_same(tmp_path: Path) -> None:
@@ -92,6 +93,10 @@ def test_how_it_ended_is_recorded(tmp_path: Path) -> None:
     assert failed["exception"] == "ValueError: one two ? ü"  # half of a surrogate pair (a file's name) is no text
     exited = run(tmp_path, script(tmp_path, "import sys; sys.exit(3)")).rank()
     assert (exited["exit_code"], exited["ended_by"], exited["exception"]) == (3, "script", None)
+    ends = {"sys.exit(3)": CAUGHT, "os._exit(3)": CAUGHT, "sys.exit(0)": None, "os._exit(75)": None}
+    for leave, exception in ends.items():
+        handled = f"import os, sys\ntry:\n    int('x')\nexcept ValueError:\n    {leave}"
+        assert run(tmp_path, script(tmp_path, handled)).rank()["exception"] == exception
     interrupted = run(tmp_path, script(tmp_path, ENDS["interrupt"]))
     assert interrupted.code == -signal.SIGINT
     assert interrupted.rank()["exit_code"] == 130

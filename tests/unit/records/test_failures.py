@@ -80,6 +80,21 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 0)
   exitcode  : 1 (pid: 1850)
 """
+IN_WORKER = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/ada/train.py", line 34, in train_epoch
+[rank1]:     for step, (x, y) in enumerate(loader):
+[rank1]:   File "/opt/venv/lib/python3.11/site-packages/torch/_utils.py", line 803, in reraise
+[rank1]:     raise exception
+[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.
+[rank1]: Original Traceback (most recent call last):
+[rank1]:   File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 54, in <listcomp>
+[rank1]:     data = [self.dataset[idx] for idx in possibly_batched_index]
+[rank1]:             ~~~~~~~~~~~~^^^^^
+[rank1]:   File "/home/ada/train.py", line 26, in __getitem__
+[rank1]:     raise ValueError('damaged picture 177')
+[rank1]: ValueError: damaged picture 177
+"""
 
 
 @pytest.fixture
@@ -326,11 +341,12 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "all but one waited until their call timed out": (
         both(*(raised(k, WAITED) for k in (0, 1, 3)), without(2)),
-        "the ranks lost each other (rank 2): no rank is known to have failed by itself; rank 2 left no end record",
+        "a rank kept the others waiting (rank 2): rank 2 did not come to a call within its timeout; rank 0 on",
+        "hang.at_least_s",
     ),
     "a monitored barrier": (
         both(raised(0, LOST, AT_S - 1), raised(1, f"RuntimeError: [Rank 0]: {STAYED_AWAY}"), without(2, 3)),
-        "the ranks lost each other (rank 3)",
+        "a rank kept the others waiting (rank 3)",
     ),
     # Launchers and nodes.
     "launcher killed": (
@@ -486,6 +502,27 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "a file is missing",
         "software.container.binds",
     ),
+    "a checkpoint of another model, both in DDP": (
+        both(
+            raised(
+                1,
+                "RuntimeError: Error(s) in loading state_dict for DistributedDataParallel: Missing key(s) in "
+                'state_dict: "module.net.0.weight".',
+            ),
+            raised(0, LOST, AT_S - 5),
+        ),
+        "the script raised an exception (rank 1 on node1): rank 1: RuntimeError: Error(s) in loading state_dict",
+    ),
+    "where a worker of the loader raised": (
+        both(
+            raised(1, "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: damaged picture 177"),
+            raised(0, LOST, AT_S - 5),
+            prints(1, IN_WORKER),
+        ),
+        "the script raised an exception (rank 1 on node1): ",
+        '\nrank 1 (node1): File "/home/ada/train.py", line 26, in __getitem__\nrank 1 (node1): raise ValueError(',
+        "\nrank 1 (node1): ValueError: damaged picture 177",
+    ),
     "a log names the cause": (
         both(
             raised(0, NCCL_LOST),
@@ -549,6 +586,15 @@ def test_a_check_that_did_not_pass_is_not_explained_by_what_the_script_printed(p
     prints(1, f"{CUDA_OOM}\ntrying half the batch\n")(pair)
     edit(pair.ranks / "rank1.json", lambda end: end["parameters"].update(checksum=f"sha256:{'b' * 64}"))
     assert failure_of(pair).evidence == ()
+
+
+def test_too_few_steps_show_the_exception_that_the_script_printed(pair: RunDirectory) -> None:
+    """It ended the training on both ranks, which then ended well."""
+    printed = f'{TRACEBACK}:\n  File "/home/ada/train.py", line 9, in main\n    check(batch)\n{NEGATIVE}\n'
+    lost = f'{TRACEBACK}:\n  File "/home/ada/train.py", line 25, in main\n    loss.backward()\n{LOST}\n'
+    both(prints(0, lost), prints(1, printed), stops(0, 20), stops(1, 20))(pair)
+    words = ("; if the script ended early for the exception", f"\nrank 1 (node1): {NEGATIVE}")
+    check(pair, both(), "enough steps (): measured 20 optimizer steps", *words)
 
 
 def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:

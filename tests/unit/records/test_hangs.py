@@ -167,9 +167,9 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
         ),
         (
             [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)],
-            "the ranks are in different collectives",
+            "a rank that fails waits for the others",
             "in validate, in barrier(), while it handled KeyError: 'x'; rank 1 waited in all_reduce()",
-            "same collective calls",
+            "fix what raised",
         ),
         (
             [rank(0), rank(1, phase="ended", steps=11)],
@@ -188,6 +188,12 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             [rank(0, phase="ended", stack=None), rank(1, phase="ended")],
             "the processes did not end",
             "rank 0 (node 0, node0): its script ended after 12 steps",
+            "_shutdown",
+        ),
+        (
+            [rank(0, phase="ended", process="gone", stack=None), rank(1, phase="ended", stack=SLEEPS)],
+            "the processes did not end",
+            'rank 1 (node 0, node0): its script ended after 12 steps; then File "train.py", line 7, in train; no rank',
             "_shutdown",
         ),
         ([rank(0), rank(1)], "the training hung", "in barrier(); rank 1 (node 0", "network.interface"),

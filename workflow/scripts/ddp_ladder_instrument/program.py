@@ -195,7 +195,11 @@ class ProgramEnd:
     def note(self, error: BaseException | None) -> None:
         """Note the error that ends the program."""
         self.exit_code = exit_code(error)
-        if error is not None and not isinstance(error, SystemExit):
+        if isinstance(error, SystemExit):
+            # A script that exits in an ``except`` or ``finally``, with a code of failure, exits for that exception.
+            handled = error.__context__ or sys.exc_info()[1]
+            error = None if self.exit_code in (0, os.EX_TEMPFAIL) else handled
+        if error is not None:
             self.ended_by = "exception"
             self.exception = one_line(error)
 

@@ -181,6 +181,7 @@ _MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*\b)")  # before the name 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+')
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<|/ddp_ladder_instrument/|/instrument\.py$")
 _MARKS = re.compile(r"^[\s^~]*$")  # below a statement of a traceback
+_OF_WORKER = re.compile(r"^\w+: Caught \w+ in DataLoader worker process \d+\. ")
 _JOINTS = {  # between an exception and another one that was raised because of it
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -198,8 +199,11 @@ def with_place(words: Words, index: int) -> tuple[Evidence, ...]:
 
 
 def where_raised(case: Case, rank: int | None, exception: str) -> tuple[Evidence, ...]:
-    """Return an exception's last line as the log has it, with its statement; empty if no log has it."""
-    found = _raised_at(case, rank, exception)
+    """Return an exception's last line as the log has it, with its statement; empty if no log has it.
+
+    Of an exception in a worker of the loader: where the worker raised it.
+    """
+    found = _raised_at(case, rank, _OF_WORKER.sub("", exception)) or _raised_at(case, rank, exception)
     return with_place(replace(found[0], rank=rank), found[1]) if found else ()
 
 

@@ -16,6 +16,7 @@ from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.case import (
+    AGAIN,
     Case,
     Ended,
     caught,
@@ -28,7 +29,7 @@ from ddp_ladder.records.case import (
     symptom_of,
     where_raised,
 )
-from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
+from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
@@ -460,12 +461,22 @@ def lost(case: Case) -> Failure | None:
     without = [str(rank) for rank in range(raw.spec.world_size) if rank not in raw.ranks]
     is_awaited = len(without) == 1 and victim is not None and bool(TIMED_OUT.search(victim.exception or ""))
     gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
+    if named or is_awaited:
+        awaited = int(named[1] if named else without[0])
+        return Failure(
+            verdict="a rank kept the others waiting",
+            why=f"rank {awaited} did not come to a call within its timeout; {seen}",
+            next=f"see what rank {awaited} does meanwhile: lower hang.at_least_s in config.yaml below that timeout and "
+            "start snakemake again, and its line is named; if it only needs longer, give the others more time: "
+            "init_process_group(timeout=...)",
+            rank=awaited,
+            at_s=at_s,
+        )
     return Failure(
         verdict="the ranks lost each other",
         why=f"no rank is known to have failed by itself; {gone}{seen}",
         next=f"read the last lines of the other ranks in {raw.directory.log}; if they ended well, look at the network "
         "between the nodes (network.interface in cluster.yaml), and start snakemake again",
-        rank=int(named[1] if named else without[0]) if named or is_awaited else None,
         at_s=at_s,
     )
 
@@ -514,6 +525,9 @@ def failed_check(case: Case) -> Failure:
     # Ranks of a group of their own write over each other's files, which are then missing.
     is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
     first = next((each for each in failed if is_alone and each.check.name == WORLD_SIZE), failed[0])
+    if first.check.name == ENOUGH_STEPS and (printed := caught(case)):
+        fix = f"if the script ended early for the exception that it printed, fix its cause, and {AGAIN}; else"
+        return first.failure.replace(evidence=printed, next=f"{fix} {first.failure.next}")
     return first.failure if first.failure.next else first.failure.replace(next=case.look)
 
 
@@ -568,6 +582,7 @@ def explain(raw: RawRun, found: Sequence[Diagnosis]) -> Failure:
 
 OF_PROCESSES: tuple[Row, ...] = (
     root_raised,
+    hung,
     killed_first,
     own_failure,
     failed_silently,

@@ -23,6 +23,10 @@ SAME_CALLS = (
     "let every rank make the same collective calls in the same order: one of them makes a call (barrier, all_reduce, "
     "broadcast) that the others do not make, or leaves it out, most often under an `if` on its rank"
 )
+FAILS_ALONE = (
+    "fix what raised the exception; a rank that handles one must call no collective (barrier, all_reduce) in its "
+    "`except` or `finally`: the others are elsewhere"
+)
 AS_LAUNCHED = (
     "let the script call init_process_group() without rank and world size, and leave RANK, WORLD_SIZE, MASTER_ADDR and "
     "MASTER_PORT as the launcher sets them"
@@ -66,7 +70,8 @@ class Stalled:
         if stall.process == "stopped":  # how many steps it made since its last sign is not known
             return f"{place}: its process {stall.pid} was stopped"
         if self.ended:
-            return f"{place}: its script ended {after}"
+            then = f"; then {of_script(self.stack)[0].text}" if self.stack else ""
+            return f"{place}: its script ended {after}{then}"
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
         handles = f"while it handled {stall.handles}" if stall.handles else ""
@@ -140,6 +145,9 @@ def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     left = [rank for rank in ranks if not rank.ended]
     if ended and left and all(rank.is_elsewhere_after_its_steps for rank in left):
         return left
+    if not left:  # the rank that is still there keeps the run from ending
+        alive = [rank for rank in ranks if rank.stall.process != "gone"]
+        return alive if len(alive) < len(ranks) else []
     for some in (ended, elsewhere):
         if 0 < len(some) < len(ranks):
             return _fewest_steps(some) or some
@@ -240,6 +248,8 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
     if all_ended:
         verdict = "the processes did not end"
         what = "see what the main threads still wait for (in _shutdown: a thread of the script that is no daemon)"
+    elif any(rank.waits and rank.stall.handles for rank in causes) and not all(rank.stall.handles for rank in ranks):
+        verdict, what = "a rank that fails waits for the others", FAILS_ALONE
     elif _in_different_collectives(ranks):
         verdict, what = "the ranks are in different collectives", SAME_CALLS
     else:
