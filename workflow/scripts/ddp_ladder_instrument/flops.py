@@ -1,7 +1,8 @@
 """The FLOPs of training steps, counted from the shapes of the operators that torch dispatches.
 
 Some steps of the warm-up are counted, which no figure contains: a script may have none after the measured ones. They
-are several, so that it shows if steps differ; then more are counted, up to the end of the warm-up. Matrix products and convolutions count, as in torch.utils.flop_counter,
+are several, so that it shows if steps differ; then more are counted, up to the end of the warm-up. Matrix
+products and convolutions count, as in torch.utils.flop_counter,
 whose formulas are used; attention counts in full also where it is causal. What recomputes activations in the backward
 pass (torch.utils.checkpoint, or a function of the script's own) is kept apart, as it is no work of the model.
 
