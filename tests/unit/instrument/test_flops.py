@@ -59,6 +59,7 @@ def test_resnet50_has_the_published_flops(warm: Warm, tmp_path: Path) -> None:
         ("transformer", *TRANSFORMER, 0),
         ("transformer again", *TRANSFORMER, PRODUCTS * 8 / 12 + SCORES),  # up to the last tensor that is needed
         ("transformer reentrant", *TRANSFORMER, PRODUCTS + SCORES),
+        ("transformer own", *TRANSFORMER, PRODUCTS + SCORES),
     ],
 )
 def test_flops_are_those_counted_by_hand(
@@ -77,6 +78,7 @@ def test_what_else_a_step_does_is_counted(warm: Warm, tmp_path: Path) -> None:
     half = counted(warm, tmp_path / "autocast", "mlp", "autocast")
     assert (half["forward"], half["precisions"]) == (plain["forward"], {"bf16": 1.0})
     lengths = counted(warm, tmp_path / "lengths", "mlp", "lengths")
+    assert (lengths["steps"], lengths["forward"]) == (4, 1.5 * plain["forward"])  # every second one is twice as long
     assert lengths["spread"] > 0.4
 
 
@@ -87,6 +89,7 @@ def test_what_else_a_step_does_is_counted(warm: Warm, tmp_path: Path) -> None:
         ("mlp", "kernel", "hide their products: ours::doubled"),
         ("mlp", "validates", flops.NO_STEPS),
         ("mlp", "uneven", flops.UNEVEN),
+        ("mlp", "very long", "too much for a mean"),
         ("recurrent", "plain", "rnn_layer"),
     ],
 )

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
-from ddp_ladder_instrument.batches import StepTable
+from ddp_ladder_instrument.batches import BackwardPasses, StepTable
 from ddp_ladder_instrument.ddp import SPARSEST, DdpTimings, is_timed, next_timed
 
 STEPS = 4096
@@ -88,7 +88,7 @@ def test_times_belong_to_the_step_that_they_are_of(
     monkeypatch.setattr(time, "time_ns", lambda: next(ticks) * 10**6)
     monkeypatch.setattr(time, "time", lambda: next(ticks) * 1e-3)
     table, unmeasured, module = StepTable(), list[str](), Reducer(passes)
-    timings = DdpTimings(table, 10, max_steps, unmeasured)
+    timings = DdpTimings(table, BackwardPasses(), 10, max_steps, unmeasured)
     timings.attach(module, torch.device(device))  # type: ignore[arg-type]
     steps = max_steps or 800
     read_at = 0
@@ -109,9 +109,36 @@ def test_times_belong_to_the_step_that_they_are_of(
     assert (summary["bucket_bytes"], unmeasured) == ([400, 16], [])
 
 
+@pytest.mark.parametrize(
+    ("sent", "made", "modules", "compute", "comm"),
+    [
+        (1, 1, 1, 1, 1),
+        (4, 4, 1, 4, 4),  # an accumulation that sends the gradients of each batch
+        (1, 4, 1, 4, 1),  # and one with no_sync
+        (2, 1, 1, 1, 1),  # two forward passes, one backward pass
+        (3, 3, 2, 3, 3),
+        (1, 3, 2, 1, 1),  # the other passes are of the other module
+    ],
+)
+def test_the_times_of_a_step_are_those_of_all_its_passes(
+    sent: int, made: int, modules: int, compute: int, comm: int
+) -> None:
+    table, backwards = StepTable(), BackwardPasses()
+    timings, module = DdpTimings(table, backwards, 10, None, []), Reducer(sent)
+    for _ in range(modules):
+        timings.attach(module, torch.device("cpu"))  # type: ignore[arg-type]
+    for step in range(30):
+        module.step(0)
+        backwards.count += made
+        table.add(1, 0, 0.02, 0.0)
+        timings.read(step + 1)
+    timings.summary()
+    assert {(round(times.backward_s, 6), times.comm_s) for times in table.ddp.values()} == {(compute, comm * 5e-9)}
+
+
 def test_without_the_methods_nothing_is_timed_and_it_is_said() -> None:
     table, unmeasured = StepTable(), list[str]()
-    timings = DdpTimings(table, 10, None, unmeasured)
+    timings = DdpTimings(table, BackwardPasses(), 10, None, unmeasured)
     timings.attach(torch.nn.Linear(1, 1), torch.device("cpu"))  # type: ignore[arg-type]
     assert timings.read(1) > 10**6
     assert timings.summary() == {

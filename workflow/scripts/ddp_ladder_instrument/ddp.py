@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.batches import NEVER, DdpTimes, StepTable
+from ddp_ladder_instrument.batches import NEVER, BackwardPasses, DdpTimes, StepTable
 
 EARLY_ITERATIONS = 10
 """DDP times its first ten iterations always."""
@@ -54,15 +54,27 @@ def next_timed(step: int, level: int) -> int:
 
 
 class DdpTimings:
-    """DDP's times of the module that was wrapped last; they are added to the step table."""
+    """DDP's times of the module that was wrapped last; they are added to the step table. wrapped: number of modules.
 
-    def __init__(self, table: StepTable, warmup_steps: int, max_steps: int | None, unmeasured: list[str]) -> None:
+    DDP times one pass of a step. Where a step has several (accumulation), that pass stands for all of them.
+    """
+
+    def __init__(
+        self,
+        table: StepTable,
+        backwards: BackwardPasses,
+        warmup_steps: int,
+        max_steps: int | None,
+        unmeasured: list[str],
+    ) -> None:
         self._table = table
+        self._backwards = backwards
         self._warmup_steps = warmup_steps
         self._max_steps = max_steps
         self._unmeasured = unmeasured
         self._module: Callable[[], Any] = lambda: None
-        self.wrapped = False
+        self.wrapped = 0
+        self._passes = 1  # backward passes of a step
         self._device = "cpu"
         self._level: int | None = None  # None: not chosen yet
         self._first = self._newest = 0, 0  # row and iteration of the times that were read first and last
@@ -71,7 +83,7 @@ class DdpTimings:
 
     def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
         """Time the steps of this module instead of an earlier one."""
-        self.wrapped = True
+        self.wrapped += 1
         self._table.ddp.clear()
         self._device, self._level, self._newest = device.type, None, (0, 0)
         methods = ("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate")
@@ -90,6 +102,7 @@ class DdpTimings:
         if module is None:
             return NEVER
         self._read_newest(module)
+        self._passes = round(self._backwards.count / steps)
         if self._level is None:
             if steps < max(self._warmup_steps, EARLY_ITERATIONS):
                 return steps + 1
@@ -119,10 +132,15 @@ class DdpTimings:
             self._table.ddp[found] = DdpTimes(*(data.get(f"{key}_time", 0) * NANOSECOND_S for key in keys))
 
     def _iteration(self, row: int) -> int:
-        """Return the number of an iteration of DDP in a step; with gradient accumulation a step may have several."""
+        """Return the number of an iteration of DDP in a step."""
+        known, iteration = self._newest
+        return max(1, iteration + (row - known) * self._in_a_step)
+
+    @property
+    def _in_a_step(self) -> int:
+        """Return the iterations of DDP in a step: its forward passes outside of no_sync."""
         (first_row, first), (known, iteration) = self._first, self._newest
-        in_a_step = round((iteration - first) / (known - first_row)) if known > first_row else 1
-        return max(1, iteration + (row - known) * in_a_step)
+        return round((iteration - first) / (known - first_row)) if known > first_row else 1
 
     def _chosen_level(self, steps: int) -> int:
         step_s = statistics.median(self._table.step_time_s[-EARLY_ITERATIONS:])
@@ -136,7 +154,11 @@ class DdpTimings:
         """Return the record's ``ddp``: medians of the timed steps, in seconds; None if no module was wrapped."""
         if not self.wrapped:
             return None
+        sent = max(1, min(self._in_a_step, self._passes))
+        made = max(1, self._passes) if self.wrapped == 1 else sent  # of several modules each has passes of its own
         rows = self._table.ddp
+        for row, (forward_s, backward_s, comm_s, overlap_s) in rows.items():
+            rows[row] = DdpTimes(made * forward_s, made * backward_s, sent * comm_s, sent * overlap_s)
         used = [times for row, times in rows.items() if row >= self._warmup_steps] or [*rows.values()]
         exposed_s = [max(0.0, times.comm_s - times.overlap_s) for times in used]
         if not used:

@@ -1,9 +1,10 @@
 """The FLOPs of training steps, counted from the shapes of the operators that torch dispatches.
 
 Some steps of the warm-up are counted, which no figure contains: a script may have none after the measured ones. They
-are several, so that it shows if steps differ. Matrix products and convolutions count, as in torch.utils.flop_counter,
+are several, so that it shows if steps differ; then more are counted, up to the end of the warm-up. Matrix
+products and convolutions count, as in torch.utils.flop_counter,
 whose formulas are used; attention counts in full also where it is causal. What recomputes activations in the backward
-pass (torch.utils.checkpoint) is kept apart, as it is no work of the model.
+pass (torch.utils.checkpoint, or a function of the script's own) is kept apart, as it is no work of the model.
 
 Nothing is counted where that could change the run, or where kernels hide their products; the record then says why.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -38,6 +40,8 @@ NO_STEPS = "none of the steps to count was like the others: the script validated
 NO_SAMPLES = "no samples were counted in these steps"
 UNEVEN = "its optimizers do not all step at each step"
 MOST_UNEVEN = 0.02
+ALIKE = 0.02  # of the FLOPs per sample: steps that differ by less are alike
+MOST_ERROR = 0.2  # standard error of the mean of the steps, of it
 PRECISIONS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 OWN_KERNELS = (
     "flash_attn_2_cuda", "flash_attn_interface", "transformer_engine_torch", "selective_scan_cuda", "natten",
@@ -49,6 +53,8 @@ HIDDEN = re.compile(r"_rnn$|_rnn_(layer|backward)|attention|_mm|addmm|addbmm|^_t
 """Operators of aten that contain matrix products; those without a formula are not counted."""
 OF_SUBCLASSES = re.compile(r"(sym_)?(is_contiguous|size|stride|storage_offset|numel|dim|layout)|is_strides_like_format")
 """What a mode is asked only for tensors that answer it themselves (nested ones)."""
+
+RECOMPUTE = tuple(os.path.join("torch", *path) for path in (("utils", "checkpoint.py"), ("autograd", "function.py")))
 
 aten = torch.ops.aten
 ON_CPU = aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -176,10 +182,13 @@ def _watch_triton(launched: dict[str, None]) -> Callable[[], None]:
 
 
 def _in_checkpoint() -> bool:
-    """Return True if torch.utils.checkpoint called this; in a backward pass only a recomputation has gradients on."""
+    """Return True if torch.utils.checkpoint called this, or an autograd function (those of DeepSpeed and Megatron).
+
+    In a backward pass only a recomputation has gradients on, or one that is differentiated again.
+    """
     frame: Any = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_filename.endswith(os.path.join("torch", "utils", "checkpoint.py")):
+        if frame.f_code.co_filename.endswith(RECOMPUTE):
             return True
         frame = frame.f_back
     return False
@@ -197,7 +206,7 @@ class CountedStep(NamedTuple):
 
 
 class StepFlops:
-    """Counts the FLOPs of STEPS steps in the second half of the warm-up. why: nothing is counted.
+    """Counts the FLOPs of STEPS steps in the second half of the warm-up, or of more. why: nothing is counted.
 
     A counted step lasts from one row of the table to the next, so it has one step of each optimizer.
     """
@@ -227,7 +236,8 @@ class StepFlops:
                 self.why = NO_SAMPLES
             elif self._disturbances == self._disturbed_by:
                 self._steps.append(CountedStep(self._clock.table.samples[step - 1], self._counter.flops))
-            if self._counter is None or self.why or len(self._steps) == STEPS or step >= self._warmup_steps:
+            enough = len(self._steps) >= STEPS and self._spread <= ALIKE
+            if self._counter is None or self.why or enough or step >= self._warmup_steps:
                 self.stop()
                 return NEVER
             self._counter.flops = Counter()
@@ -265,25 +275,35 @@ class StepFlops:
             self._counter.stop()
 
     def summary(self, on_cuda: bool) -> dict[str, Any]:
-        """Return the record's ``flops``: of the step with the median FLOPs per sample."""
+        """Return the record's ``flops``: the mean of the counted steps."""
         self.stop()
         why = self.why or self._why_not()
         if why is not None:
             return {"why": why}
-        steps = sorted(self._steps, key=lambda each: each.per_sample("forward", "backward"))
-        least, middle, most = (steps[place] for place in (0, (len(steps) - 1) // 2, -1))
-        model = middle.per_sample("forward", "backward")
+        samples = sum(step.samples for step in self._steps)
+        phases: Counter[str] = Counter()
         precisions: Counter[str] = Counter()
         products = torch_facts.float32_products(on_cuda)
-        for (phase, dtype, is_convolution), flops in middle.flops.items():
+        for (phase, dtype, is_convolution), flops in sum((step.flops for step in self._steps), Counter()).items():
+            phases[phase] += flops
             if phase != "recomputed":
                 precisions[_precision(dtype, is_convolution, products, on_cuda)] += flops
         return {
-            **{phase: middle.per_sample(phase) for phase in ("forward", "backward", "recomputed")},
+            **{phase: phases[phase] / samples for phase in ("forward", "backward", "recomputed")},
             "precisions": {name: flops / sum(precisions.values()) for name, flops in precisions.items()},
-            "steps": len(steps),
-            "spread": (most.per_sample("forward", "backward") - least.per_sample("forward", "backward")) / model,
+            "steps": len(self._steps),
+            "spread": self._spread,
         }
+
+    @property
+    def _of_model(self) -> list[float]:
+        return [step.per_sample("forward", "backward") for step in self._steps]
+
+    @property
+    def _spread(self) -> float:
+        """Return (most - least) / mean of the FLOPs per sample of the counted steps."""
+        each = self._of_model
+        return (max(each) - min(each)) / (statistics.fmean(each) or 1.0)
 
     def _why_not(self) -> str | None:
         """Return why the counted steps give no figure."""
@@ -302,7 +322,12 @@ class StepFlops:
         each = round(calls / rows)
         if abs(calls - each * rows) > MOST_UNEVEN * calls + each:
             return UNEVEN
-        return None if any(self._steps[0].flops.values()) else "no matrix product was seen"
+        found, number = self._of_model, len(self._steps)
+        if not any(found):
+            return "no matrix product was seen"
+        if number > 1 and statistics.stdev(found) / math.sqrt(number) > MOST_ERROR * statistics.fmean(found):
+            return f"the FLOPs per sample of {number} steps differ by {100 * self._spread:.0f} %: too much for a mean"
+        return None
 
 
 def _precision(dtype: torch.dtype, is_convolution: bool, products: str, on_cuda: bool) -> str:

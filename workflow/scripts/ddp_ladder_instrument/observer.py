@@ -26,7 +26,7 @@ class TorchObserver:
         self._not_measured = not_measured
         self._wants_cuda = run.device == "cuda"
         self.world = RankFacts()
-        self.ddp = DdpTimings(clock.table, run.warmup_steps, run.max_steps, not_measured)
+        self.ddp = DdpTimings(clock.table, clock.backwards, run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
         self.loader = TrainingLoader()
         self.workers = loader_hooks.WorkerTimes()

@@ -282,7 +282,7 @@ class Profiling(RawFile):
 
 
 class Flops(Model):
-    """FLOPs of the training, per sample: of matrix products and convolutions, in a typical step of rank 0."""
+    """FLOPs of the training, per sample: of matrix products and convolutions, the mean of some steps of rank 0."""
 
     why: str | None = Field(None, description="Why they are not counted.")
     forward: float | None = Field(None, ge=0)
@@ -290,7 +290,7 @@ class Flops(Model):
     recomputed: float | None = Field(None, ge=0, description="Of activations, in the backward pass; not in backward.")
     precisions: Mapping[str, float] = Field({}, description="Share of forward and backward: fp32, tf32, bf16, ...")
     steps: Count = Field(0, description="Number of steps that were counted.")
-    spread: float = Field(0.0, ge=0, description="(Most - least of these steps) / the typical one.")
+    spread: float = Field(0.0, ge=0, description="(Most - least of these steps) / their mean.")
 
     @property
     def of_model(self) -> float | None:
