@@ -28,7 +28,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], Mapping[str, Any], str, str, str]] = {
     "nodes": (
         {"partition": "debug"},
         NODES_3,
-        "config/config.yaml: stages.stage3.scales: Slurm refuses the job of 3x1, 3x2: "
+        "config/config.yaml: stages.stage3.scales: Slurm refuses the jobs of 3x1, 3x2: "
         "Requested node configuration is not available",
         "--nodes=3",
         "change one of config/config.yaml: stages.stage3.scales, config/cluster.yaml: node.gres",

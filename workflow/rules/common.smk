@@ -41,7 +41,7 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
-from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, notify
+from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
@@ -93,7 +93,8 @@ def climb(stage=None):
         for announcement in announcements(ladder, stages):
             notify(announcement)
         if workflow.dryrun and (is_module or shows_plan(workflow)):
-            print(plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages), flush=True)
+            text = plan_text(ladder.plan_as_made, stages, ladder.to_do) + forecast_text(ladder, stages)
+            print(for_terminal(text, sys.stdout), flush=True)
     return [ladder.gate(each) for each in stages]
 
 

@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"chosen: partition {partition.in_words}; {cluster.limits(partition.name)}")
     print(f"written: {file}" if is_new else f"nothing to write: {file} is this draft already")
     named = "" if file == CLUSTER else f" --config cluster={shlex.quote(str(file))}"
-    print(f'\nnext: confirm its values with "{CONFIRM}" in an editor, then\n    snakemake doctor{named}')
+    print(f'\nnext: confirm its values with "{CONFIRM}" in an editor,')
+    print(f"and set the scales in config/config.yaml (stages), then\n    snakemake doctor{named}")
     if named:
         print(f"and name it in each start, or copy it over {CLUSTER} if you no longer need what is there")
     return 0

@@ -22,6 +22,7 @@ import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.plan.file import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
@@ -56,7 +57,8 @@ def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
     if centre is None:
         return []
     made = [file for file in written.files if file.stem == "proposal"]
-    return [f"centre   {summary(centre, written.rules)}: see the page", *(f"written  {file}" for file in made)]
+    line = for_terminal(f"centre   {summary(centre, written.rules)}: see the page", sys.stdout)
+    return [line, *(f"written  {file}" for file in made)]
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

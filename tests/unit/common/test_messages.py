@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import termios
 
 import pytest
-from ddp_ladder.common.messages import BEHIND_PIPE, MOST_COLUMNS, Problem, box, for_terminal, notify
+from ddp_ladder.common.messages import BEHIND_PIPE, MOST_COLUMNS, Problem, box, columns, for_terminal, notify
 
 ROWS = (("verdict", "the gate of stage2 is closed; nothing above it was started"), ("next", "raise it " * 20))
 
@@ -30,6 +33,16 @@ def test_behind_a_pipe_of_a_rule_both_are_as_wide_as_the_terminal(monkeypatch: p
     monkeypatch.setattr("sys.stdout", stream := io.StringIO())
     assert {len(line) for line in box(ROWS).splitlines()} == {80}
     assert max(map(len, for_terminal("is wrong " * 20, stream).splitlines())) <= 80
+
+
+def test_a_rule_whose_standard_output_is_a_log_has_the_width_of_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.__stdout__", io.StringIO())
+    other_end, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 70))
+    with open(terminal, "w") as stream:
+        assert columns(stream) == 70
+    os.close(other_end)
 
 
 @pytest.mark.parametrize(("terminal", "columns", "width"), [(True, 80, 80), (True, 200, 96), (False, 80, 999)])

@@ -245,6 +245,10 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
         nodes = only(found, "nodes").measured
         assert nodes.startswith("gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB (")
         assert nodes.endswith("node.gpus: 2, node.gres: null, node.cpus: 2, node.memory_mb: null)")
+    for slurm, node in (({"partition": "gpus"}, {}), ({"partition": "gpu"}, {"gpus": 8, "gres": "gpu"})):
+        described = on_a_cluster(slurm=SHIPPED.site.slurm.replace(**slurm), node=SHIPPED.site.node.replace(**node))
+        (nodes,) = (each for each in checks.slurm(Ladder.of(described), on_a_cluster=True) if each.place == "nodes")
+        assert (outcome(nodes), nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
 
 
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:

@@ -93,6 +93,18 @@ def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
     assert problem.next
 
 
+def test_jobs_of_several_stages_that_are_refused_for_one_key_are_one_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{FAILURE} Invalid account or account/partition' >&2; exit 1")
+    several = {f"stage{number}": {"scales": [scale], "runtime": 20} for number, scale in ((2, "1x2"), (3, "2x1"))}
+    (problem,) = asked(tmp_path, stages=several, account="projekt").refused
+    assert problem.what.startswith("Slurm refuses the jobs of 1x1, 1x2, 2x1: ")
+    assert "sacctmgr show associations" in (problem.next or "")
+    own = {**several, "stage2": {**several["stage2"], "slurm": {"account": "other"}}}
+    assert len(asked(tmp_path, stages=own, account="projekt").refused) == 2
+
+
 @pytest.mark.parametrize(
     ("node", "advice"),
     [

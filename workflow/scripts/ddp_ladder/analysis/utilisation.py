@@ -43,7 +43,7 @@ def _with(point: ScalePoint, baseline: ScalePoint | None, matrix_rates: Mapping[
         point,
         model_flops_per_sample=per_sample,
         tflop_per_s_per_gpu=here,
-        fraction_of_matrix_rate=here / measured if measured else None,
+        fraction_of_matrix_rate=here / measured if measured and here <= measured else None,  # else measured under load
         fraction_of_peak=here / peak if peak else None,
         flops_precision=in_words(flops.precisions),
     )

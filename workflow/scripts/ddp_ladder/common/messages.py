@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -101,9 +102,14 @@ def notify(text: str) -> None:
 
 def columns(stream: TextIO | None = None) -> int:
     """Return how wide texts on standard output, or stream, are: as the terminal, at most 96; 96 without a terminal."""
-    if (stream or sys.stdout).isatty():
-        return min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
-    return int(os.environ.get(BEHIND_PIPE, MOST_COLUMNS))
+    stream, own = stream or sys.stdout, 0
+    if not stream.isatty():
+        return int(os.environ.get(BEHIND_PIPE, MOST_COLUMNS))
+    with contextlib.suppress(OSError):
+        own = os.get_terminal_size(
+            stream.fileno()
+        ).columns  # shutil asks standard output, which a rule sends to its log
+    return min(MOST_COLUMNS, shutil.get_terminal_size((own or MOST_COLUMNS, 24)).columns)
 
 
 def fitted(text: str, width: int, first: str = "", then: str = "    ") -> str:

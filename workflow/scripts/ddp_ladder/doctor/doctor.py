@@ -26,7 +26,7 @@ from ddp_ladder.node import network
 from ddp_ladder.node.launch import VERBS
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, node_in_words, offered, read_partitions
+from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.keys import Container, Site
@@ -337,7 +337,7 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         partitions = read_partitions()
         yield passed("controller", f"Slurm answers; partitions: {', '.join(partitions)}")
         nodes = read_nodes()
-        yield passed("nodes", _nodes(ladder, partitions, nodes))
+        yield _nodes(ladder, partitions, nodes)
         yield from architecture(ladder, nodes, platform.machine())
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
     except UserError as error:
@@ -355,11 +355,14 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
 
 
-def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> str:
-    """Return the shape of the nodes, and what the site says of them. Whether the jobs fit is for Slurm to say."""
-    found = "; ".join(partition.in_words for partition in offered(ladder.plan.jobs, partitions, nodes))
-    site = ladder.settings.site
-    return f"{found or 'no default partition'} ({site.file}: {node_in_words(site.node)})"
+def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> Finding:
+    """Compare the shape of the nodes with what the site says of them. Whether the jobs fit is for Slurm to say."""
+    found, site = offered(ladder.plan.jobs, partitions, nodes), ladder.settings.site
+    words = "; ".join(partition.in_words for partition in found) or "no such partition, and no default one"
+    text = f"{words} ({site.file}: {node_in_words(site.node)})"
+    if any(fits(site.node, shape) for partition in found for shape in partition.shapes):
+        return passed("nodes", text)
+    return not_passed("warning", "nodes", text, f"correct node or slurm.partition in {site.file}: no node is like this")
 
 
 def architecture(ladder: Ladder, nodes: Nodes, here: str) -> Iterator[Finding]:

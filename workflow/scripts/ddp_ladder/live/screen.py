@@ -128,7 +128,8 @@ def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]
 def job_words(state: LadderState, scale: ScaleState) -> tuple[str, str]:
     """Return the state of a scale's job, and its style."""
     if scale.is_done and not scale.is_held:
-        failed = sum(run.record is not None and run.record.failure is not None for run in scale.runs)
+        runs = [run for run in scale.runs if not run.spec.is_plain]  # many scripts need a launcher
+        failed = sum(run.record is not None and run.record.failure is not None for run in runs)
         return (f"{count(failed, 'run')} failed", BAD) if failed else ("finished", GOOD)
     if scale.bad_end is not None:
         return scale.bad_end.in_words, BAD

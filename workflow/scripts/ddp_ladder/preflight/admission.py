@@ -22,6 +22,7 @@ MOST_NAMES = 12  # of a list in a message
 _START = re.compile(r"to start at (\S+)")
 _PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?")
 NO_SUCH_NODES = "Requested node configuration is not available"
+YOURS = "sacctmgr show associations user=$USER format=account,partition,qos"
 NOT_BEGUN = "Invalid time specified"  # of a reservation that begins later
 
 # Slurm's words on a refusal, and the keys that they are on: of `slurm`, or of `node`, or of the job's stage.
@@ -84,7 +85,7 @@ def parse_partitions(text: str) -> Partitions:
 
 def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Admission:
     """Ask Slurm whether it would take these jobs; without an answer they are submitted all the same."""
-    refused: dict[tuple[str, str], list[ScaleJob]] = {}
+    refused: dict[tuple[tuple[str, ...], str], list[ScaleJob]] = {}
     problems = list[Problem]()
     starts = {}
     for job in jobs:
@@ -97,12 +98,13 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
                 advice = "nothing: it is submitted without this check"
                 problems.append(_Waits("sbatch --test-only", what, str(error), next=advice))
                 continue
-            refused.setdefault((job.stage, _in_short(str(error))), []).append(job)
+            words = _in_short(str(error))
+            refused.setdefault((_keys(words, job, settings), words), []).append(job)
     too_small = [job for (_, words), these in refused.items() if NO_SUCH_NODES in words for job in these]
     if too_small and (problem := _smaller_nodes(too_small, settings, partitions)):
         problems.append(problem)
         refused = {key: these for key, these in refused.items() if NO_SUCH_NODES not in key[1]}
-    problems += [_problem(words, these, settings, partitions) for (_, words), these in refused.items()]
+    problems += [_problem(keys, words, these, settings, partitions) for (keys, words), these in refused.items()]
     problems += _of_partitions(jobs, settings, partitions)
     return Admission(
         refused=tuple(problem for problem in problems if not isinstance(problem, _Waits)),
@@ -128,11 +130,17 @@ def _in_short(words: str) -> str:
     return "; ".join(dict.fromkeys(line for line in lines if not line.startswith("Try ")))
 
 
-def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Problem:
-    """Return the problem of jobs of a stage that Slurm refused in the same words."""
-    job, scales = jobs[0], in_short([str(job.scale) for job in jobs], MOST_NAMES)
+def _keys(words: str, job: ScaleJob, settings: Settings) -> tuple[str, ...]:
+    """Return the keys that Slurm's words are on, with their files."""
     named = next((keys for pattern, keys in KEYS if re.search(pattern, words, re.IGNORECASE)), ("slurm", "node"))
-    keys = [_where(key, job, settings) for key in named]
+    return tuple(_where(key, job, settings) for key in named)
+
+
+def _problem(
+    keys: Sequence[str], words: str, jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions
+) -> Problem:
+    """Return the problem of jobs that Slurm refused in the same words, which are on the same keys."""
+    job, scales = jobs[0], in_short([str(job.scale) for job in jobs], MOST_NAMES)
     found = " ".join(sbatch_options(jobs[-1], {}))
     if words == NOT_BEGUN and job.slurm.reservation:
         what = f"the reservation has not begun; the jobs of {scales} wait for it"
@@ -144,12 +152,12 @@ def _problem(words: str, jobs: Sequence[ScaleJob], settings: Settings, partition
             found=f"{words}; not up: {in_short(down, MOST_NAMES)}",
             next="nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale",
         )
-    allowed = ", ".join(sorted(partitions)) if named[0] == "slurm.partition" else None
+    allowed = ", ".join(sorted(partitions)) if keys[0].endswith("slurm.partition") else None
     guess = did_you_mean(job.slurm.partition or "", partitions) if allowed else None
     advice = guess or f"change {'one of ' if len(keys) > 1 else ''}{', '.join(keys)}"
-    return Problem(
-        keys[0], f"Slurm refuses the job of {scales}: {words}", found, allowed, f"{advice}; see `sinfo --summarize`"
-    )
+    look = YOURS if keys[0].endswith(("slurm.account", "slurm.qos")) else "sinfo --summarize"
+    what = f"Slurm refuses the job{'s' if len(jobs) > 1 else ''} of {scales}: {words}"
+    return Problem(keys[0], what, found, allowed, f"{advice} (see `{look}`)")
 
 
 def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: Nodes) -> list[Partition]:
@@ -172,7 +180,7 @@ def _smaller_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Par
     except SlurmError:
         return None
     usual = next((partition.usual for partition in found if partition.shapes), None)
-    if usual is None or any(_fits(node, shape) for partition in found for shape in partition.shapes):
+    if usual is None or any(fits(node, shape) for partition in found for shape in partition.shapes):
         return None
     gpus = f"node.gpus: {usual.gpus}, node.gres: {usual.gres}" if usual.gpus else "node.device: cpu, node.gres: null"
     scales = in_short([str(job.scale) for job in jobs], MOST_NAMES)
@@ -191,7 +199,7 @@ def node_in_words(node: Node) -> str:
     return ", ".join(f"node.{key}: {getattr(node, key) or 'null'}" for key in ("gpus", "gres", "cpus", "memory_mb"))
 
 
-def _fits(node: Node, shape: Shape) -> bool:
+def fits(node: Node, shape: Shape) -> bool:
     """Return True if a node of this shape has what `node` describes."""
     gpus = node.gres is None or (node.gpus <= shape.gpus and node.gres in ("gpu", shape.gres))
     return gpus and node.cpus <= shape.cpus and (node.memory_mb or 0) <= shape.memory_mb
