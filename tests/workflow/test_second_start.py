@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from make_runs import RATES, write_run
+from make_runs import RATES, edit, write_run
 from project_copy import Checkout
 
 DRY_RUN = ("--dry-run", "--printshellcmds")  # with Snakemake's own list of jobs
@@ -105,6 +105,19 @@ def test_a_report_of_other_settings_says_so_and_job_scripts_are_of_the_settings_
     assert done.returncode == 0, done.stdout
     assert "--x" in (checkout.results / "runs" / RUN / "job.sh").read_text()
     assert json.loads((checkout.results / "plan.json").read_text())["jobs"][0]["runs"][0]["args"] == ["16", "--x"]
+
+
+def test_what_makes_finished_runs_be_measured_again_is_said_before_they_are(checkout: Checkout) -> None:
+    edit(checkout.results / "runs/default/weak/2x1/r1/run.json", lambda run: run.update(unknown_key=1))
+    change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}", "--x"], "batch_per_gpu": 16})
+    said = checkout.snakemake("stage3", *DRY_RUN).stdout
+    changed = "(default/weak/1x1/r1, default/weak/1x2/r1), changed: args: was {batch_per_gpu}, is {batch_per_gpu} --x."
+    words = " ".join(said.split())
+    assert f"warning: 2 finished runs will be measured again {changed}" in words
+    assert "1 finished run will be measured again (default/weak/2x1/r1), their files cannot be read" in words
+    assert "name another directory as `results` in config/config.yaml" in words
+    change(checkout, workload={"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16})
+    assert "changed: " not in checkout.snakemake("stage3", *DRY_RUN).stdout
 
 
 def test_data_are_prepared_again_when_their_command_changes(checkout: Checkout) -> None:

@@ -13,12 +13,14 @@ from ddp_ladder.plan.fit import (
     Trial,
     choice,
     fit_file,
+    fit_of,
     fit_text,
     planned,
     search,
     search_key,
     trial_spec,
     with_batch,
+    workload_key,
 )
 from ddp_ladder.plan.plan import PLAN, make_plan
 from ddp_ladder.plan.text import plan_text
@@ -83,8 +85,8 @@ def searched(**keys: Any) -> Settings:
 def written(results: Path, given: Settings, chosen: int = 96) -> Fit:
     plan = make_plan(given)
     fit = Fit(
-        key=search_key(plan), scale="1x1", headroom_percent=10, trials=(trial(chosen, 1e3), OUT), chosen=chosen,
-        schema_version=1,
+        key=search_key(plan), workload=workload_key(plan), scale="1x1", headroom_percent=10,
+        trials=(trial(chosen, 1e3), OUT), chosen=chosen, schema_version=1,
     )  # fmt: skip
     write_json(fit_file(results, plan.first_scale), fit.model_dump())
     return fit
@@ -130,6 +132,18 @@ def test_the_choice_is_kept_until_what_it_depends_on_changes() -> None:
     Path("train.py").write_text("train(2)")
     assert planned(given).batch_search
     assert planned(given.with_batch(64)) == make_plan(given.with_batch(64))
+
+
+def test_a_search_is_shown_with_the_batch_that_it_chose_for_the_workload_of_now() -> None:
+    given, results = searched(), Path("results")
+    written(results, given)
+    assert fit_of(planned(given), results)
+    assert fit_of(planned(given.with_batch(96)), results)  # the user has written the choice into the file
+    assert not fit_of(planned(given.with_batch(64)), results)
+    other = searched(workload={"args": ["--batch", "{batch_per_gpu}", "--wide"]})
+    assert not fit_of(planned(other.with_batch(96)), results)
+    Path("train.py").write_text("train(2)")
+    assert not fit_of(planned(given.with_batch(96)), results)
 
 
 def test_a_trial_lasts_a_few_seconds_by_the_step_time_of_those_before() -> None:

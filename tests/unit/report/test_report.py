@@ -22,7 +22,7 @@ from ddp_ladder.gates.figures import Column, Figure, Table, csv_columns
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.fit import Fit, Trial
+from ddp_ladder.plan.fit import Fit, Trial, workload_key
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.report.page import write_report
@@ -211,7 +211,10 @@ def test_the_search_that_chose_the_batch_is_shown(tmp_path: Path) -> None:
         Trial(batch_per_gpu=specs[0].batch_per_gpu, outcome="fits", samples_per_s=1234.5, peak_memory_bytes=5 * 10**9),
         Trial(batch_per_gpu=4096, outcome="out of memory", why="CUDA out of memory: no 2 GiB left"),
     )
-    fit = Fit(key="", scale="1x1", headroom_percent=10, trials=tried, chosen=specs[0].batch_per_gpu, schema_version=1)
+    fit = Fit(
+        key="", workload=workload_key(plan), scale="1x1", headroom_percent=10, trials=tried,
+        chosen=specs[0].batch_per_gpu, schema_version=1,
+    )  # fmt: skip
     write_json(tmp_path / "fit/1x1.json", fit.model_dump())
     assert read_results(tmp_path, plan).fit == fit
     files = written(tmp_path, replace(found(specs), fit=fit))

@@ -11,13 +11,16 @@ from pathlib import Path
 
 from ddp_ladder.climb.forecasts import short_runtimes
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.climb.to_do import runs_of_edited_scripts
+from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings
 from ddp_ladder.common.files import profile
-from ddp_ladder.common.formats import in_short, signal_of
+from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify
+from ddp_ladder.common.redaction import redacted
 from ddp_ladder.gates.verdict import gate_files
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
+from ddp_ladder.records.fingerprint import distinct_words
 from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
@@ -55,6 +58,7 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     lines = []
     if not ladder.measures(stages):
         lines.append("nothing to measure: every run has a good record of these settings; the gates are judged again")
+    lines += _measured_again(ladder, stages)
     edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
     for script in dict.fromkeys(run.script for run in edited):
         names = [run.name for run in edited if run.script == script]
@@ -64,6 +68,36 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
             f"{ladder.results}/runs"
         )
     return lines
+
+
+def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
+    """Yield a warning for each change of settings that makes finished runs be measured again."""
+    names: dict[str, list[str]] = {}
+    for now, then in runs_of_other_settings(ladder.to_do, ladder.runs):
+        if now.stage in stages:
+            why = "their files cannot be read" if then is None else f"changed: {_changes(then, now)}"
+            names.setdefault(why, []).append(now.name)
+    for why, of_runs in names.items():
+        yield (
+            f"warning: {count(len(of_runs), 'finished run')} will be measured again ({in_short(of_runs)}), {why}. "
+            f"To keep the results, undo the change, or name another directory as `results` in "
+            f"{ladder.settings.experiment.file}"
+        )
+
+
+def _changes(then: RunSpec, now: RunSpec) -> str:
+    """Return ``args: was --lr 0.1, is --lr 0.2; seed: was 1, is 2``. What follows from another change is left out."""
+    before, after = then.model_dump(), now.model_dump()
+    changed = [name for name in after if before[name] != after[name] and name not in ("args", "env")]
+    parts = []
+    for name in changed:
+        was, has = before[name], after[name]
+        if isinstance(was, dict) and isinstance(has, dict):
+            keys = sorted(key for key in was.keys() | has.keys() if was.get(key) != has.get(key))
+            was, has = ([f"{key}={side[key]}" for key in keys if key in side] for side in (was, has))
+        first, second = distinct_words(name, was, has)
+        parts.append(f"{name.removesuffix('_template')}: was {first}, is {second}")
+    return redacted("; ".join(parts))
 
 
 # What is asked for on the command line

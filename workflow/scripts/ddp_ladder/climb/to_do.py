@@ -14,7 +14,7 @@ from ddp_ladder.common.files import sha256
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.record import write_record
+from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import RestoredRecords, RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -79,3 +79,20 @@ def runs_of_edited_scripts(plan: Plan, runs: RunRecords) -> list[RunSpec]:
     made = as_made(plan, runs).runs
     kept = [(spec, record) for spec in made if spec.script in now and (record := runs.kept(spec))]
     return [spec for spec, record in kept if record.fingerprint.get("script_sha256") not in (None, now[spec.script])]
+
+
+def runs_of_other_settings(
+    to_do: Mapping[str, tuple[RunSpec, ...]], runs: RunRecords
+) -> list[tuple[RunSpec, RunSpec | None]]:
+    """Return the finished runs that are measured again: what they are now, and what they were.
+
+    None: the files are there and cannot be read, as those of another version of ddp-ladder.
+    """
+    found: list[tuple[RunSpec, RunSpec | None]] = []
+    for spec in (spec for missing in to_do.values() for spec in missing):
+        record = runs.made(spec)
+        if isinstance(record, ValueError):
+            found.append((spec, None))
+        elif isinstance(record, Record) and record.failure is None and record.spec_hash != spec.hash:
+            found.append((spec, record.spec))
+    return found

@@ -51,6 +51,7 @@ class Fit(Model):
     """A finished search (results/fit/<scale>.json): the trials, by batch, and the choice."""
 
     key: str = Field(description="SHA-256 of what it depends on: another one is a reason to search again.")
+    workload: str = Field(description="SHA-256 of what was run, whatever its batch; see workload_key.")
     scale: str
     headroom_percent: float
     trials: Several[Trial]
@@ -150,10 +151,20 @@ def search_key(plan: Plan) -> str:
     """Return a hash of what a search depends on: the run, its script, the range, the nodes that it asks for."""
     spec, wanted = trial_spec(plan), batch_range(plan)
     job = plan.job(spec.scale)
-    script = Path(spec.script)
     nodes = [job.memory_mb, job.gres, *(getattr(job.slurm, key) for key in ("partition", "constraint", "nodelist"))]
-    content = sha256(script.read_bytes()) if script.is_file() else None
-    return canonical_sha256([spec.model_dump(mode="json"), content, wanted.model_dump(mode="json"), nodes])
+    return canonical_sha256([spec.model_dump(mode="json"), _content(spec), wanted.model_dump(mode="json"), nodes])
+
+
+def workload_key(plan: Plan) -> str:
+    """Return a hash of what a trial runs, equal for all batches: the script, its arguments and its environment."""
+    spec = trial_spec(plan)
+    same = spec.model_dump(mode="json", include={"args_template", "env_template", "python", "modules", "setup"})
+    return canonical_sha256([same, _content(spec)])
+
+
+def _content(spec: RunSpec) -> str | None:
+    script = Path(spec.script)
+    return sha256(script.read_bytes()) if script.is_file() else None
 
 
 def read_fit(path: Path) -> Fit:
@@ -174,12 +185,13 @@ def planned(settings: Settings) -> Plan:
 
 
 def fit_of(plan: Plan, results: Path) -> Fit | None:
-    """Return the search that chose the batch of a plan; None if there was none."""
+    """Return the search that found the batch of a plan, for the script and arguments of now; None if there was none."""
     try:
         found = read_fit(fit_file(results, plan.first_scale))
     except (OSError, ValueError):
         return None
-    return found if found.chosen == plan.job(plan.first_scale).runs[0].batch_per_gpu else None
+    is_same = found.workload == workload_key(plan) and found.chosen == trial_spec(plan).batch_per_gpu
+    return found if is_same else None
 
 
 def fit_text(fit: Fit) -> Iterator[str]:

@@ -58,10 +58,14 @@ class RunRecords:
         Without a record that can be believed, as after a job that died before it wrote its records, it is assembled
         from the raw files.
         """
+        record = self.made(spec)
+        return record if isinstance(record, Record) and _is_kept(record, spec, self.directory(spec)) else None
+
+    def made(self, spec: RunSpec) -> Found:
+        """Return the record of the run in this spec's directory, of whatever spec; the reason if there is none."""
         if spec.name not in self._any:
             self._any[spec.name] = _found(lambda: _stored_or_assembled(self.directory(spec)))
-        record = self._any[spec.name]
-        return record if isinstance(record, Record) and _is_kept(record, spec, self.directory(spec)) else None
+        return self._any[spec.name]
 
     def is_begun(self, spec: RunSpec) -> bool:
         """Return True if there are raw files of exactly this spec, also of a run that failed or goes on."""

@@ -10,7 +10,18 @@ from pathlib import Path
 from ddp_ladder.common.files import write_json, writing
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.fit import Fit, Trial, batch_range, choice, fit_file, search, search_key, trial_spec, with_batch
+from ddp_ladder.plan.fit import (
+    Fit,
+    Trial,
+    batch_range,
+    choice,
+    fit_file,
+    search,
+    search_key,
+    trial_spec,
+    with_batch,
+    workload_key,
+)
 from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.correctness import ENOUGH_STEPS
@@ -79,6 +90,7 @@ def choose_batch(context: Context, plan: Plan) -> Fit:
         raise NoBatch(context, why, "lower `from` or `headroom_percent` of workload.batch_per_gpu")
     found = Fit(
         key=search_key(plan),
+        workload=workload_key(plan),
         scale=str(context.job.scale),
         headroom_percent=wanted.headroom_percent,
         trials=tuple(sorted(trials, key=lambda trial: trial.batch_per_gpu)),
