@@ -61,7 +61,7 @@ def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job(
 def test_without_an_allocation_it_says_which_one_has_room_for_all() -> None:
     plan = make_plan_of(make_specs(["1x1", "2x4"]))
     with pytest.raises(UserError, match="start it inside `salloc --nodes=2 --ntasks-per-node=1 "):
-        check_allocation(plan, plan.stages, {}, "cluster.yaml")
+        check_allocation(plan.jobs, {}, "cluster.yaml")
 
 
 def test_what_fits_is_no_problem() -> None:

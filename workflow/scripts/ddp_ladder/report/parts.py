@@ -331,7 +331,8 @@ def _peak(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
 
 
 def _plot(name: str, caption: str, view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    yield Block(caption.format(units=view.units), picture=name)
+    is_tall = name == "efficiency" and len(series) > 1  # a panel per mode, below each other
+    yield Block(caption.format(units=view.units), picture=name, style="tall" if is_tall else "")
 
 
 def _memory(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.slurm.query import answer, job_field, no_job, run_command, seconds
 from ddp_ladder.slurm.steps import salloc_for, widest
 
@@ -82,12 +82,11 @@ def time_left_s(job_id: str, until_s: float) -> float | None:
     return seconds(job_field(job_id, "L", until_s))
 
 
-def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str, str], cluster_file: str) -> None:
-    """Raise UserError if there is no allocation, or if a scale of these stages does not fit into it.
+def check_allocation(jobs: Sequence[ScaleJob], environment: Mapping[str, str], cluster_file: str) -> None:
+    """Raise UserError if there is no allocation, or if the scale of one of these jobs does not fit into it.
 
     cluster_file: the file with the key `node`, for messages.
     """
-    jobs = [job for stage in stages for job in plan.stage_jobs(stage)]
     salloc = salloc_for(widest(jobs))
     offer = own_allocation(environment, salloc)
     problems = [problem for job in jobs for problem in misfits(job, offer, cluster_file, salloc)]
