@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from ddp_ladder.preflight.result import result_of
 from make_preflight import WRONG
-from project_copy import Checkout, last_box
+from project_copy import EXPERIMENT, Checkout, last_box
 
 
 def test_a_wrong_sum_closes_the_gate_and_starts_no_run(checkout: Checkout) -> None:
@@ -26,3 +29,13 @@ def test_a_wrong_sum_closes_the_gate_and_starts_no_run(checkout: Checkout) -> No
     assert box["verdict"].startswith("the preflight failed (")
     assert "network.env in cluster.yaml" in box["next"]
     assert checkout.processes() == []
+
+
+@pytest.mark.parametrize("target", ["preflight", "fit", "stage1"])
+def test_with_the_profile_of_an_allocation_nothing_runs_outside_of_one(checkout: Checkout, target: str) -> None:
+    """A login node would be measured in place of the nodes."""
+    checkout.configure(workload={**EXPERIMENT["workload"], "batch_per_gpu": "auto"})
+    done = checkout.snakemake("--profile", "profiles/allocation", target)
+    assert "this is not inside a Slurm allocation" in done.stdout
+    assert re.search("start it inside `salloc --nodes=[12] ", done.stdout)
+    assert not (checkout.results / "jobs").exists()

@@ -74,18 +74,23 @@ def warn_before_runs(stages):
             notify(f"warning: {problem}")
 
 
-def climb(stage=None):
-    """Return the inputs of a target: the gates up to a stage, all for None. Each is judged again, after its records.
-
-    A dry run also prints the plan; any other start inside an allocation checks that every scale fits into it.
-    """
+def check_room(jobs):
+    """Check that all jobs fit into the allocation, if this start is inside one or its profile asks for one."""
     executor = workflow.executor_plugin.name if workflow.executor_plugin else None  # None: --report and the like
     in_allocation = "SLURM_JOB_ID" in os.environ and executor == "local"
     wants_allocation = in_allocation or "allocation" in workflow.global_resources
+    if executor and wants_allocation and workflow.is_main_process and not workflow.dryrun:
+        check_allocation(jobs, os.environ, str(sources.cluster))
+
+
+def climb(stage=None):
+    """Return the inputs of a target: the gates up to a stage, all for None. Each is judged again, after its records.
+
+    A dry run also prints the plan.
+    """
     try:
         stages = stages_up_to(ladder.plan, stage, ladder.settings.experiment.file)
-        if executor and wants_allocation and workflow.is_main_process and not workflow.dryrun:
-            check_allocation(ladder.plan, stages, os.environ, str(sources.cluster))
+        check_room([job for each in stages for job in ladder.plan.stage_jobs(each)])
         warn_before_runs(stages)
     except UserError as error:
         stop(error)
@@ -105,7 +110,9 @@ def asked_preflight():
             for problem in check_variables(ladder.settings, os.environ):
                 notify(f"warning: {problem}")
         file = ladder.settings.experiment.file
-        return ladder.preflight_file(preflight_scale(ladder.plan, sources.preflight_scale, file))
+        scale = preflight_scale(ladder.plan, sources.preflight_scale, file)
+        check_room([job for job in ladder.plan.jobs if str(job.scale) == scale])
+        return ladder.preflight_file(scale)
     except UserError as error:
         stop(error)
 
@@ -115,6 +122,7 @@ def asked_fit():
     try:
         wanted = ladder.fit_to_make()
         if wanted:
+            check_room([ladder.plan.job(ladder.plan.first_scale)])
             warn_before_runs(ladder.plan.stages[:1])
         return wanted
     except UserError as error:

@@ -57,7 +57,7 @@ def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
     if centre is None:
         return []
     made = [file for file in written.files if file.stem == "proposal"]
-    line = for_terminal(f"centre   {summary(centre, written.rules)}: see the page", sys.stdout)
+    line = for_terminal(f"centre   {summary(centre.name, written.rules)}: see the page", sys.stdout)
     return [line, *(f"written  {file}" for file in made)]
 
 

@@ -377,8 +377,10 @@ BOX = """\
 | verdict   the gate of stage2 is closed; nothing above it was started                         |
 | measured  default/weak/1x2: efficiency 0.62 (95 % interval 0.60 to 0.64)                     |
 | wanted    at least 0.80 (stages.stage2.gate.min_efficiency)                                  |
-| next      raise workload.batch_per_gpu, so that each exchange of gradients serves more       |
-|           samples; or lower stages.stage2.gate.min_efficiency if this is good enough for you |
+| next      one of:                                                                            |
+|           1. raise workload.batch_per_gpu, so that each exchange of gradients serves more    |
+|              samples                                                                         |
+|           2. lower stages.stage2.gate.min_efficiency if this is good enough for you          |
 +----------------------------------------------------------------------------------------------+"""
 
 

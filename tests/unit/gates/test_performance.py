@@ -137,6 +137,10 @@ def test_a_verdict_on_step_times_that_were_not_steady_is_not_certain() -> None:
     assert (finding.ok, finding.uncertain) == (True, True)
     assert finding.measured.endswith("uncertain: the step times were not steady")
     assert finding.next == "set measure.max_steps: 200"
+    closed = only((0.4, 0.0), AT_80, repeats=1, unsteady="set measure.max_steps: 200")
+    assert closed.measured.endswith("uncertain: this is an estimate from one repeat; the step times were not steady")
+    assert [step.split()[0] for step in closed.next.split("; or ")] == ["make", "set", "lower"]
+    assert "; or set measure.max_steps: 200; or" in closed.next  # repeats do not make steps steady
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,15 @@ def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> 
     assert best.high
     rate_low, rate_high = best.point.samples_per_s_low, best.point.samples_per_s_high
     assert (best.low, best.high) == (pytest.approx(7000 / rate_high), pytest.approx(7000 / rate_low))
-    assert str(cheapest.point.scale) == "1x1"
+    assert str(cheapest.point.scale) == "1x4"
 
 
 @pytest.mark.parametrize(
     ("work", "steps"),
     [
-        ({"samples": 512e4}, {"2x4": "10,000", "1x1": "80,000"}),
+        ({"samples": 512e4}, {"2x4": "10,000", "1x4": "20,000"}),
         ({"steps": 500}, {"2x4": "500", "1x1": "500"}),
-        ({"epochs": 2, "dataset_size": 51_200}, {"2x4": "200", "1x1": "1,600"}),
+        ({"epochs": 2, "dataset_size": 51_200}, {"2x4": "200", "1x4": "400"}),
     ],
 )
 def test_the_steps_of_a_run_follow_from_the_global_batch_of_its_scale(
@@ -65,11 +65,17 @@ def test_the_steps_of_a_run_follow_from_the_global_batch_of_its_scale(
     assert [row["runs"] for row in table] == ["3", "3"]
 
 
+def test_the_cheapest_scale_takes_the_fewest_hours_of_the_table() -> None:
+    """A whole node for one GPU: 4 node hours against 3.8 GPUs' worth of one at 1x4."""
+    view = view_of(samples=1e6, runs=1)
+    assert [rows(view, each)[1]["run type"].rpartition(" ")[2] for each in (EUROHPC, SWISS_AI)] == ["1x4", "1x1"]
+
+
 def test_each_mode_has_its_rows_and_strong_efficiency_is_only_of_strong_scaling() -> None:
     table = rows(view_of(("weak", "strong"), samples=1e6, runs=1), SWISS_AI)
     assert [(row["run type"], row["strong efficiency"]) for row in table] == [
-        ("training, weak scaling, recommended 2x4", "not measured"),
-        ("training, weak scaling, cheapest 1x1", "not measured"),
+        ("training, weak scaling, recommended 2x4", "weak: 88 %"),
+        ("training, weak scaling, cheapest 1x1", "weak: 100 %"),
         ("training, strong scaling, recommended 2x4", "88 %"),
         ("training, strong scaling, cheapest 1x1", "100 %"),
     ]
@@ -77,7 +83,7 @@ def test_each_mode_has_its_rows_and_strong_efficiency_is_only_of_strong_scaling(
 
 def test_what_is_not_known_is_a_mark() -> None:
     (mark,) = milestone_table(view_of(), [], EUROHPC)
-    assert "[FILL IN: the milestones" in mark.text
+    assert f"[FILL IN: a row for each milestone: {', '.join(EUROHPC)}|" in mark.text
     assert "report.runs" in mark.text
     assert rows(view_of(samples=1e6), EUROHPC)[0]["runs"].startswith("[FILL IN: the number of runs|")
 
@@ -95,5 +101,6 @@ def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
     _, notes = milestone_table(view, reference_series(view.rungs), EUROHPC)
     said = " ".join(map(in_words, notes.items)).replace("\u00a0", " ")
     assert "a reserve of 10 % for failed jobs" in said
+    assert "contain one start-up, and validation and checkpoints in the proportion of the measured runs" in said
     assert "36 s at 2x4 (0.0200 node hours)" in said
     assert "3 jobs of these measurements waited 1 min 00 s in the queue (median; the longest 10 min 00 s)" in said

@@ -11,10 +11,12 @@ from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import (
     AllocatedResources,
+    check_allocation,
     misfits,
     parse_allocation,
 )
 from ddp_ladder.slurm.steps import salloc_for, widest
+from make_records import make_plan_of, make_specs
 
 # Slurm 22.05.8, `scontrol show job --details`, shortened.
 SHOWN = """JobId=1 JobName=interactive
@@ -54,6 +56,12 @@ def test_a_scale_lasts_as_long_as_its_runtime_and_its_allocation_let_it() -> Non
 def test_a_run_that_takes_all_its_time_to_end_is_over_before_slurm_ends_the_job() -> None:
     agents = GRACE_S + GRACE_S  # until the launcher is killed, until what it left is gone
     assert MARGIN_S > END_S >= agents
+
+
+def test_without_an_allocation_it_says_which_one_has_room_for_all() -> None:
+    plan = make_plan_of(make_specs(["1x1", "2x4"]))
+    with pytest.raises(UserError, match="start it inside `salloc --nodes=2 --ntasks-per-node=1 "):
+        check_allocation(plan.jobs, {}, "cluster.yaml")
 
 
 def test_what_fits_is_no_problem() -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ddp_ladder.common import messages
 from ddp_ladder.common.formats import significant
-from ddp_ladder.common.messages import box
+from ddp_ladder.common.messages import box, numbered
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
@@ -168,7 +168,9 @@ def closed_box(gate: Verdict) -> str:
         rows.append(("evidence", "\n".join(failed.evidence)))
     if failed is None or not failed.place or failed.repeat is None:  # of a run, only that it should have ended well
         rows.append(("wanted", gate.wanted))
-    return box((*rows, ("next", gate.next)))
+    steps = (gate.next or "").split("; or ")
+    several = len(steps) > 1 and "\n" not in (gate.next or "")
+    return box((*rows, ("next", f"one of:\n{numbered(steps)}" if several else gate.next)))
 
 
 IN_NO_STEP = (
@@ -248,7 +250,8 @@ def _at_least(
 ) -> Finding:
     """Judge the estimate.
 
-    What the cause of a loss asks for is the first advice, and what would make the verdict certain the second.
+    What the cause of a loss asks for is the first advice, and what would make the verdict certain the second: of
+    several doubts the last one, as more repeats do not make steps steady.
     """
     key = f"stages.{point.stage}.gate.{figure.key}"
     value, measured = getattr(point, figure.column.key), figure.measured(point)
@@ -259,7 +262,7 @@ def _at_least(
     reached, steps = value >= least, [step for _, step in doubts]
     if not reached:
         first = f"make {point.baseline} faster first: more loader workers, a larger workload.batch_per_gpu"
-        steps = [lost.next if lost else first, *steps, f"lower {key} if this is good enough for you"]
+        steps = [lost.next if lost else first, *steps[-1:], f"lower {key} if this is good enough for you"]
         measured += f"; {lost.in_words}" if lost else ""
     if doubts:
         measured += f", uncertain: {'; '.join(why for why, _ in doubts)}"

@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.result import error
@@ -32,7 +33,7 @@ def unfinished(
     behind = [rank for rank in ranks.values() if rank.doing != "done"]
     if missing or behind:
         node, what, advice = _why(run, nodes, ranks, missing, behind, ends, [*words])
-        wanted = f"{world} rank{'s' if world > 1 else ''} that end well within preflight.timeout_s"
+        wanted = f"{count(world, 'rank')} done within preflight.timeout_s"
         logs = f"read the logs in {run.run_directory}"
         yield error(what, wanted, f"{advice}; {logs}" if advice else logs, node)
 

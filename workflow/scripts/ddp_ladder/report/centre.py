@@ -120,11 +120,11 @@ def _lengths(centre: Centre, pdf: Pdf | None) -> Iterator[tuple[Rule, Found]]:
         yield rule, Found("pass", figure) if pages <= chapter.max_pages else Found("fail", figure, shorter)
 
 
-def summary(centre: Centre, rules: Sequence[tuple[Rule, Found]]) -> str:
-    """Return ``CSC: 6 of 9 rules pass, 1 fails (run length), 2 cannot be checked``."""
+def summary(name: str, rules: Judged) -> str:
+    """Return ``csc-large: 6 of 9 rules pass, 1 fails (run length), 2 cannot be checked``."""
     verdicts = [found.verdict for _, found in rules]
     failed, unknown = [rule.check for rule, found in rules if found.verdict == "fail"], verdicts.count(UNKNOWN)
-    parts = [f"{centre.title}: {verdicts.count('pass')} of {len(verdicts)} rules pass"]
+    parts = [f"{name}: {verdicts.count('pass')} of {len(verdicts)} rules pass"]
     parts += [f"{len(failed)} {'fails' if len(failed) == 1 else 'fail'} ({', '.join(failed)})"] if failed else []
     parts += [f"{unknown} cannot be checked"] if unknown else []
     return ", ".join(parts)
@@ -145,7 +145,7 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
         for rule, found in rules
     ]
     table = Block(
-        f"{summary(centre, rules)}.",
+        f"{summary(centre.title, rules)}.",
         name="Rules of the centre",
         headings=HEADINGS[:shown],
         rows=tuple(row[:shown] for row in rows),
@@ -279,8 +279,9 @@ def _by_total_time(case: Case, parameters: Parameters) -> Found:
     if low_at:
         instead = 'do what the section "Where the time goes" proposes'
         return Found("fail", figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
-    if hidden := [point for point in others if (point.efficiency or 0) < parameters["min_efficiency"]]:
-        steps = ", ".join(f"{point.scale} {text(point.efficiency)}" for point in hidden)
+    by_steps = {point.scale: (point.efficiency or 0) / (first.efficiency or 1) for point in others}
+    if hidden := {scale: value for scale, value in by_steps.items() if value < parameters["min_efficiency"]}:
+        steps = ", ".join(f"{scale} {text(value)}" for scale, value in hidden.items())
         return Found(UNKNOWN, f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
     return Found("pass", figure)
 
@@ -337,6 +338,6 @@ CHECKS: Mapping[str, tuple[Callable[[Case, Parameters], Found], *tuple[str, ...]
     "memory": (_memory,),
     "time to solution": (_time_to_solution,),
     "batch script": (_batch_script,),
-    "by a person": (lambda case, _: Found(UNKNOWN, "only a person knows", "fill in the marks in proposal.md"),),
+    "by a person": (lambda case, _: Found(UNKNOWN, "not in the records", "see to it, and say so in the application"),),
 }
 """Each check, and the parameters that a rule must give it."""

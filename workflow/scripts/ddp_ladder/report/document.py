@@ -49,9 +49,9 @@ class Block:
     """A paragraph, a list, a table or a picture.
 
     summary: what stands for it while it is closed; empty if it is open. name: of a table, for screen readers. style:
-    classes of the page. items: of a list. headings, rows: of a table, whose last columns (figures) are right-aligned;
-    widths: of its columns, relative to each other, in LaTeX. picture: a file name without its ending; text is then the
-    caption.
+    classes of the page; in LaTeX, a "tall" picture has half a page. items: of a list. headings, rows: of a table, whose
+    last columns (figures) are right-aligned; widths: of its columns, relative to each other, in LaTeX. picture: a file
+    name without its ending; text is then the caption.
     """
 
     text: str = ""

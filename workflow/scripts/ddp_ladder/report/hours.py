@@ -18,7 +18,7 @@ from ddp_ladder.report.view import ReportView
 Series = Sequence[ScalePoint]
 HOW_LONG = (
     "set one of report.epochs, report.samples and report.steps in config.yaml, and report.runs, and write the report "
-    "again: snakemake report"
+    "again with the same command"
 )
 EUROHPC = (
     "run type", "code", "runs", "nodes", "global batch", "steps per run", "time per step (ms)", "hours per run",
@@ -66,7 +66,7 @@ class Milestone:
             "samples per run": f"{self.samples:,.0f}",
             "time per step (ms)": significant(1000 * (point.step_time_s or 0)),
             "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
-            "strong efficiency": EFFICIENCY.shown(point) if point.mode == "strong" else "not measured",
+            "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
             "hours per run": self._with_interval(self.hours),
             "node hours": self._with_interval(self.node_hours),
             "GPU hours": self._with_interval(gpus * self.node_hours),
@@ -80,13 +80,20 @@ class Milestone:
         return f"{shown} {interval(significant(hours * self.low), significant(hours * self.high))}"
 
 
-def milestones(view: ReportView, series: Sequence[Series]) -> Iterator[Milestone]:
-    """Yield the project's trainings at the recommended and at the cheapest scale of each mode, as far as known."""
+def milestones(view: ReportView, series: Sequence[Series], *, per_node: bool = True) -> Iterator[Milestone]:
+    """Yield the project's trainings at the recommended and at the cheapest scale of each mode, as far as known.
+
+    per_node: the cheapest one takes the fewest node hours, and otherwise the fewest GPU hours.
+    """
     work = view.results.work
+
+    def cost(point: ScalePoint) -> float:
+        return (point.gpu_hours_to_solution or 0) / (point.gpus_per_node if per_node else 1)
+
     for points in series:
         timed = [point for point in points if point.hours_to_solution and point.status == "ok"]
         chosen = [point for point, _ in filter(None, [recommended(timed, view.thresholds)])]
-        cheapest = sorted(timed, key=lambda point: point.gpu_hours_to_solution or 0)[:1]
+        cheapest = sorted(timed, key=cost)[:1]
         for point in (*chosen, *(point for point in cheapest if point not in chosen)):
             steps_h, low, high = point.hours_to_solution, point.hours_to_solution_low, point.hours_to_solution_high
             if steps_h is None:
@@ -105,11 +112,11 @@ def milestones(view: ReportView, series: Sequence[Series]) -> Iterator[Milestone
 
 def milestone_table(view: ReportView, series: Sequence[Series], headings: Sequence[str]) -> Iterator[Block]:
     """Yield the table of milestones with these columns, and what its hours contain."""
-    found = list(milestones(view, series))
-    if not found:
-        yield Block(blank("the milestones: runs, nodes, steps, time per step, node hours", HOW_LONG))
-        return
+    found = list(milestones(view, series, per_node="node hours" in headings))
     shown = [heading.replace("GPU", view.unit) for heading in headings]
+    if not found:
+        yield Block(blank(f"a row for each milestone: {', '.join(shown)}", HOW_LONG))
+        return
     yield Block(
         f"One run is a training of {view.results.work.in_words}:",
         headings=tuple(shown),
@@ -123,8 +130,9 @@ def _overheads(view: ReportView, found: Sequence[Milestone]) -> Iterator[str]:
     reserve = percent(view.results.work.reserve)
     yield f"the hours of all runs contain a reserve of {reserve} for failed jobs and restarts (report.reserve)"
     whole = all(each.point.wall_hours_to_solution for each in found)
-    contain = "start-up, validation and checkpoints in the proportion of the measured runs" if whole else "steps alone"
-    yield f"the hours of a run contain its {contain}; square brackets are 95 % intervals, from those of the throughput"
+    parts = "one start-up, and validation and checkpoints in the proportion of the measured runs"
+    contain = parts if whole else "its steps alone"
+    yield f"the hours of a run contain {contain}; square brackets are 95 % intervals, from those of the throughput"
     starts = (
         f"{duration(each.point.startup_s)} at {each.point.scale} "
         f"({significant(each.point.nodes * each.point.startup_s / 3600)} node hours)"

@@ -98,17 +98,25 @@ ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
         "the script's data set and checkpoint code; du --summarize --human-readable DIRECTORY",
     ),
     "storage": (
-        "the storage: data read, checkpoints (size, how often, how many are kept), and what stays after the project, "
-        "in TB",
+        "what a job reads and writes (MB/s), checkpoints (size, how often, how many are kept), and what stays after "
+        "the project (TB)",
         "du --summarize --human-readable of the data and of one checkpoint; the script's checkpoint code",
     ),
     "production": (
-        "what differs in production: data, length, validation, checkpoints",
+        "data, length, validation and checkpoints of the production runs",
         "workload.args in config.yaml beside the job script of production",
     ),
     "preparations": (
-        "the preparations: who runs it, when, and what was agreed with the centre",
+        "who runs it, when, and what was agreed with the centre",
         "the centre's page on such runs",
+    ),
+    "full machine": (
+        "the nodes and hours of the run on the full machine",
+        "MaxNodes of scontrol show partition; the prediction below",
+    ),
+    "saturation report": (
+        "the PDF of GSSR, CSCS's GPU Saturation Scorer, for the job of each row",
+        "gssr-record during a run, gssr-analyze after it",
     ),
     "staff": (
         "the directory with logs and job scripts that the centre's staff can read",
@@ -278,7 +286,7 @@ def _scaling(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
             headings=headings,
             rows=tuple(rows),
             figures=len(headings),
-            widths=(0.7, 1.0, 0.9, 0.8, 1.15, 1.25, 0.8, 1.15, 1.1, 1.0, 0.95),
+            widths=(0.6, 0.95, 0.8, 0.8, 1.15, 1.75, 0.7, 1.0, 0.95, 0.9, 0.95),
         )
 
 
@@ -323,7 +331,8 @@ def _peak(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
 
 
 def _plot(name: str, caption: str, view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    yield Block(caption.format(units=view.units), picture=name)
+    is_tall = name == "efficiency" and len(series) > 1  # a panel per mode, below each other
+    yield Block(caption.format(units=view.units), picture=name, style="tall" if is_tall else "")
 
 
 def _memory(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
@@ -341,15 +350,16 @@ def _memory(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
 def _system_scale(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     points = sorted((point for each in series for point in each), key=lambda point: point.world_size)
     first, last = points[0], points[-1]
+    jobs = list(dict.fromkeys(job for point in points for job in _jobs_of(view, point)))
     yield Block(
         f"Measured from {count(first.world_size, view.unit)} on {count(first.nodes, 'node')} to {last.world_size} on "
-        f"{count(last.nodes, 'node')}."
+        f"{count(last.nodes, 'node')} (jobs {in_short(jobs, 8)})."
     )
 
 
 def _logs(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     lines = (
-        f"{in_mode(point)}: jobs {in_short(_jobs_of(view, point), 6)}; logs and job scripts in "
+        f"{in_mode(point)}: Slurm jobs {in_short(_jobs_of(view, point), 6)}; logs and job scripts in "
         f"{view.plan.results}/runs/{point.variant}/{point.mode}/{point.scale}"
         for points in series
         for point in points

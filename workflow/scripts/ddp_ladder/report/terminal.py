@@ -1,4 +1,4 @@
-"""The summary at the end of a ladder in the terminal: plain text, no colour. Only its table may be wider."""
+"""The summary at the end of a ladder in the terminal: plain text, no colour. Only a table of many variants is wider."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
 from ddp_ladder.common.messages import columns as width
 from ddp_ladder.common.messages import for_terminal
-from ddp_ladder.gates.figures import Column, columns
+from ddp_ladder.gates.figures import SPEEDUP, Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
 
 LONGEST = 22  # characters of a name
+SPARE = (SPEEDUP.heading, "GPUs")  # columns to leave out on a narrow terminal: they follow from scale and efficiency
 
 
 def summary_text(found: LadderResults, log: str = "") -> str:
@@ -56,7 +57,12 @@ def terminal_table(
     names = [name for name in rows[0] if name not in ("mode", "variant") or len({row[name] for row in rows}) > 1]
     names = names if any(row["status"] for row in rows) else names[:-1]
     right = [column.heading for column in columns("terminal") if "terminal" not in column.interval_in]
-    lines = text_table(names, [[row[name] for name in names] for row in rows], right) + _notes(points)
+    for left_out in range(len(SPARE) + 1):
+        shown = [name for name in names if name not in SPARE[:left_out]]
+        lines = text_table(shown, [[row[name] for name in shown] for row in rows], right)
+        if max(map(len, lines)) <= width():
+            break
+    lines += _notes(points)
     if report is not None:
         lines += ["", f"report   {report / 'index.html'}", f"figures  {report / 'scaling.csv'}"]
     return plain("\n".join(lines))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.slurm.query import answer, job_field, no_job, run_command, seconds
 from ddp_ladder.slurm.steps import salloc_for, widest
 
@@ -34,8 +34,11 @@ class AllocatedResources:
         )
 
 
-def own_allocation(environment: Mapping[str, str]) -> AllocatedResources:
-    """Return the resources of the job that this process belongs to. Raises UserError if there is none."""
+def own_allocation(environment: Mapping[str, str], salloc: str) -> AllocatedResources:
+    """Return the resources of the job that this process belongs to. Raises UserError if there is none.
+
+    salloc: asks for one that has room for all scales.
+    """
     job_id = environment.get("SLURM_JOB_ID")
     if not job_id:
         raise UserError(
@@ -43,7 +46,7 @@ def own_allocation(environment: Mapping[str, str]) -> AllocatedResources:
                 where=f"--profile {profile('allocation')}",
                 what="this is not inside a Slurm allocation",
                 found="SLURM_JOB_ID is not set",
-                next=f"start it inside salloc or sbatch, or let the scales queue as jobs: --profile {profile('slurm')}",
+                next=f"start it inside `{salloc}`, or let the scales queue as jobs: --profile {profile('slurm')}",
             )
         )
     question = ["scontrol", "show", "job", "--details", job_id]
@@ -79,14 +82,14 @@ def time_left_s(job_id: str, until_s: float) -> float | None:
     return seconds(job_field(job_id, "L", until_s))
 
 
-def check_allocation(plan: Plan, stages: Sequence[str], environment: Mapping[str, str], cluster_file: str) -> None:
-    """Raise UserError if there is no allocation, or if a scale of these stages does not fit into it.
+def check_allocation(jobs: Sequence[ScaleJob], environment: Mapping[str, str], cluster_file: str) -> None:
+    """Raise UserError if there is no allocation, or if the scale of one of these jobs does not fit into it.
 
     cluster_file: the file with the key `node`, for messages.
     """
-    offer = own_allocation(environment)
-    jobs = [job for stage in stages for job in plan.stage_jobs(stage)]
-    problems = [problem for job in jobs for problem in misfits(job, offer, cluster_file, salloc_for(widest(jobs)))]
+    salloc = salloc_for(widest(jobs))
+    offer = own_allocation(environment, salloc)
+    problems = [problem for job in jobs for problem in misfits(job, offer, cluster_file, salloc)]
     if problems:
         raise UserError(problems)
 
