@@ -166,6 +166,7 @@ class DdpTimings:
         return {
             "bucket_bytes": [int(size) for size in self._buckets.split(",")] if self._buckets else [],
             "comm_hook": self._comm_hook,
+            "exchanges": sent,
             "samples": len(used),
             "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
         }
