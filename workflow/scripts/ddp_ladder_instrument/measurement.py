@@ -346,7 +346,10 @@ def _startup(measurement: Measurement) -> dict[str, float | None]:
 
 
 def _batch_per_gpu(measurement: Measurement) -> int | None:
-    """Return the median of the steps' samples, the sampler's padding included."""
+    """Return the median of the steps' samples, the sampler's padding included.
+
+    The upper one: in epochs of two steps, the second of which has what is left, it is that of a whole step.
+    """
     table = measurement.clock.table
     batches = [table.samples[row] + table.padding_samples[row] for row in range(table.count)]
-    return (int(statistics.median_low(batches)) or None) if batches else None
+    return (int(statistics.median_high(batches)) or None) if batches else None
