@@ -276,7 +276,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
             "args": list(measurement.program.args),
             "batch_per_gpu": _batch_per_gpu(measurement),
-            "backward_passes": round(measurement.clock.backwards.count / table.count) or None if table.count else None,
+            "backward_passes": measurement.clock.backwards.usual or None,
             "sources": measurement.not_measured.attempt("sources", host.source_files) or {},
             "configuration": measurement.configuration,
             **precision,
