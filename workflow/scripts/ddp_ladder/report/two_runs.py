@@ -47,7 +47,7 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
     yield "samples/s", f"{significant(rate.samples_per_s)} {formats.interval(*ends)}" if rate else formats.UNKNOWN
     yield "samples / time", significant(rate.samples_per_s_total if rate else None)
     each = global_batch_seen(record) / record.spec.world_size
-    yield "samples in a step", f"{formats.whole(global_batch_seen(record))} ({each:g} per rank)"
+    yield "samples in a step", f"{formats.whole(global_batch_seen(record))} ({each:,.10g} per rank)"
     yield "backward passes in a step", formats.whole(record.fingerprint.get(ACCUMULATED))
     yield "step (ms)", formats.milliseconds(timing.step_time_s if timing else None)
     yield "measured steps", formats.whole(timing.measured_steps if timing else None)
@@ -79,12 +79,14 @@ def _differs(name: str, *values: Any) -> str:
     return f"  {name}: {here} / {there}"
 
 
-def _batches(first: Record, second: Record) -> dict[str, tuple[Any, Any]]:
+def _batches(first: Record, second: Record) -> dict[str, tuple[str, str]]:
     """Return the batches of a rank and of all ranks in which two runs differ, of a whole step."""
-    of_all = [global_batch_seen(record) for record in (first, second)]
-    of_rank = [batch / record.spec.world_size for batch, record in zip(of_all, (first, second), strict=True)]
-    pairs = {"samples of a rank in a step": of_rank, "samples of all ranks in a step": of_all}
-    return {name: (f"{here:g}", f"{there:g}") for name, (here, there) in pairs.items() if here != there}
+    here, there = global_batch_seen(first), global_batch_seen(second)
+    pairs = {
+        "samples of a rank in a step": (here / first.spec.world_size, there / second.spec.world_size),
+        "samples of all ranks in a step": (float(here), float(there)),
+    }
+    return {name: (f"{one:,.10g}", f"{other:,.10g}") for name, (one, other) in pairs.items() if one != other}
 
 
 def _scaling(first: Record, second: Record) -> str:
