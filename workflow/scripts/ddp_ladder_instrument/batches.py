@@ -294,7 +294,7 @@ class BackwardPasses:
 
     def __init__(self) -> None:
         self.count = self.at_step = 0
-        self.of_rows: list[int] = []
+        self.of_rows = array("I")
         self._at_row = 0
         self.replays = self._replays_at_step = 0
 
