@@ -182,7 +182,7 @@ LONG = """
 
 
 def test_a_step_holds_a_few_numbers(tmp_path: Path) -> None:
-    """Four columns of eight bytes and one of four, of which an array keeps an eighth in reserve; passes leave nothing."""
+    """Four columns of eight bytes and one of four, an eighth more in reserve; passes leave nothing."""
     done = run(tmp_path, script(tmp_path, LONG))
     assert done.rank()["steps"]["count"] == 100 * 30
     grown = [line.split() for line in done.out.splitlines()]
