@@ -192,6 +192,14 @@ def test_changes_for_communication_with_their_estimates() -> None:
     )
 
 
+@pytest.mark.parametrize("exchanges", [1, 4])
+def test_gradients_that_are_sent_for_each_accumulated_batch_are_said(exchanges: int) -> None:
+    slow = run_of("1x4", 0.1, *CAUSES["communication"], fingerprint={**GRADIENTS, "exchanges": exchanges})
+    _, found = attributed([*baseline(), *slow])
+    said = [change for change in found.changes if "no_sync" in change.what]
+    assert [change.gain for change in said] == ([] if exchanges == 1 else [pytest.approx(0.0375 / 0.0625, rel=1e-3)])
+
+
 def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
     four = {"num_workers": 4}
     records = [

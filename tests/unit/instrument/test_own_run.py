@@ -147,7 +147,7 @@ def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert compare.main([first, second]) == 0
     text = capsys.readouterr().out
     assert re.search(r"samples/s +[\d,.]+ \[.+\] +[\d,.]+ \[.+\]\n", text)
-    assert "  batch_per_gpu: 8 / 16\n" in text
+    assert "  samples of a rank in a step: 8 / 16\n" in text
     assert "  args_template: 8 / 16 raise\n" in text
     assert "RuntimeError: at the end" in text
     assert compare.main([first, first]) == 0

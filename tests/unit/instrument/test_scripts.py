@@ -74,6 +74,12 @@ def test_script(warm: Warm, tmp_path: Path, line: str) -> None:
     check(warm, tmp_path, *words_of(line), ranks=2)
 
 
+@pytest.mark.parametrize(("how", "exchanges"), [("sync", 4), ("no_sync", 1)])
+def test_the_exchanges_of_gradients_in_a_step_are_counted(warm: Warm, tmp_path: Path, how: str, exchanges: int) -> None:
+    record = run(warm, tmp_path, "accumulate.py", how, ranks=2).ran.rank()
+    assert (record["ddp"]["exchanges"], record["fingerprint"]["backward_passes"]) == (exchanges, 4)
+
+
 @pytest.mark.parametrize("line", ["accumulate.py sync", "gan.py own"])
 def test_script_on_one_rank(warm: Warm, tmp_path: Path, line: str) -> None:
     check(warm, tmp_path, *words_of(line), ranks=1)

@@ -34,7 +34,7 @@ class Reducer:
     """
 
     def __init__(self, passes: int = 1) -> None:
-        self._passes = passes
+        self.passes = passes
         self._rate = 100
         self._iteration = 0
         self._events: dict[int, int] = {}
@@ -52,11 +52,11 @@ class Reducer:
 
     def step(self, step: int) -> None:
         """Make a step: its backward pass takes ``step`` ns more than a second."""
-        for _ in range(self._passes):
+        for _ in range(self.passes):
             if self._is_timed():
                 self.timed.add(self._iteration)
                 ended_ns = self._events[self._iteration]
-                of_step = (self._iteration - 1) // self._passes
+                of_step = (self._iteration - 1) // self.passes
                 self._data |= {"iteration": self._iteration, "backward_comm_time_end": ended_ns}
                 self._data |= {"backward_compute_time": 10**9 + of_step, "backward_comm_time": 5}
             self._iteration += 1
@@ -136,13 +136,36 @@ def test_the_times_of_a_step_are_those_of_all_its_passes(
     assert {(round(times.backward_s, 6), times.comm_s) for times in table.ddp.values()} == {(compute, comm * 5e-9)}
 
 
+@pytest.mark.parametrize(("sends", "compute", "comm"), [(True, {4, 1}, {4, 1}), (False, {4, 1}, {1})])
+def test_the_shorter_last_step_of_an_epoch_has_passes_of_its_own(
+    sends: bool, compute: set[int], comm: set[int]
+) -> None:
+    """Epochs of two steps, of four batches and of one: 2.5 in the mean."""
+    table, backwards = StepTable(), BackwardPasses()
+    timings, module = DdpTimings(table, backwards, 10, None, []), Reducer(1)
+    timings.attach(module, torch.device("cpu"))  # type: ignore[arg-type]
+    for step in range(40):
+        made = 1 if step % 2 else 4
+        module.passes = made if sends else 1
+        module.step(0)
+        backwards.count += made
+        table.add(1, 0, 0.02, 0.0)
+        backwards.end_row()
+        timings.read(step + 1)
+    summary = timings.summary()
+    assert summary
+    assert (backwards.usual, summary["exchanges"]) == (4, 4 if sends else 1)
+    assert {round(times.backward_s) for times in table.ddp.values()} == compute
+    assert {round(times.comm_s / 5e-9) for times in table.ddp.values()} == comm
+
+
 def test_without_the_methods_nothing_is_timed_and_it_is_said() -> None:
     table, unmeasured = StepTable(), list[str]()
     timings = DdpTimings(table, BackwardPasses(), 10, None, unmeasured)
     timings.attach(torch.nn.Linear(1, 1), torch.device("cpu"))  # type: ignore[arg-type]
     assert timings.read(1) > 10**6
     assert timings.summary() == {
-        "bucket_bytes": [], "comm_hook": None, "samples": 0, "exposed_comm_s": None,
+        "bucket_bytes": [], "comm_hook": None, "exchanges": 1, "samples": 0, "exposed_comm_s": None,
     }  # fmt: skip
     assert [why.partition(" is ")[0] for why in unmeasured] == [
         "ddp: DistributedDataParallel._get_ddp_logging_data", "ddp: DDP timed no step",

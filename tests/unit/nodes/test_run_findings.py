@@ -170,6 +170,14 @@ NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def test_gpus_that_wait_for_a_slow_rank_are_not_idle_for_the_host() -> None:
+    steps = {0: {"compute_s": 0.3, "comm_s": 0.19}, 1: {"compute_s": 0.45, "comm_s": 0.04}}
+    slow, idle = findings(run_use(1, 2, samples=IDLE, steps=steps))
+    assert (slow.node, idle.kind) == ("node0", "GPU idle")
+    assert "most ranks waited for slower ones 30 % of the step time" in idle.measured
+    assert idle.next.startswith("even out the ranks' work")
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_what_is_found(name: str) -> None:
     shape, changes, place, words, advice = FOUND[name]

@@ -13,7 +13,7 @@ from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.record import Failure
 from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import FINGERPRINT, make_spec
-from make_runs import STEPS, edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
+from make_runs import STEPS, add_ddp_times, edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
 
 @pytest.fixture
@@ -73,6 +73,19 @@ def test_a_profile_shows_the_communication_that_ddp_does_not_time(
     for damaged in (b"damaged", run.trace(0).read_bytes()[:-9], gzip.compress(b"{}")):
         run.trace(0).write_bytes(damaged)
         assert assemble(run).status == "ok"
+
+
+def test_a_rank_that_waits_for_a_slower_one_does_not_communicate(run: RunDirectory) -> None:
+    """DDP counts the wait of rank 0 for rank 1 as communication; the same record has it as imbalance."""
+    add_ddp_times(run, 0, compute_s=0.04, exposed_s=0.032)
+    add_ddp_times(run, 1, compute_s=0.07, exposed_s=0.002)
+    for rank, exposed_s in enumerate((0.032, 0.002)):
+        edit_rank(run, rank, ddp={"bucket_bytes": [8], "samples": 50, "exposed_comm_s": exposed_s})
+    record = assemble(run)
+    assert record.timing
+    assert record.step
+    assert record.step.imbalance_s == pytest.approx(0.03, rel=0.01)
+    assert record.timing.exposed_comm_fraction == pytest.approx(0.002 / 0.08, rel=0.02)
 
 
 def test_the_warm_up_lasts_until_the_steps_are_steady_on_every_rank(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_modes_are_never_compared() -> None:
 
 def test_a_record_has_those_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"))
-    seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook"}
+    seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook", "exchanges": 4}
     edit(run.ranks / "rank0.json", lambda end: end["ddp"].update(seen))
     edit(run.ranks / "rank0.json", lambda end: end["fingerprint"].update(cpu_set="0-3"))
     edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(cpu_set="4-7", batch_per_gpu=32))

@@ -28,6 +28,17 @@ def found_in(view: ReportView) -> list[Milestone]:
     return list(milestones(view, reference_series(view.rungs)))
 
 
+def test_that_runs_which_were_ended_early_may_lack_validation_is_said() -> None:
+    view = view_of(samples=1e6)
+    records = {
+        name: record.replace(ranks=tuple(rank.replace(ended_by="max_steps") for rank in record.ranks))
+        for name, record in view.results.records.items()
+    }
+    for each, said in ((view, False), (replace(view, results=replace(view.results, records=records)), True)):
+        _, notes = milestone_table(each, reference_series(each.rungs), EUROHPC)
+        assert any("ended early" in in_words(item) for item in notes.items) == said
+
+
 def rows(view: ReportView, headings: Sequence[str]) -> list[dict[str, str]]:
     table, _ = milestone_table(view, reference_series(view.rungs), headings)
     return [

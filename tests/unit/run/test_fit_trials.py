@@ -11,7 +11,8 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.records.signatures import classify
 from ddp_ladder.run.fit import OUT_OF_MEMORY, NoBatch, trial_of
 from ddp_ladder.run.job import Context
-from make_records import make_failed_record, make_record, make_spec
+from make_records import FINGERPRINT, make_failed_record, make_record, make_spec
+from make_runs import edit_rank, reassemble, write_run
 
 CONTEXT = cast(Context, type("Job", (), {"label": "stage1 1x1"}))
 SPEC = make_spec("1x1", device="cuda")
@@ -55,6 +56,24 @@ def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
     trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"))
     assert trial.outcome == "too little data"
     assert f"half of the steps had {SPEC.batch_per_gpu - 1} samples" in trial.why
+
+
+@pytest.mark.parametrize(
+    ("size", "log", "outcome", "why"),
+    [
+        (100, "", "too little data", ": the data set has 100"),
+        (5000, "epoch 1", "smaller batch", " although the data set has 5,000: the script does not use {batch_per_gpu}"),
+        (5000, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory",
+         ", as the script went on with them after: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 G"),
+    ],
+)  # fmt: skip
+def test_why_a_script_uses_a_smaller_batch(tmp_path: Path, size: int, log: str, outcome: str, why: str) -> None:
+    run = write_run(tmp_path, make_spec("1x1", batch_per_gpu=512))
+    edit_rank(run, 0, loader={"num_workers": 0, "dataset_size": size}, fingerprint={**FINGERPRINT, "batch_per_gpu": 64})
+    run.log.write_text(f"{log}\n")
+    trial = trial_of(reassemble(run), CONTEXT, run.path)
+    assert (trial.outcome, trial.why[:39]) == (outcome, "half of the steps had 64 samples or few")
+    assert why in trial.why
 
 
 def test_any_other_failure_ends_the_search_with_its_next_step() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -288,18 +288,30 @@ class Phases:
 class BackwardPasses:
     """The backward passes of the running step.
 
-    count: the number of all backward passes; at_step: the same at the last step.
+    count: the number of all backward passes; at_step: the same at the last step. of_rows: those of each row.
     replays: the same of CUDA graphs, which may contain backward passes.
     """
 
     def __init__(self) -> None:
         self.count = self.at_step = 0
+        self.of_rows = array("I")
+        self._at_row = 0
         self.replays = self._replays_at_step = 0
 
     @property
     def is_seen(self) -> bool:
         """True if gradients may have been computed since the last step."""
         return self.count > self.at_step or self.replays > self._replays_at_step
+
+    @property
+    def usual(self) -> int:
+        """Return the number in most steps; the last step of an epoch may accumulate fewer batches. 0: none was seen."""
+        return Counter(self.of_rows).most_common(1)[0][0] if self.of_rows else 0
+
+    def end_row(self) -> None:
+        """Count those of a step that has a row of its own."""
+        self.of_rows.append(self.count - self._at_row)
+        self._at_row = self.count
 
     def end_step(self) -> None:
         """Begin the next step."""

@@ -341,6 +341,7 @@ class StepClock:
             self.timer.timeline.add(self.table.count, segments)
             self.timer.timeline.harvest(self.table.step_time_s)
         self.table.add(samples, padding, seconds, wait_s)
+        self.backwards.end_row()
         if loops:
             self.batches.trained = loops
             self.timer.without_loader = False

@@ -28,6 +28,7 @@ COST_S = {"cpu": 60e-6, "cuda": 1e-3}
 SPARSEST = 5
 """Of 2**5 = 32 steps, one is timed."""
 WANTED_STEPS = 16
+MOST_SEND = 0.8  # of the passes: then each sends its gradients; with no_sync, two thirds do at most
 NANOSECOND_S = 1e-9
 
 
@@ -74,7 +75,7 @@ class DdpTimings:
         self._unmeasured = unmeasured
         self._module: Callable[[], Any] = lambda: None
         self.wrapped = 0
-        self._passes = 1  # backward passes of a step
+        self._passes = 1.0  # backward passes of a step, in the mean
         self._device = "cpu"
         self._level: int | None = None  # None: not chosen yet
         self._first = self._newest = 0, 0  # row and iteration of the times that were read first and last
@@ -102,7 +103,7 @@ class DdpTimings:
         if module is None:
             return NEVER
         self._read_newest(module)
-        self._passes = round(self._backwards.count / steps)
+        self._passes = self._backwards.count / steps
         if self._level is None:
             if steps < max(self._warmup_steps, EARLY_ITERATIONS):
                 return steps + 1
@@ -139,8 +140,24 @@ class DdpTimings:
     @property
     def _in_a_step(self) -> int:
         """Return the iterations of DDP in a step: its forward passes outside of no_sync."""
+        return round(self._iterations)
+
+    @property
+    def _iterations(self) -> float:
         (first_row, first), (known, iteration) = self._first, self._newest
-        return round((iteration - first) / (known - first_row)) if known > first_row else 1
+        return (iteration - first) / (known - first_row) if known > first_row else 1.0
+
+    def _made_and_sent(self, row: int) -> tuple[int, int]:
+        """Return how many passes a step had, and how often it sent gradients; one that ends an epoch may have fewer."""
+        of_rows = self._backwards.of_rows
+        passes = of_rows[row] if row < len(of_rows) else round(self._passes)
+        sent = self._sent(passes)
+        return (max(1, passes) if self.wrapped == 1 else sent), sent  # of several modules each has passes of its own
+
+    def _sent(self, passes: int) -> int:
+        """Return how often a step with so many passes sent gradients: for each, or with no_sync for some."""
+        each_sends = self._iterations > MOST_SEND * self._passes
+        return max(1, passes if each_sends else min(self._in_a_step, passes))
 
     def _chosen_level(self, steps: int) -> int:
         step_s = statistics.median(self._table.step_time_s[-EARLY_ITERATIONS:])
@@ -154,10 +171,9 @@ class DdpTimings:
         """Return the record's ``ddp``: medians of the timed steps, in seconds; None if no module was wrapped."""
         if not self.wrapped:
             return None
-        sent = max(1, min(self._in_a_step, self._passes))
-        made = max(1, self._passes) if self.wrapped == 1 else sent  # of several modules each has passes of its own
         rows = self._table.ddp
         for row, (forward_s, backward_s, comm_s, overlap_s) in rows.items():
+            made, sent = self._made_and_sent(row)
             rows[row] = DdpTimes(made * forward_s, made * backward_s, sent * comm_s, sent * overlap_s)
         used = [times for row, times in rows.items() if row >= self._warmup_steps] or [*rows.values()]
         exposed_s = [max(0.0, times.comm_s - times.overlap_s) for times in used]
@@ -166,6 +182,7 @@ class DdpTimings:
         return {
             "bucket_bytes": [int(size) for size in self._buckets.split(",")] if self._buckets else [],
             "comm_hook": self._comm_hook,
+            "exchanges": self._sent(self._backwards.usual or round(self._passes)),
             "samples": len(used),
             "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
         }

@@ -276,6 +276,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
             "args": list(measurement.program.args),
             "batch_per_gpu": _batch_per_gpu(measurement),
+            "backward_passes": measurement.clock.backwards.usual or None,
             "sources": measurement.not_measured.attempt("sources", host.source_files) or {},
             "configuration": measurement.configuration,
             **precision,
@@ -345,7 +346,10 @@ def _startup(measurement: Measurement) -> dict[str, float | None]:
 
 
 def _batch_per_gpu(measurement: Measurement) -> int | None:
-    """Return the median of the steps' samples, the sampler's padding included."""
+    """Return the median of the steps' samples, the sampler's padding included.
+
+    The upper one: in epochs of two steps, the second of which has what is left, it is that of a whole step.
+    """
     table = measurement.clock.table
     batches = [table.samples[row] + table.padding_samples[row] for row in range(table.count)]
-    return (int(statistics.median_low(batches)) or None) if batches else None
+    return (int(statistics.median_high(batches)) or None) if batches else None

@@ -101,7 +101,8 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
                 "communication",
                 f"{_figure(1e3 * exposed_s)} ms of a step not hidden behind the backward pass "
                 f"({100 * exposed_s / median_s:.1f} %), in {ddp['samples']} timed steps; "
-                f"gradients {_figure(gradients / 1e6)} MB in {len(ddp['bucket_bytes'])} buckets ({record['backend']})",
+                f"gradients {_figure(gradients / 1e6)} MB in {len(ddp['bucket_bytes'])} buckets ({record['backend']}); "
+                "waits for slower ranks are in it",
             )
         if record.get("flops"):  # not of a program without torch
             yield "FLOPs", _flops(record["flops"], rate)

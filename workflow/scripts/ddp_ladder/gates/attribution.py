@@ -292,7 +292,13 @@ def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
 
 
 def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
-    exposed_s = point.exposed_comm_s or 0.0
+    exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
+    if exchanges > 1:
+        what = (
+            f"send gradients once in a step instead of {exchanges} times: run all backward passes of a step but the "
+            "last inside `with model.no_sync():`, their forward passes too"
+        )
+        yield _saving(what, exposed_s * (1 - 1 / exchanges), point, is_limit=False)
     if facts.memory_fraction is None or facts.memory_fraction < FULL:
         what = f"raise {_batch_key(point)}: with twice the batch, each exchange of gradients serves twice the samples"
         yield _saving(what, exposed_s / 2, point, is_limit=False)

@@ -264,9 +264,10 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "exposed comm.", "1 (shown in %)",
-        "gradient communication that the backward pass did not hide / step time, as DDP measures it. "
-        "Without DDP, and with ZeRO, if measure.profile_steps is set: the share of rank 0's traced steps in which NCCL "
-        "or Gloo worked, and no computation did.",
+        "gradient communication that the backward pass did not hide / step time, as DDP measures it on the rank with "
+        "the longest own work in each step: the others also wait for that rank, which is imbalance. Without DDP, and "
+        "with ZeRO, if measure.profile_steps is set: the share of rank 0's traced steps in which NCCL or Gloo worked, "
+        "and no computation did.",
         Column(
             "exposed_comm_fraction", text=share, tables=(*REPORT, "runs"),
             of_run=_timing(lambda t: t.exposed_comm_fraction),

@@ -263,6 +263,7 @@ def _settings(record: Record) -> StepFacts:
         gradient_bytes=seen.get("gradient_bytes"),
         buckets=len(buckets) if buckets else None,
         comm_hook=seen.get("comm_hook"),
+        exchanges=seen.get("exchanges"),
         parameter_dtype=seen.get("parameter_dtype"),
         workers=seen.get("num_workers"),
         backend=record.world.backend,

@@ -142,7 +142,8 @@ class StepFacts:
     own_max_s: own work of the critical rank of each step. comm_s, overlap_s: of the critical rank, which waits for no
     other. imbalance_kind: see ``critical_rank``; persistent only if it is the same place in every repeat. slowest: that
     place, such as ``rank 3 on node2``. imbalance_data_s, imbalance_compute_s: parts of the imbalance. timed_steps: the
-    fewest that DDP timed on all ranks of a run. memory_fraction: of the fullest GPU.
+    fewest that DDP timed on all ranks of a run. exchanges: of the gradients, in a step. memory_fraction: of the fullest
+    GPU.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -157,6 +158,7 @@ class StepFacts:
     gradient_bytes: int | None = None
     buckets: int | None = None
     comm_hook: str | None = None
+    exchanges: int | None = None
     parameter_dtype: str | None = None
     workers: int | None = None
     backend: str | None = None

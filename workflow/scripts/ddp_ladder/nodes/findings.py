@@ -62,6 +62,11 @@ class RunUse:
         """Return the part of the step time that the ranks waited for data."""
         return self.data_wait_fraction or 0.0
 
+    @property
+    def imbalance(self) -> float:
+        """Return the part of the step time that the typical rank waited for the slowest one."""
+        return (self.step.imbalance_s or 0.0) / self.step.step_s if self.step and self.step.step_s else 0.0
+
     def ranks_of(self, node: NodeUsage) -> tuple[RankUse, ...]:
         return tuple(rank for rank in self.ranks if rank.node_rank == node.node_rank)
 
@@ -122,6 +127,11 @@ def _idle(run: RunUse) -> Iterator[UsageFinding]:
         advice = (
             f"raise {run.batch_key}, so that each exchange of gradients serves more samples; see whether "
             "network.interface is the fastest one"
+        )
+    elif run.imbalance >= MUCH_WAIT:
+        why = f"most ranks waited for slower ones {_shares([run.imbalance])} of the step time"
+        advice = (
+            "even out the ranks' work, or leave out the node that is slow (the losses of this scale name the ranks)"
         )
     else:
         why = "the ranks waited neither for data nor for gradients, so the host launches work too slowly"

@@ -21,12 +21,14 @@ LEAST_STEPS, MOST_STEPS, TRIAL_S = 30, 1000, 3.0
 CLOSE = 0.1  # the search ends when the largest batch that fits is known to this part
 HEADINGS = ("batch per GPU", "samples/s", "step time (ms)", "memory per GPU (MB)", "headroom", "outcome")
 
+Outcome = Literal["fits", "out of memory", "too little data", "smaller batch"]
+
 
 class Trial(Model):
     """One batch that was tried, in a short run of its own."""
 
     batch_per_gpu: int = Field(ge=1)
-    outcome: Literal["fits", "out of memory", "too little data"]
+    outcome: Outcome
     why: str = Field(default="", description="How it ended; empty if it fits.")
     samples_per_s: float | None = None
     step_time_s: float | None = None

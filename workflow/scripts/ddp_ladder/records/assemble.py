@@ -12,6 +12,7 @@ import numpy as np
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.redaction import redacted
+from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.checks import diagnoses, weakest
 from ddp_ladder.records.correctness import Diagnosis, remarks_on_run
@@ -55,6 +56,8 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
     step = None
     if ranks and throughput is not None:
         step = parts_of_run(ranks, [raw.node_rank(each.end) for each in ranks], warmup, throughput.statistic)
+    if ranks and timing is not None and not raw.reads_log:
+        timing = timing.replace(exposed_comm_fraction=_exposed_comm_fraction(raw, timing, step))
     usage = usage_of(raw, warmup, timing, step)
     return Record(
         status="failed" if failure else "ok",
@@ -173,7 +176,7 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
     exposed = [rank.end.ddp.exposed_comm_s for rank in ranks if rank.end.ddp]
     startups = [rank.end.startup_s.get("total") for rank in ranks]
     trained = [value for rank in ranks if (value := rank.end.training_s) is not None]
-    throughput, timing = measure(
+    return measure(
         [rank.steps for rank in ranks],
         warmup,
         [value for value in exposed if value is not None],
@@ -182,12 +185,23 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
         max(trained) if len(trained) == len(ranks) else None,
         weakest(rank.end.source for rank in ranks),
     )
-    outside_ddp = timing.exposed_comm_fraction is None or SENDS_ITSELF in str(ranks[0].end.fingerprint.get("optimizer"))
-    if outside_ddp and spec.world_size > 1 and raw.profiling and not raw.profiling.problem:
+
+
+def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) -> float | None:
+    """Return the part of a step that is communication which nobody hides.
+
+    A rank that waits for a slower one counts as communicating, in DDP's times and in a trace. The rank with the longest
+    own work waits for none, so its figure is taken where the ranks' steps were timed together.
+    """
+    fraction = timing.exposed_comm_fraction
+    if step and step.exposed_comm_s is not None and step.step_s:
+        fraction = step.exposed_comm_s / step.step_s
+    outside_ddp = fraction is None or SENDS_ITSELF in str(raw.ranks[0].end.fingerprint.get("optimizer"))
+    if outside_ddp and raw.spec.world_size > 1 and raw.profiling and not raw.profiling.problem:
         # A damaged trace costs this figure alone.
         with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zlib.error):
-            timing = timing.replace(exposed_comm_fraction=exposed_comm_fraction(raw.directory.trace(0)))
-    return throughput, timing
+            return exposed_comm_fraction(raw.directory.trace(0))
+    return fraction
 
 
 def _remarks(

@@ -300,6 +300,7 @@ def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
         "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,
         "bucket_bytes": ddp and ddp.bucket_bytes,
         "comm_hook": ddp and ddp.comm_hook,
+        "exchanges": ddp and ddp.exchanges,
         "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in raw.ends}),
         "driver": " + ".join(sorted({gpu.driver for gpu in gpus})) or None,
         "power_limit_w": sorted({gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None}) or None,

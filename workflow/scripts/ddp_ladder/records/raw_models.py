@@ -237,6 +237,7 @@ class Ddp(Model):
 
     bucket_bytes: list[Count] | None = None
     comm_hook: str | None = None
+    exchanges: Count = Field(1, description="Of the gradients, in a step: several if it accumulates without no_sync.")
     samples: Count = Field(0, description="Number of steps that were timed.")
     exposed_comm_s: Duration | None
 

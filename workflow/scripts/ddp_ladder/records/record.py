@@ -122,7 +122,8 @@ class Timing(Model):
     data_wait_fraction: Annotated[float, Field(ge=0)] | None = None
     exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(
         default=None,
-        description="Null if neither DDP nor a profile shows it; DDP's may exceed 1: medians of different steps.",
+        description="Of a step, on its critical rank; of each rank by itself if DDP timed few steps of all together, "
+        "which may exceed 1: medians of different steps. Null if neither DDP nor a profile shows it.",
     )
     startup_s: Duration | None = Field(default=None, description="Launcher start to the end of the first step.")
     wall_s: Duration

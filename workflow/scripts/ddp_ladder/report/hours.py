@@ -20,6 +20,7 @@ HOW_LONG = (
     "set one of report.epochs, report.samples and report.steps in config.yaml, and report.runs, and write the report "
     "again with the same command"
 )
+LIMITS = ("max_steps", "max_seconds")
 EUROHPC = (
     "run type", "code", "runs", "nodes", "global batch", "steps per run", "time per step (ms)", "hours per run",
     "node hours",
@@ -133,6 +134,14 @@ def _overheads(view: ReportView, found: Sequence[Milestone]) -> Iterator[str]:
     parts = "one start-up, and validation and checkpoints in the proportion of the measured runs"
     contain = parts if whole else "its steps alone"
     yield f"the hours of a run contain {contain}; square brackets are 95 % intervals, from those of the throughput"
+    scales = {each.point.scale for each in found}
+    if whole and any(
+        rank.ended_by in LIMITS for run in view.runs if run.spec.scale in scales for rank in run.ranks[:1]
+    ):
+        yield (
+            "measured runs were ended early (measure.max_steps or max_seconds): warm-up is a larger part of them than "
+            "of a training, and the validation and checkpoints that end an epoch may be missing"
+        )
     starts = (
         f"{duration(each.point.startup_s)} at {each.point.scale} "
         f"({significant(each.point.nodes * each.point.startup_s / 3600)} node hours)"

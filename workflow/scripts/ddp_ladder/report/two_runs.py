@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import significant
-from ddp_ladder.records.fingerprint import distinct_words, must_match
+from ddp_ladder.records.fingerprint import BATCH, MUST_MATCH, distinct_words, global_batch_seen
 from ddp_ladder.records.own_runs import NO_SPEC
 from ddp_ladder.records.record import Record
 
 ONCE = "The interval is that of one run over its blocks of steps: two runs of the same settings may differ by more."
+ALIKE = "Like for like: no field of the fingerprint differs"
+ACCUMULATED = "backward_passes"
 OF_THE_LADDER = ("script", "args_template", "threads_per_rank")  # not known of a run that it did not start
 
 
@@ -30,7 +33,7 @@ def two_runs(runs: Sequence[tuple[str, Record]]) -> str:
             f"second / first: {significant(ratio)} times the throughput, {significant(per_rank)} times per rank",
         ]
         lines.append(ONCE)
-    lines += ["", "Not like for like:" if unlike else "Like for like: no field of the fingerprint differs.", *unlike]
+    lines += ["", "Not like for like:" if unlike else f"{ALIKE}{_scaling(first, second)}.", *unlike]
     for name, record in runs:
         lines += [f"{name}: {record.failure.verdict}: {record.failure.why}"] if record.failure else []
         lines += [f"{name}: {remark.what}" for remark in record.remarks]
@@ -42,6 +45,10 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
     yield "ranks", f"{formats.whole(world.size)} on {formats.count(len(set(world.hosts)), 'host')}"
     ends = (significant(rate.samples_per_s_low), significant(rate.samples_per_s_high)) if rate else ("", "")
     yield "samples/s", f"{significant(rate.samples_per_s)} {formats.interval(*ends)}" if rate else formats.UNKNOWN
+    yield "samples / time", significant(rate.samples_per_s_total if rate else None)
+    each = global_batch_seen(record) / record.spec.world_size
+    yield "samples in a step", f"{formats.whole(global_batch_seen(record))} ({each:,.10g} per rank)"
+    yield "backward passes in a step", formats.whole(record.fingerprint.get(ACCUMULATED))
     yield "step (ms)", formats.milliseconds(timing.step_time_s if timing else None)
     yield "measured steps", formats.whole(timing.measured_steps if timing else None)
     yield "data wait", formats.share(timing.data_wait_fraction if timing else None)
@@ -54,8 +61,38 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
 
 def _unlike(first: Record, second: Record) -> Iterator[str]:
     one_is_own = (first.spec_hash == NO_SPEC) != (second.spec_hash == NO_SPEC)
-    for field in must_match(first.spec.mode):
+    for field in MUST_MATCH:
         values = field.differ(first, second)
         if values and not (one_is_own and field.name in OF_THE_LADDER):
-            here, there = distinct_words(field.name, *values)
-            yield f"  {field.name}: {here} / {there}"
+            yield _differs(field.name, *values)
+    batches = _batches(first, second)
+    # Runs of other numbers of ranks keep one of the two batches: weak or strong scaling.
+    if len(batches) == len(BATCH) or (batches and first.spec.world_size == second.spec.world_size):
+        yield from (_differs(name, *values) for name, values in batches.items())
+    here, there = (record.fingerprint.get(ACCUMULATED) for record in (first, second))
+    if here and there and here != there:
+        yield _differs("backward passes in a step, whose gradients are accumulated", here, there)
+
+
+def _differs(name: str, *values: Any) -> str:
+    here, there = distinct_words(name, *values)
+    return f"  {name}: {here} / {there}"
+
+
+def _batches(first: Record, second: Record) -> dict[str, tuple[str, str]]:
+    """Return the batches of a rank and of all ranks in which two runs differ, of a whole step."""
+    here, there = global_batch_seen(first), global_batch_seen(second)
+    pairs = {
+        "samples of a rank in a step": (here / first.spec.world_size, there / second.spec.world_size),
+        "samples of all ranks in a step": (float(here), float(there)),
+    }
+    return {name: (f"{one:,.10g}", f"{other:,.10g}") for name, (one, other) in pairs.items() if one != other}
+
+
+def _scaling(first: Record, second: Record) -> str:
+    """Return what runs of different numbers of ranks are, of which one batch alone is the same; else nothing."""
+    names = [*_batches(first, second)]
+    if not names or first.spec.world_size == second.spec.world_size:
+        return ""
+    kept = "each rank has" if "all" in names[0] else "all ranks together have"
+    return f"; as in {'weak' if 'all' in names[0] else 'strong'} scaling, {kept} as many samples in a step"

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_ladder.common.files import write_json, writing
+from ddp_ladder.common.files import RunDirectory, file_text, read_json, write_json, writing
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.fit import (
     Fit,
+    Outcome,
     Trial,
     batch_range,
     choice,
@@ -27,8 +28,10 @@ from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.correctness import ENOUGH_STEPS
 from ddp_ladder.records.failures import KILLED, LAUNCHER_KILLED, NO_STEP
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Record, placed, write_record
 from ddp_ladder.records.run_records import RunRecords, as_made
+from ddp_ladder.records.signatures import classify
 from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 
@@ -36,6 +39,7 @@ from ddp_ladder.run.progress import RunConsole
 # all that differs from the runs before.
 OUT_OF_MEMORY = ("CUDA out of memory", "out of memory", KILLED, LAUNCHER_KILLED)
 TOO_LITTLE_DATA = (ENOUGH_STEPS, NO_STEP)
+LONGEST_LINE = 200  # characters of a line of the script in the reason
 
 
 class NoBatch(UserError):
@@ -134,9 +138,8 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
             return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
         raise NoBatch(context, f"the trial of batch {batch} failed: {why} (see {directory})", failure.next)
     if seen < batch:
-        advice = "the data set is smaller, or the script does not use {batch_per_gpu}"
-        why = f"half of the steps had {seen} samples or fewer: {advice}"
-        return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
+        outcome, why = _smaller(record.spec, seen, RunDirectory(directory))
+        return Trial(batch_per_gpu=batch, outcome=outcome, why=f"half of the steps had {seen} samples or fewer{why}")
     return Trial(
         batch_per_gpu=batch,
         outcome="fits",
@@ -145,6 +148,31 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
         peak_memory_bytes=record.memory and record.memory.peak_bytes,
         memory_headroom_fraction=record.memory and record.memory.headroom_fraction,
     )
+
+
+def _smaller(spec: RunSpec, seen: int, directory: RunDirectory) -> tuple[Outcome, str]:
+    """Return what became of a trial whose steps had fewer samples than wanted, and what shows it."""
+    lines = [line for line in (file_text(directory.log) or "").splitlines() if "memory" in line.lower()]
+    said = next((line for line in lines if (match := classify(line)) and match.verdict in OUT_OF_MEMORY), None)
+    if said:
+        return "out of memory", f", as the script went on with them after: {said.strip()[:LONGEST_LINE]}"
+    size = _dataset_size(directory)
+    if size is None:
+        return "too little data", ": the data set is smaller, or the script does not use {batch_per_gpu}"
+    if size < spec.batch_per_gpu * spec.gpus:
+        return "too little data", f": the data set has {size:,}"
+    return "smaller batch", (
+        f", although the data set has {size:,}: the script does not use {{batch_per_gpu}}, or makes its batch smaller "
+        f"itself, as some do when memory runs out; see {directory.log}"
+    )
+
+
+def _dataset_size(directory: RunDirectory) -> int | None:
+    try:
+        loader = RankEnd.from_json(read_json(directory.ranks / "rank0.json")).loader
+    except (OSError, ValueError):
+        return None
+    return loader.dataset_size if loader else None
 
 
 def _in_words(trial: Trial) -> str:

@@ -1,0 +1,40 @@
+"""Two runs side by side: what is not alike is said, above all what the arguments do not show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ddp_ladder.records.record import Record
+from ddp_ladder.report.two_runs import two_runs
+from make_records import make_record, make_spec
+
+
+def seen(scale: str, batch: int, passes: int | None, mode: str = "weak") -> Record:
+    """Return a run of which each rank saw a batch of this size in a step, in so many backward passes."""
+    spec = make_spec(scale, mode=mode)
+    record = make_record(spec, 1000.0)
+    fingerprint: dict[str, Any] = {**record.fingerprint, "batch_per_gpu": batch, "backward_passes": passes}
+    return record.replace(fingerprint={**fingerprint, "global_batch": batch * spec.world_size})
+
+
+ALIKE = "Like for like: no field of the fingerprint differs"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (("1x2", 64, 1), ("1x2", 64, 1), f"{ALIKE}."),
+        (("1x2", 64, 1), ("1x2", 64, None), f"{ALIKE}."),
+        (("1x2", 64, 1), ("1x4", 64, 1), f"{ALIKE}; as in weak scaling, each rank has as many samples in a step."),
+        (("1x2", 64, 1), ("1x4", 32, 1), f"{ALIKE}; as in strong scaling, all ranks together have as many samples in"),
+        (("1x2", 64, 1), ("1x2", 64, 4), "  backward passes in a step, whose gradients are accumulated: 1 / 4"),
+        (("1x2", 64, 1), ("1x2", 32, 1), "  samples of a rank in a step: 64 / 32\n  samples of all ranks in a step: 1"),
+        (("1x2", 64, 1), ("1x4", 48, 1), "  samples of a rank in a step: 64 / 48\n  samples of all ranks in a step: 1"),
+        (("1x2", 64, 1), ("1x2", 64, 1, "strong"), f"{ALIKE}."),
+    ],
+)
+def test_what_is_alike(first: Any, second: Any, wanted: str) -> None:
+    text = two_runs([("a", seen(*first)), ("b", seen(*second))])
+    assert wanted in text
+    assert ("Not like for like:" in text) == wanted.startswith("  ")
