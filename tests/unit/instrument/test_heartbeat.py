@@ -59,7 +59,9 @@ def test_nothing_moves_without_a_step_a_batch_or_a_backward_pass() -> None:
     clock.before_backward()
     after = signs(clock, NOTHING, False).moved
     clock.yielded(loop, 0.0, 4)
-    assert len({before, after, signs(clock, NOTHING, False).moved}) == 3
+    drawn = signs(clock, NOTHING, False).moved
+    clock.begin_group()
+    assert len({before, after, drawn, signs(clock, NOTHING, False).moved}) == 4
 
 
 def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase(tmp_path: Path) -> None:

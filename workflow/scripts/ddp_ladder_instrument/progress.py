@@ -88,7 +88,8 @@ class Signs(NamedTuple):
     phase: starting (no step yet), training, evaluating (the model is in eval mode), between passes (a pass over a
         loader, or an evaluation, ended after the last step), unknown (steps without a DataLoader: what the program does
         between them cannot be told from training), ended.
-    step_s: median time of the last steps. moved: changes with every step, backward pass and batch.
+    step_s: median time of the last steps. moved: changes with every step, backward pass and batch, and
+        when the initialisation of a process group begins.
     """
 
     steps: int
@@ -237,7 +238,8 @@ def signs(clock: StepClock, reported: Path, ended: bool) -> Signs:
     else:
         phase = "unknown" if timer.without_loader else "training"
     drawn = (id(loop), loop.step, loop.batches) if loop is not None else ()
-    return Signs(steps, phase, _median_s(clock.table.step_time_s), (steps, phase, clock.backwards.count, size, drawn))
+    moved = (steps, phase, clock.groups, clock.backwards.count, size, drawn)
+    return Signs(steps, phase, _median_s(clock.table.step_time_s), moved)
 
 
 def _size(path: Path) -> int:

@@ -328,6 +328,11 @@ def in_collective(stack: list[Frame]) -> bool:
     return bool(stack) and (stack[0].is_in(*_COLLECTIVE) or stack[0].function == _BACKWARD)
 
 
+def in_rendezvous(stack: list[Frame]) -> bool:
+    """Return True if the rank waits for the others to join a process group: it takes seconds once all have come."""
+    return bool(stack) and stack[0].is_in("torch/distributed/rendezvous.py")
+
+
 def is_at_work(stack: list[Frame]) -> bool:
     """Return True if the rank saves, validates, compiles, or waits for a program that it started."""
     return any(
