@@ -612,6 +612,9 @@ def test_too_few_steps_show_the_exception_that_the_script_printed(pair: RunDirec
     both(prints(0, lost), prints(1, printed), stops(0, 20), stops(1, 20))(pair)
     words = ("; if the script ended early for the exception", f"\nrank 1 (node1): {NEGATIVE}")
     check(pair, both(), "enough steps (): measured 20 optimizer steps", *words)
+    handled = both(in_rank(0, handled=LOST, ended_at_s=AT_S), in_rank(1, handled=NEGATIVE))
+    words = (f"rank 1: {NEGATIVE}, for which it ended with exit code 0; measured 20", "train longer", "check(batch)")
+    check(pair, handled, "the script raised an exception (rank 1 on node1)", *words)
 
 
 def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:

@@ -508,6 +508,22 @@ def launcher_failed(case: Case) -> Failure | None:
 # All processes ended well: what was measured is not what was wanted
 
 
+def handled_and_exited(case: Case) -> Failure | None:
+    """Return the failure of a rank that made too few steps and exited, well, in an ``except``; None if none did."""
+    few = next((each for each in case.found if each.check.name == ENOUGH_STEPS and not each.check.ok), None)
+    ends = (end for end in sorted(case.raw.ends, key=_time) if end.handled and not is_consequence(end.handled))
+    end = next(ends, None)
+    if few is None or end is None:
+        return None
+    return Failure(
+        verdict="the script raised an exception",
+        why=f"rank {end.rank}: {end.handled}, for which it ended with exit code {end.exit_code}; {few.failure.why}",
+        next=f"fix the cause, and {AGAIN}; if this is the script's usual end, {few.failure.next}",
+        evidence=where_raised(case, end.rank, str(end.handled)),
+        **_of_rank(end),
+    )
+
+
 def nothing_seen(case: Case) -> Failure | None:
     """Return the failure of a run that ended well but made no measurable step; None if one was seen."""
     raw = case.raw
@@ -572,6 +588,7 @@ ROWS: tuple[Row, ...] = (
     lost,
     launcher_failed,
     # All processes ended well.
+    handled_and_exited,
     nothing_seen,
     failed_check,
 )
