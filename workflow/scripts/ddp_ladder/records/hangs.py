@@ -190,6 +190,7 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
     if causes and not causes[0].ended:
         named += [rank.text for rank in ranks if rank.ended][:NAMED]
     verdict, next_step = _verdict(ranks, causes, stacks)
+    one_in_each = {doing(rank.stack): rank for rank in reversed(waiting)}  # collective
     return Failure(
         verdict=verdict,
         why=f"{'; '.join(named)}; no rank made progress for {duration(silent_s)}",
@@ -197,7 +198,7 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
         rank=causes[0].stall.rank if causes else None,
         node=causes[0].host if causes else None,
         at_s=reports[0].found_at_s - silent_s,
-        evidence=tuple(line for rank in (*causes[:NAMED], *waiting[:1]) for line in rank.evidence),
+        evidence=tuple(line for rank in (*causes[:NAMED], *reversed(one_in_each.values())) for line in rank.evidence),
     )
 
 
