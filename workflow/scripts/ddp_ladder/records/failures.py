@@ -339,8 +339,8 @@ def left_early(case: Case) -> Failure | None:
     if done and waiting:
         left = in_short([f"rank {end.rank} ended after {end.steps.count} steps" for end in done], NAMED)
         # With one gradient for all, nobody is more than a step ahead.
-        is_alone = any(done[0].steps.count > end.steps.count + 1 for end in raised)
-        alone = "; its steps needed no other rank: it trains a model of its own" if is_alone else ""
+        is_alone = not done[0].ddp and any(done[0].steps.count > end.steps.count + 1 for end in raised)
+        alone = "; its model was not wrapped in DistributedDataParallel" if is_alone else ""
         return Failure(
             verdict="a rank left the others",
             why=f"{left}; {in_short(waiting, NAMED)} and waited for it{alone}",
