@@ -252,15 +252,12 @@ class StepClock:
         self.count_flops: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
-        self.groups = 0  # process groups whose initialisation began
+        self.joins = False  # this process is in init_process_group()
+        self.on_joins: Callable[[bool], None] = lambda joins: None
         self.pipeline_stage: int | None = None  # the first that this rank holds; None: the model is no pipeline
         self._ended = False
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False  # a backward pass was made before the step that began the last row
-
-    def begin_group(self) -> None:
-        """Count a process group whose initialisation begins."""
-        self.groups += 1
 
     def yielded(self, loop: Loop, entered_s: float, size: int, left_out: int = 0) -> None:
         """Count a batch of ``size`` indices, padding included, that the active pass yielded without ``left_out``."""

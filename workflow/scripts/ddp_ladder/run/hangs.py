@@ -30,7 +30,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -418,7 +418,7 @@ def _catches(pid: int, signum: int) -> bool:
     return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (signum - 1) & 1)
 
 
-def stacks(files: Mapping[int, Path], ranks: Iterable[Seen]) -> dict[int, str]:
+def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]:
     """Return the main threads' stacks of these ranks, as far as they could be had within a bounded time.
 
     files: the heartbeat of each rank, to which it appends its stack on the signal, also if it keeps the GIL.
@@ -438,7 +438,9 @@ def stacks(files: Mapping[int, Path], ranks: Iterable[Seen]) -> dict[int, str]:
         before, sizes = sizes, {rank: _size(files[rank]) for rank in asked}
         if sizes == before and all(sizes[rank] > size for rank, size in asked.items()):
             break
-    return {rank: text for rank, size in asked.items() if (text := _read(files[rank], size))}
+    # A rank that names no signal may have written its stack by itself.
+    own = {one.rank: HEADER_BYTES for one in ranks if one.heartbeat and not one.heartbeat.signal}
+    return {rank: text for rank, size in {**own, **asked}.items() if (text := _read(files[rank], size))}
 
 
 def _size(path: Path) -> int:
