@@ -129,6 +129,23 @@ def test_a_rank_that_the_others_waited_for_until_their_call_timed_out_is_named(h
     assert ", in prepare; rank 1 waited in barrier(); " in failure.why
 
 
+OWN_PORT = f"""
+import os, time, torch.distributed as dist
+
+os.environ["MASTER_PORT"] = "29511"  # torchrun's store is at another one
+if os.environ["RANK"] == "0":
+    time.sleep({PAUSE_S})
+dist.init_process_group("gloo")
+"""
+
+
+def test_ranks_that_meet_where_nobody_answers_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
+    failure = failure_of(*run(here, OWN_PORT, "1x2", {}, hang=BOUNDS.replace(first_step_s=1800)))
+    assert (failure.verdict, failure.rank) == ("no first step", None)
+    assert "in init_process_group(); rank 1" in failure.why
+    assert "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them" in failure.next
+
+
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"
 
 

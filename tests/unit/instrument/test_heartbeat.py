@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -59,7 +60,9 @@ def test_nothing_moves_without_a_step_a_batch_or_a_backward_pass() -> None:
     clock.before_backward()
     after = signs(clock, NOTHING, False).moved
     clock.yielded(loop, 0.0, 4)
-    assert len({before, after, signs(clock, NOTHING, False).moved}) == 3
+    drawn = signs(clock, NOTHING, False).moved
+    clock.joins = True
+    assert len({before, after, drawn, signs(clock, NOTHING, False).moved}) == 4
 
 
 def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase(tmp_path: Path) -> None:
@@ -179,6 +182,30 @@ def test_the_signal_gives_the_stack_of_the_main_thread_and_never_ends_the_proces
         assert text is not None
         assert main_stack(text)[-1].file.endswith("instrument.py")
         assert (" in wait" in text) == (how == "calls in a thread")
+
+
+def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack_itself(tmp_path: Path) -> None:
+    """In torch 2.4 a signal makes the call fail."""
+    clock = StepClock()
+    heart = progress.Heartbeat(tmp_path, clock, lambda: signs(clock, NOTHING, False), lambda: 2)
+    heart.start()
+    file = next(tmp_path.glob("ranks/*.heartbeat"))
+    beat = read_heartbeat(file)
+    signum = beat.signal
+    try:
+        for joins in (True, False):
+            clock.on_joins(joins)
+            assert (signum in signal.pthread_sigmask(signal.SIG_BLOCK, ())) == (joins and signum is not None)
+            heart._beat()
+            heart._beat()  # in the place of the stack before
+            beat = read_heartbeat(file)
+            assert beat.signal == (None if joins else signum)
+            frames = main_stack(stacks({0: file}, [Seen(0, beat, 70.0, "alive", os.getpid())])[0])
+            assert sum(frame.function == "_beat" for frame in frames) == joins
+            assert any(frame.function.startswith("test_a_rank_that_joins") for frame in frames)
+            assert file.read_text().count("(most recent call first)") == 1 + (not joins)
+    finally:
+        heart.stop()
 
 
 def test_a_script_that_closes_all_files_gets_nothing_written_into_its_own(tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def test_how_it_ended_is_recorded(tmp_path: Path) -> None:
     ends = {"sys.exit(3)": CAUGHT, "os._exit(3)": CAUGHT, "sys.exit(0)": None, "os._exit(75)": None}
     for leave, exception in ends.items():
         handled = f"import os, sys\ntry:\n    int('x')\nexcept ValueError:\n    {leave}"
-        assert run(tmp_path, script(tmp_path, handled)).rank()["exception"] == exception
+        left = run(tmp_path, script(tmp_path, handled)).rank()
+        assert (left["exception"], left["handled"]) == (exception, CAUGHT)
     interrupted = run(tmp_path, script(tmp_path, ENDS["interrupt"]))
     assert interrupted.code == -signal.SIGINT
     assert interrupted.rank()["exit_code"] == 130

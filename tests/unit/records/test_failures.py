@@ -282,6 +282,12 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "ended after 60 steps; rank 0 was in its step 61 and waited for it",
         "let every rank make the same number of steps",
     ),
+    "trains alone, and left": (
+        both(raised(0, LOST), stops(0, 0), in_rank(1, ddp=None)),
+        "a rank left the others (rank 1 on node0): rank 1 ended after 60 steps",
+        "rank 0 was in its step 1 and waited for it; its model was not wrapped in DistributedDataParallel",
+        "on every rank, after torch.distributed.init_process_group(), wrap the model",
+    ),
     "waited for each other": (
         both(*(raised(k, WAITED) for k in range(4))),
         f"the ranks waited for each other (): rank 0 after 60 steps: {WAITED}; rank 1 after 60 steps: {WAITED}",
@@ -295,6 +301,17 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(without(0), in_end(outcome="time limit", ended_at_s=AT_S + 5)),
         "time limit (): the job of scale 2x2 reached its stages.stage3.runtime, or the end of the allocation that it",
         "raise stages.stage3.runtime or ask for a longer allocation, or shorten the run with measure.max_steps",
+    ),
+    "time limit, standing still": (
+        both(in_end(outcome="time limit"), without(0, 1, 2, 3), *(looks(node, 3) for node in (0, 1))),
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime",
+        '; before that it stood still: rank 3 (node 1, node1) after 0 steps: File "train.py", line 7, in prepare; ',
+        "if it hung, see why it does not go on at that line; else raise stages.stage3.runtime",
+    ),
+    "time limit, while a node went on": (
+        both(in_end(outcome="time limit"), without(0, 1, 2, 3), looks(1, 3)),
+        "time limit (): ",
+        "runs in; raise stages.stage3.runtime",
     ),
     "time limit, and what it caused": (
         both(in_end(outcome="time limit"), raised(0, LOST), in_agent(0, exit_code=-15, signal="SIGTERM")),
@@ -595,6 +612,9 @@ def test_too_few_steps_show_the_exception_that_the_script_printed(pair: RunDirec
     both(prints(0, lost), prints(1, printed), stops(0, 20), stops(1, 20))(pair)
     words = ("; if the script ended early for the exception", f"\nrank 1 (node1): {NEGATIVE}")
     check(pair, both(), "enough steps (): measured 20 optimizer steps", *words)
+    handled = both(in_rank(0, handled=LOST, ended_at_s=AT_S), in_rank(1, handled=NEGATIVE))
+    words = (f"rank 1: {NEGATIVE}, for which it ended with exit code 0; measured 20", "train longer", "check(batch)")
+    check(pair, handled, "the script raised an exception (rank 1 on node1)", *words)
 
 
 def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:

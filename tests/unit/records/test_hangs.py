@@ -125,6 +125,11 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
         assert (failure.node, failure.rank, failure.at_s) == (node, None, 1000.0 - 62.0)
 
 
+def test_of_ranks_in_different_collectives_a_line_in_each_is_shown() -> None:
+    shown = failure_of(reports(rank(0), rank(1), rank(2, stack=REDUCES), rank(3, stack=REDUCES)), STACKS).evidence
+    assert [line.speaker for line in shown] == ["rank 0 on node0", "rank 2 on node1"]
+
+
 def test_it_is_named_with_its_node_and_its_line() -> None:
     failure = failure_of(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
     assert failure.verdict == "the training hung"

@@ -17,6 +17,7 @@ BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
 SAVES = SLEEPS.replace("in train", "in save_checkpoint")
 WAITS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/distributed_c10d.py")
+MEETS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/rendezvous.py")
 
 
 def seen(
@@ -66,6 +67,8 @@ STUCK, GOES_ON, NOT_JUDGED = "stuck", "goes on", "not judged"
         (seen("unknown", stack=WAITS), GOES_ON),
         (seen("unknown", silent_s=1801), STUCK),
         (seen("starting", stack=WAITS), GOES_ON),
+        (seen("starting", stack=MEETS), STUCK),  # a rank that has yet to come is one that goes on
+        (seen("starting", stack=MEETS, silent_s=59), GOES_ON),
         (seen("starting", process="stopped", stack=None), STUCK),
         (seen("starting", silent_s=1801), STUCK),
         (seen(None), GOES_ON),

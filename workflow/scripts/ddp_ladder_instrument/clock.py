@@ -252,6 +252,8 @@ class StepClock:
         self.count_flops: Callable[[int], int] = lambda step: NEVER
         self.check_at = NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self.joins = False  # this process is in init_process_group()
+        self.on_joins: Callable[[bool], None] = lambda joins: None
         self.pipeline_stage: int | None = None  # the first that this rank holds; None: the model is no pipeline
         self._ended = False
         self._drew = (False, False)  # the row before the last one, if any, drew a batch; so did the last one

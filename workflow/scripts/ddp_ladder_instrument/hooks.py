@@ -168,12 +168,12 @@ def patch_pipelining(module: Any, clock: StepClock) -> None:
     patch_call(module._PipelineStageBase, "__init__", note)
 
 
-def patch_process_group(on_initialised: Callable[[float], None]) -> None:
-    """Call ``on_initialised`` after every initialisation of a process group with the seconds that it took.
+def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callable[[float], None]) -> None:
+    """Tell when a process joins a process group and when no more, and afterwards how many seconds it took.
 
     A process that was forked may have a group of its own, alone.
     """
-    process, initialised = os.getpid(), eager(on_initialised)
+    process, joins, initialised = os.getpid(), eager(on_joins), eager(on_initialised)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def init_process_group(*args: Any, **options: Any) -> Any:
@@ -183,7 +183,11 @@ def patch_process_group(on_initialised: Callable[[float], None]) -> None:
                 if size > 1:
                     refuse_rank(options.get("rank", os.environ.get("RANK")), size)
             begin_s = time.perf_counter()
-            original(*args, **options)
+            joins(True)
+            try:
+                original(*args, **options)
+            finally:
+                joins(False)
             initialised(time.perf_counter() - begin_s)
 
         return init_process_group

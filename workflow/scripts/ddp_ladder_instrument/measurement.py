@@ -266,6 +266,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "exit_code": end.exit_code,
         "ended_by": end.ended_by,
         "exception": end.exception,
+        "handled": end.handled,
         "after_training": end.after_training,
         "startup_s": _startup(measurement),
         "training_s": measurement.training_s,

@@ -65,7 +65,7 @@ class TorchObserver:
         patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replay))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
-        patch("startup_s.process_group", lambda: hooks.patch_process_group(self._on_process_group))
+        patch("startup_s.process_group", lambda: hooks.patch_process_group(clock.on_joins, self._on_process_group))
         patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: clock.table.count))
 
     def _on_process_group(self, took_s: float) -> None:

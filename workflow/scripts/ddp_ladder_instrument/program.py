@@ -183,13 +183,14 @@ def _without(trace: TracebackType | None, own: tuple[str, ...]) -> TracebackType
 class ProgramEnd:
     """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``).
 
-    after_training: it failed, but only after the limit.
+    handled: the exception that the script handled when it exited. after_training: it failed, but only after the limit.
     """
 
     def __init__(self) -> None:
         self.exit_code = 0
         self.ended_by = "script"
         self.exception: str | None = None
+        self.handled: str | None = None
         self.after_training = False
 
     def note(self, error: BaseException | None) -> None:
@@ -198,6 +199,7 @@ class ProgramEnd:
         if isinstance(error, SystemExit):
             # A script that exits in an ``except`` or ``finally``, with a code of failure, exits for that exception.
             handled = error.__context__ or sys.exc_info()[1]
+            self.handled = None if handled is None else one_line(handled)
             error = None if self.exit_code in (0, os.EX_TEMPFAIL) else handled
         if error is not None:
             self.ended_by = "exception"

@@ -8,10 +8,10 @@ samples: consumed by this process in this step; seconds: the step's whole time; 
 it spent waiting for data (optional).
 
 ranks/rank<k>.heartbeat begins with HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a
-second; no reader on another node relies on the file. Stacks follow. The agent asks for them by appending a line, and
-the thread that writes the heartbeat appends those of all threads. It holds the GIL meanwhile: a stack that is read
-while its thread runs can end the process with SIGSEGV. If C code keeps the GIL, the thread cannot answer, and the agent
-sends a signal: its handler appends the stack of the main thread, which it interrupts, and of no other.
+second; no reader on another node relies on the file. Stacks follow. The agent asks with a signal, also while C code
+keeps the GIL: its handler appends the stack of the main thread, which it interrupts, and of no other, as a stack that
+is read while its thread runs can end the process with SIGSEGV. In init_process_group() a rank writes it by itself, with
+the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted system call").
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
@@ -30,6 +30,7 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -88,7 +89,8 @@ class Signs(NamedTuple):
     phase: starting (no step yet), training, evaluating (the model is in eval mode), between passes (a pass over a
         loader, or an evaluation, ended after the last step), unknown (steps without a DataLoader: what the program does
         between them cannot be told from training), ended.
-    step_s: median time of the last steps. moved: changes with every step, backward pass and batch.
+    step_s: median time of the last steps. moved: changes with every step, backward pass and batch, and
+        at the begin and the end of init_process_group().
     """
 
     steps: int
@@ -114,6 +116,7 @@ class Heartbeat:
         self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
         self._progress = run_directory / "progress.json" if rank == 0 else None
         self._clock = clock
+        clock.on_joins = self._on_joins
         self._look = look
         self._world_size = world_size
         self._shown = 0  # steps, at the last progress
@@ -142,6 +145,12 @@ class Heartbeat:
         if self._file >= 0 and self._stop.locked():
             self._stop.release()
             self._beat(more_than=self._shown)  # without a further step the last throughput stays
+
+    def _on_joins(self, joins: bool) -> None:
+        """Note whether this process is in init_process_group(), where another thread is to take the signal."""
+        self._clock.joins = joins
+        if self._signal is not None:
+            signal.pthread_sigmask(signal.SIG_BLOCK if joins else signal.SIG_UNBLOCK, {self._signal})
 
     def _beat_until(self, stop: threading.Lock) -> None:
         while not stop.acquire(timeout=INTERVAL_S):
@@ -179,13 +188,14 @@ class Heartbeat:
         if not _is_file(self._file, self._path):
             return  # the script closed all files, and the number may be another file now
         still = signs.moved == self._moved
+        joins = self._clock.joins
         if not still:
             self._moved = signs.moved
             self._moved_at_s = time.monotonic()
             self._is_recorded = False
         content = {
             "pid": os.getpid(),
-            "signal": self._signal,
+            "signal": None if joins else self._signal,
             "phase": signs.phase,
             "steps": signs.steps,
             "step_s": signs.step_s,
@@ -194,6 +204,10 @@ class Heartbeat:
             "handles": _handled() if still else None,
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
+        if joins:
+            stack = _main_stack().encode("utf-8", "replace")
+            os.pwrite(self._file, stack, HEADER_BYTES)
+            os.ftruncate(self._file, HEADER_BYTES + len(stack))
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
         if not self._is_recorded and time.monotonic() - self._moved_at_s >= least_s:
             self._is_recorded = True
@@ -237,7 +251,8 @@ def signs(clock: StepClock, reported: Path, ended: bool) -> Signs:
     else:
         phase = "unknown" if timer.without_loader else "training"
     drawn = (id(loop), loop.step, loop.batches) if loop is not None else ()
-    return Signs(steps, phase, _median_s(clock.table.step_time_s), (steps, phase, clock.backwards.count, size, drawn))
+    moved = (steps, phase, clock.joins, clock.backwards.count, size, drawn)
+    return Signs(steps, phase, _median_s(clock.table.step_time_s), moved)
 
 
 def _size(path: Path) -> int:
@@ -260,6 +275,14 @@ def _handled() -> str | None:
     error = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
     text = None if error is None else f"{type(error).__name__}: {error}".encode("ascii", "replace").decode()
     return text and " ".join(text.split())[:HANDLED_CHARACTERS]
+
+
+def _main_stack() -> str:
+    """Return the stack of the main thread as faulthandler prints it. The caller is another thread, with the GIL."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    calls = [(each.f_code, line) for each, line in traceback.walk_stack(frame)] if frame else []
+    lines = [f'  File "{code.co_filename}", line {line} in {code.co_name}' for code, line in calls]
+    return "\n".join(["Stack (most recent call first):", *lines, ""])
 
 
 def _collective_calls() -> int | None:

@@ -38,6 +38,10 @@ EQUALLY_MANY = (
     "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
     "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank)"
 )
+WRAP = (
+    "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "
+    "wrapper: model = DistributedDataParallel(model)"
+)
 
 
 @dataclass(frozen=True)
@@ -219,10 +223,7 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
         next_step = "see not_measured in the end records of these ranks, in ranks/"
     elif not wrapped:
         verdict = "the model is not wrapped in DistributedDataParallel"
-        next_step = (
-            "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train "
-            "through the wrapper: model = DistributedDataParallel(model)"
-        )
+        next_step = WRAP
     if seen:
         why += _which_differ({rank: each.tensors for rank, each in seen.items()})
     ok = len(seen) == world_size and len(distinct) == 1

@@ -29,9 +29,9 @@ from ddp_ladder.records.case import (
     symptom_of,
     where_raised,
 )
-from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, Diagnosis
+from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hung, kept_waiting
+from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, failure_of, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import HOOK, AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, Remark
@@ -91,12 +91,16 @@ def time_limit(case: Case) -> Failure | None:
     """Return the failure of a run that the end of its job cut short."""
     if case.outcome != "time limit":
         return None
-    key = f"stages.{case.raw.spec.stage}.runtime"
+    key, looks = f"stages.{case.raw.spec.stage}.runtime", case.raw.stalls
+    found = failure_of(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
     return Failure(
         verdict="time limit",
-        why=f"the job of scale {case.raw.spec.scale} reached its {key}, or the end of the allocation that it runs in",
-        next=f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
+        why=f"the job of scale {case.raw.spec.scale} reached its {key}, or the end of the allocation that it runs in"
+        + (f"; before that it stood still: {found.why}" if found else ""),
+        next=(f"if it hung, {found.next.splitlines()[0]}; else " if found else "")
+        + f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
         "measure.max_seconds",
+        evidence=found.evidence if found else (),
     )
 
 
@@ -334,10 +338,13 @@ def left_early(case: Case) -> Failure | None:
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
         left = in_short([f"rank {end.rank} ended after {end.steps.count} steps" for end in done], NAMED)
+        # With one gradient for all, nobody is more than a step ahead.
+        is_alone = not done[0].ddp and any(done[0].steps.count > end.steps.count + 1 for end in raised)
+        alone = "; its model was not wrapped in DistributedDataParallel" if is_alone else ""
         return Failure(
             verdict="a rank left the others",
-            why=f"{left}; {in_short(waiting, NAMED)} and waited for it",
-            next=EQUALLY_MANY,
+            why=f"{left}; {in_short(waiting, NAMED)} and waited for it{alone}",
+            next=f"on every rank, {WRAP}" if is_alone else EQUALLY_MANY,
             evidence=caught(case, done[0].host, done[0].rank),
             **_of_rank(done[0]),
         )
@@ -501,6 +508,22 @@ def launcher_failed(case: Case) -> Failure | None:
 # All processes ended well: what was measured is not what was wanted
 
 
+def handled_and_exited(case: Case) -> Failure | None:
+    """Return the failure of a rank that made too few steps and exited, well, in an ``except``; None if none did."""
+    few = next((each for each in case.found if each.check.name == ENOUGH_STEPS and not each.check.ok), None)
+    ends = (end for end in sorted(case.raw.ends, key=_time) if end.handled and not is_consequence(end.handled))
+    end = next(ends, None)
+    if few is None or end is None:
+        return None
+    return Failure(
+        verdict="the script raised an exception",
+        why=f"rank {end.rank}: {end.handled}, for which it ended with exit code {end.exit_code}; {few.failure.why}",
+        next=f"fix the cause, and {AGAIN}; if this is the script's usual end, {few.failure.next}",
+        evidence=where_raised(case, end.rank, str(end.handled)),
+        **_of_rank(end),
+    )
+
+
 def nothing_seen(case: Case) -> Failure | None:
     """Return the failure of a run that ended well but made no measurable step; None if one was seen."""
     raw = case.raw
@@ -565,6 +588,7 @@ ROWS: tuple[Row, ...] = (
     lost,
     launcher_failed,
     # All processes ended well.
+    handled_and_exited,
     nothing_seen,
     failed_check,
 )

@@ -190,6 +190,7 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
     if causes and not causes[0].ended:
         named += [rank.text for rank in ranks if rank.ended][:NAMED]
     verdict, next_step = _verdict(ranks, causes, stacks)
+    one_in_each = {doing(rank.stack): rank for rank in reversed(waiting)}  # collective
     return Failure(
         verdict=verdict,
         why=f"{'; '.join(named)}; no rank made progress for {duration(silent_s)}",
@@ -197,7 +198,7 @@ def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
         rank=causes[0].stall.rank if causes else None,
         node=causes[0].host if causes else None,
         at_s=reports[0].found_at_s - silent_s,
-        evidence=tuple(line for rank in (*causes[:NAMED], *waiting[:1]) for line in rank.evidence),
+        evidence=tuple(line for rank in (*causes[:NAMED], *reversed(one_in_each.values())) for line in rank.evidence),
     )
 
 
@@ -326,6 +327,11 @@ def in_collective(stack: list[Frame]) -> bool:
     During a backward pass the gradients are reduced; a stack cannot tell this from computing.
     """
     return bool(stack) and (stack[0].is_in(*_COLLECTIVE) or stack[0].function == _BACKWARD)
+
+
+def in_rendezvous(stack: list[Frame]) -> bool:
+    """Return True if the rank waits for the others to join a process group: it takes seconds once all have come."""
+    return bool(stack) and stack[0].is_in("torch/distributed/rendezvous.py")
 
 
 def is_at_work(stack: list[Frame]) -> bool:

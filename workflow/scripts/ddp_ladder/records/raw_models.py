@@ -340,6 +340,7 @@ class RankEnd(RawFile, RankFacts):
     source: Literal["counted", "samples_per_step", "metrics", "guessed", "none"] = "counted"
     ended_at_s: float = Field(description="Unix time at which the script had ended.")
     exception: str | None
+    handled: str | None = Field(None, description="The exception that the script handled when it exited.")
     after_training: bool = Field(False, description="It failed, but only after the limit (max_steps, max_seconds).")
     training_s: Duration | None = Field(
         None, description="From the end of the first step to the script's end, on a GPU to that of its work."

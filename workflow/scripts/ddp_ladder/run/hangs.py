@@ -15,6 +15,7 @@ hang.first_step_s:
 | does so after another rank has ended, or has ended its script | as one that trains; long if it uses a CPU |
 | has made no step, or trains without a DataLoader | long |
 | has made no step, and waits for others of which one has ended its script | at_least_s |
+| has made no step, and is in the rendezvous of its process group | at_least_s |
 
 A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
 moves or is busy, on any node, means that there is no hang: the others wait for it.
@@ -29,7 +30,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -339,12 +340,13 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
     heartbeat = seen.heartbeat
     if seen.process == "stopped":
         return bounds.at_least_s
-    from ddp_ladder.records.hangs import in_collective, is_at_work, main_stack  # as above
+    from ddp_ladder.records.hangs import in_collective, in_rendezvous, is_at_work, main_stack  # as above
 
     short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
     stack = main_stack(seen.stack) if seen.stack is not None else []
     if heartbeat is None or heartbeat.phase in ("starting", "unknown"):
-        in_vain = heartbeat and not heartbeat.steps and seen.one_ended and not seen.computes and in_collective(stack)
+        alone = in_rendezvous(stack) or (seen.one_ended and not seen.computes and in_collective(stack))
+        in_vain = heartbeat and not heartbeat.steps and alone
         return min(bounds.at_least_s, long) if in_vain and bounds.times_median_step is not None else long
     if heartbeat.step_s is None:
         return long  # the second step may compile as the first did
@@ -416,7 +418,7 @@ def _catches(pid: int, signum: int) -> bool:
     return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (signum - 1) & 1)
 
 
-def stacks(files: Mapping[int, Path], ranks: Iterable[Seen]) -> dict[int, str]:
+def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]:
     """Return the main threads' stacks of these ranks, as far as they could be had within a bounded time.
 
     files: the heartbeat of each rank, to which it appends its stack on the signal, also if it keeps the GIL.
@@ -436,7 +438,9 @@ def stacks(files: Mapping[int, Path], ranks: Iterable[Seen]) -> dict[int, str]:
         before, sizes = sizes, {rank: _size(files[rank]) for rank in asked}
         if sizes == before and all(sizes[rank] > size for rank, size in asked.items()):
             break
-    return {rank: text for rank, size in asked.items() if (text := _read(files[rank], size))}
+    # A rank that names no signal may have written its stack by itself.
+    own = {one.rank: HEADER_BYTES for one in ranks if one.heartbeat and not one.heartbeat.signal}
+    return {rank: text for rank, size in {**own, **asked}.items() if (text := _read(files[rank], size))}
 
 
 def _size(path: Path) -> int:
