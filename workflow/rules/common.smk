@@ -74,7 +74,7 @@ def warn_before_runs(stages):
             notify(f"warning: {problem}")
 
 
-def check_room(jobs):
+def check_fits(jobs):
     """Check that all jobs fit into the allocation, if this start is inside one or its profile asks for one."""
     executor = workflow.executor_plugin.name if workflow.executor_plugin else None  # None: --report and the like
     in_allocation = "SLURM_JOB_ID" in os.environ and executor == "local"
@@ -90,7 +90,7 @@ def climb(stage=None):
     """
     try:
         stages = stages_up_to(ladder.plan, stage, ladder.settings.experiment.file)
-        check_room([job for each in stages for job in ladder.plan.stage_jobs(each)])
+        check_fits([job for each in stages for job in ladder.plan.stage_jobs(each)])
         warn_before_runs(stages)
     except UserError as error:
         stop(error)
@@ -111,7 +111,7 @@ def asked_preflight():
                 notify(f"warning: {problem}")
         file = ladder.settings.experiment.file
         scale = preflight_scale(ladder.plan, sources.preflight_scale, file)
-        check_room([job for job in ladder.plan.jobs if str(job.scale) == scale])
+        check_fits([job for job in ladder.plan.jobs if str(job.scale) == scale])
         return ladder.preflight_file(scale)
     except UserError as error:
         stop(error)
@@ -122,7 +122,7 @@ def asked_fit():
     try:
         wanted = ladder.fit_to_make()
         if wanted:
-            check_room([ladder.plan.job(ladder.plan.first_scale)])
+            check_fits([ladder.plan.job(ladder.plan.first_scale)])
             warn_before_runs(ladder.plan.stages[:1])
         return wanted
     except UserError as error:

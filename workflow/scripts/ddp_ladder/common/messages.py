@@ -105,10 +105,8 @@ def columns(stream: TextIO | None = None) -> int:
     stream, own = stream or sys.stdout, 0
     if not stream.isatty():
         return int(os.environ.get(BEHIND_PIPE, MOST_COLUMNS))
-    with contextlib.suppress(OSError):
-        own = os.get_terminal_size(
-            stream.fileno()
-        ).columns  # shutil asks standard output, which a rule sends to its log
+    with contextlib.suppress(OSError):  # shutil asks standard output, which a rule sends to its log
+        own = os.get_terminal_size(stream.fileno()).columns
     return min(MOST_COLUMNS, shutil.get_terminal_size((own or MOST_COLUMNS, 24)).columns)
 
 

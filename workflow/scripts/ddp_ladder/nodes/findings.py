@@ -130,9 +130,7 @@ def _idle(run: RunUse) -> Iterator[UsageFinding]:
         )
     elif run.imbalance >= MUCH_WAIT:
         why = f"most ranks waited for slower ones {_shares([run.imbalance])} of the step time"
-        advice = (
-            "even out the ranks' work, or leave out the node that is slow (the losses of this scale name the ranks)"
-        )
+        advice = "even out the ranks' work, or leave out the slow node (the losses of this scale name the ranks)"
     else:
         why = "the ranks waited neither for data nor for gradients, so the host launches work too slowly"
         fewer = " (fewer batches are then accumulated)" if run.accumulates else ""
