@@ -14,12 +14,11 @@ from cluster import Cluster
 from cluster_config import Spec
 from faults import OTHER_TORCH, OWN_PATH, PREFLIGHT, SITE
 from make_files import write_files
-from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project, last_box
+from project_copy import NO_TORCH, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
 
-STAGES = {**ONE_STAGE, "stage3": {"scales": ["2x1"], "runtime": 5, "gate": {"min_efficiency": 0.1}}}
-CONFIG: Mapping[str, Any] = {**PREFLIGHT, "stages": STAGES}
+CONFIG: Mapping[str, Any] = {**PREFLIGHT, "stages": {"stage1": {"scales": ["2x1"], "runtime": 5}}}
 
 
 def ladder(directory: Path, cluster: Cluster, *bad: str) -> Checkout:
@@ -42,12 +41,12 @@ def test_one_bad_node_is_replaced_once(make_cluster: Callable[[Spec], Cluster], 
     checkout = ladder(tmp_path / "one", cluster, "node2")
     climb = checkout.snakemake("--profile", "profiles/slurm")
     assert climb.returncode == 0, climb.stdout
-    jobs = re.findall(r"stage3 2x1: job (\d+) runs on (\S+)", climb.stdout)
+    jobs = re.findall(r"stage1 2x1: job (\d+) runs on (\S+)", climb.stdout)
     assert [nodes for _, nodes in jobs] == ["node[1-2]", "node[1,3]"]
-    said = f"stage3 2x1: node2 failed the preflight of job {jobs[0][0]}"
+    said = f"stage1 2x1: node2 failed the preflight of job {jobs[0][0]}"
     assert climb.stdout.count(said) == 1
     assert bad_nodes(checkout) == ["node2"]
-    gate = json.loads((checkout.results / "gates/stage3.json").read_text())
+    gate = json.loads((checkout.results / "gates/stage1.json").read_text())
     assert next(note["measured"] for note in gate["judged"] if note["check"] == "replaced node").startswith("node2")
     assert "for the support desk" in (checkout.results / "report/index.html").read_text()
     with (checkout.results / "accounting.csv").open() as file:
@@ -57,7 +56,7 @@ def test_one_bad_node_is_replaced_once(make_cluster: Callable[[Spec], Cluster], 
     assert "submitted" not in checkout.snakemake("--profile", "profiles/slurm").stdout
     checkout.configure(**CONFIG, repeats=2)
     again = checkout.snakemake("--profile", "profiles/slurm")
-    assert re.findall(r"stage3 2x1: job \d+ runs on (\S+)", again.stdout) == ["node[1,3]"], again.stdout
+    assert re.findall(r"stage1 2x1: job \d+ runs on (\S+)", again.stdout) == ["node[1,3]"], again.stdout
 
 
 def test_a_second_bad_node_is_not_replaced(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
@@ -65,9 +64,9 @@ def test_a_second_bad_node_is_not_replaced(make_cluster: Callable[[Spec], Cluste
     checkout = ladder(tmp_path / "two", cluster, "node2", "node3")
     climb = checkout.snakemake("--profile", "profiles/slurm")
     assert climb.returncode == 1, climb.stdout
-    assert re.findall(r"stage3 2x1: job \d+ runs on (\S+)", climb.stdout) == ["node[1-2]", "node[1,3]"]
+    assert re.findall(r"stage1 2x1: job \d+ runs on (\S+)", climb.stdout) == ["node[1-2]", "node[1,3]"]
     assert bad_nodes(checkout) == ["node2"]
-    closed = json.loads((checkout.results / "gates/stage3.closed.json").read_text())
+    closed = json.loads((checkout.results / "gates/stage1.closed.json").read_text())
     assert "node3" in closed["why"]
 
 

@@ -47,7 +47,9 @@ def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Chec
     assert (checkout.results / "fit/1x1.json").stat().st_mtime_ns == found
     # Another workload searches again.
     configure(checkout, "--more")
-    assert "searching the batch per GPU from 8 to 512" in checkout.climb("stage1").stdout
+    again = checkout.climb("stage1").stdout
+    assert "searching the batch per GPU from 8 to 512" in again
+    assert "will be measured again" not in again
 
 
 def test_where_no_batch_fits_the_gate_says_so(checkout: Checkout) -> None:
