@@ -286,7 +286,7 @@ def _scaling(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
             headings=headings,
             rows=tuple(rows),
             figures=len(headings),
-            widths=(0.6, 0.95, 0.8, 0.8, 1.15, 1.75, 0.7, 1.0, 0.95, 0.9, 0.95),
+            widths=(0.7, 1.0, 0.9, 0.8, 1.15, 1.3, 0.75, 1.15, 1.1, 1.0, 0.95),
         )
 
 
