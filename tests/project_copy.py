@@ -63,14 +63,16 @@ with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
         file.write(json.dumps({"samples": int(sys.argv[1]), "seconds": 0.001 + step % 7 / 100_000}) + "\\n")
 """
 
-HUNGRY_LIMIT_MB = 92
-# A program that needs 1 MB per sample, under a limit of the kernel. Larger batches are faster.
+HUNGRY_SAMPLES = 92
+# A program that needs 4 MB per sample, under a limit of the kernel with room for this many. Larger batches are faster.
+# A new thread's stack is less than the distance to the batches that are tried next to it, 88 and 96; the address space
+# that malloc reserves for it is more, but is no data.
 HUNGRY = f"""
 import resource
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + {HUNGRY_LIMIT_MB} * 1000**2,) * 2)
+used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (used + {HUNGRY_SAMPLES} * 4 * 1000**2,) * 2)
 import sys
-held = bytearray(int(sys.argv[1]) * 1000**2)
+held = bytearray(int(sys.argv[1]) * 4 * 1000**2)
 {NO_TORCH}"""
 
 # What the rules start, in their order, for tests that need no Snakemake. In one process: Python takes time to start.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from project_copy import HUNGRY, HUNGRY_LIMIT_MB, NO_TORCH, Checkout
+from project_copy import HUNGRY, HUNGRY_SAMPLES, NO_TORCH, Checkout
 
 RANGE = {"from": 8, "to": 512}
 GROUP_LIMIT_MB = 600  # of a whole job: the ladder's own processes need less than half
@@ -34,7 +34,7 @@ def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Chec
     assert "stage1 1x1: batch 128 per GPU: out of memory: " in done.stdout
     assert done.stdout.count("searching the batch per GPU from 8 to 512") == 1
     chosen = checkout.record("default/weak/1x1/r1")["spec"]["batch_per_gpu"]
-    assert 64 <= chosen < HUNGRY_LIMIT_MB
+    assert 64 <= chosen < HUNGRY_SAMPLES
     assert f"Chosen: {chosen} per GPU, the smallest batch within 3 % of the best throughput" in done.stdout
     record = checkout.record("default/weak/1x2/r1")
     assert (record["status"], record["spec"]["batch_per_gpu"]) == ("ok", chosen)
