@@ -111,7 +111,7 @@ def asked_preflight():
                 notify(f"warning: {problem}")
         file = ladder.settings.experiment.file
         scale = preflight_scale(ladder.plan, sources.preflight_scale, file)
-        check_fits([job for job in ladder.plan.jobs if str(job.scale) == scale])
+        check_fits([ladder.job(scale)])
         return ladder.preflight_file(scale)
     except UserError as error:
         stop(error)
