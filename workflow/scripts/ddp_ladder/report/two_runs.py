@@ -7,13 +7,16 @@ from typing import Any
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import significant
-from ddp_ladder.records.fingerprint import BATCH, MUST_MATCH, distinct_words, global_batch_seen
+from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words, global_batch_seen
 from ddp_ladder.records.own_runs import NO_SPEC
 from ddp_ladder.records.record import Record
 
 ONCE = "The interval is that of one run over its blocks of steps: two runs of the same settings may differ by more."
 ALIKE = "Like for like: no field of the fingerprint differs"
 ACCUMULATED = "backward_passes"
+OF_A_RANK, OF_ALL = "samples of a rank in a step", "samples of all ranks in a step"
+# The scaling of runs with different numbers of ranks that differ in this batch alone, and what they keep.
+SCALING = {OF_A_RANK: ("strong", "all ranks together have"), OF_ALL: ("weak", "each rank has")}
 OF_THE_LADDER = ("script", "args_template", "threads_per_rank")  # not known of a run that it did not start
 
 
@@ -67,7 +70,7 @@ def _unlike(first: Record, second: Record) -> Iterator[str]:
             yield _differs(field.name, *values)
     batches = _batches(first, second)
     # Runs of other numbers of ranks keep one of the two batches: weak or strong scaling.
-    if len(batches) == len(BATCH) or (batches and first.spec.world_size == second.spec.world_size):
+    if len(batches) == len(SCALING) or (batches and first.spec.world_size == second.spec.world_size):
         yield from (_differs(name, *values) for name, values in batches.items())
     here, there = (record.fingerprint.get(ACCUMULATED) for record in (first, second))
     if here and there and here != there:
@@ -83,16 +86,16 @@ def _batches(first: Record, second: Record) -> dict[str, tuple[str, str]]:
     """Return the batches of a rank and of all ranks in which two runs differ, of a whole step."""
     here, there = global_batch_seen(first), global_batch_seen(second)
     pairs = {
-        "samples of a rank in a step": (here / first.spec.world_size, there / second.spec.world_size),
-        "samples of all ranks in a step": (float(here), float(there)),
+        OF_A_RANK: (here / first.spec.world_size, there / second.spec.world_size),
+        OF_ALL: (float(here), float(there)),
     }
     return {name: (f"{one:,.10g}", f"{other:,.10g}") for name, (one, other) in pairs.items() if one != other}
 
 
 def _scaling(first: Record, second: Record) -> str:
     """Return what runs of different numbers of ranks are, of which one batch alone is the same; else nothing."""
-    names = [*_batches(first, second)]
-    if not names or first.spec.world_size == second.spec.world_size:
+    differing = [*_batches(first, second)]
+    if not differing or first.spec.world_size == second.spec.world_size:
         return ""
-    kept = "each rank has" if "all" in names[0] else "all ranks together have"
-    return f"; as in {'weak' if 'all' in names[0] else 'strong'} scaling, {kept} as many samples in a step"
+    scaling, kept = SCALING[differing[0]]
+    return f"; as in {scaling} scaling, {kept} as many samples in a step"
