@@ -69,7 +69,9 @@ def test_five_pages_come_first_and_every_page_is_short() -> None:
     assert [title for page in nav for title in page] == [*FIRST, "Reference"]
     for page in (ROOT / "docs").glob("*.md"):
         assert page.stat().st_size <= 8000, page.name
-        assert page.read_text().startswith("# "), page.name
+        text = page.read_text()
+        assert text.startswith("# "), page.name
+        assert {len(line) for line in re.findall(r"(?m)^    ([+|].*[+|])$", text)} <= {78}, page.name  # boxes
 
 
 def test_snakemake_takes_every_line(module_checkout: Callable[[], Checkout]) -> None:
