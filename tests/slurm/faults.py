@@ -26,7 +26,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from make_files import write_files
 from make_preflight import WRONG
-from project_copy import EXPERIMENT, NO_TORCH, copy_project
+from project_copy import EXPERIMENT, NO_TORCH, copy_project, last_box
 
 # A hang is named after this time; the default of a minute would make a table of minutes.
 HANG = {"at_least_s": 10}
@@ -103,8 +103,8 @@ class Fault:
 class Told:
     """What a climb with a fault said. after_s: from the event to the first line that named a cause. text: its output.
 
-    why: the closed gate's reason, or the last box if there was no room for the gate. left: processes of the climb, jobs
-    in the queue, gates above the fault.
+    why: the closed gate's reason, or what the last box found if there was no room for the gate. left: processes of the
+    climb, jobs in the queue, gates above the fault.
     """
 
     after_s: float
@@ -196,9 +196,8 @@ def follow(fault: Fault, running: Climb, cluster: Cluster) -> Told:
         until_s = time.monotonic() + REPAIRED_S
         while (left := left_behind(running, cluster)) and time.monotonic() < until_s:
             time.sleep(0.5)
-    closed = running.checkout.results.glob("gates/*.closed.json")
-    last_box = " ".join(running.text[running.text.rfind("| verdict") :].replace("|", "").split())
-    why = next((json.loads(file.read_text())["why"] for file in closed), last_box)
+    closed = list(running.checkout.results.glob("gates/*.closed.json"))
+    why = json.loads(closed[0].read_text())["why"] if closed else last_box(running.text)["found"]
     return Told(after_s, why, left, code, running.text)
 
 
