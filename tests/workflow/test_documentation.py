@@ -36,6 +36,8 @@ OF_OTHERS = ("enroot import",)  # not installed here
 DRY_RUNS = """
 import os, sys
 from snakemake.cli import main
+sys.path.insert(0, "workflow/scripts")
+import ddp_ladder.climb.ladder, ddp_ladder.climb.start, ddp_ladder.plan.text, ddp_ladder.settings.sources
 for line in sys.stdin.read().splitlines():
     directory, *arguments = line.split("\\0")
     if os.fork() == 0:
@@ -86,7 +88,7 @@ def test_snakemake_takes_every_line(module_checkout: Callable[[], Checkout]) -> 
     ]
     assert len(lines) > 20
     argv, text = [sys.executable, "-c", DRY_RUNS], "\n".join("\0".join(words) for words in lines)
-    done = subprocess.run(argv, input=text, env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, cwd=ROOT, input=text, env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == ""
 
 
