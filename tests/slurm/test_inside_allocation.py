@@ -118,8 +118,9 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     done = cluster_without_accounting.run(argv, cwd=checkout.path, timeout_s=120, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 1
-    for scale in ("stage2 1x2", "stage3 2x2"):
-        assert f"{scale} does not fit into the allocation" in said
+    asks = "1x2 asks for 2 GPUs per node; 2x2 asks for 2 nodes and 2 GPUs per node"
+    assert f"not every scale fits into it: {asks}" in said
     assert re.search(r"job \d+ offers 1 node, and on each 1 GPU, 4 CPUs and 8000 MB", said)
+    assert "`salloc --nodes=2 --ntasks-per-node=1 --gres=gpu:2 " in said
     assert "Traceback" not in said
     assert [path.name for path in checkout.results.iterdir()] == ["start.lock1"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 from ddp_ladder.common.command import command, parser_of, read_to_show
 from ddp_ladder.common.formats import DASH, significant
-from ddp_ladder.common.messages import box
+from ddp_ladder.common.messages import box, for_terminal
 from ddp_ladder.plan.fit import fit_text, read_fit
 from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         result = read_to_show(read_result, arguments.result, "preflight", "preflight")
         text, failed = long_text(result), result.failure is not None
-    print(f"{text}\n\nwritten: {arguments.result}")
+    print(for_terminal(f"{text}\n\nwritten: {arguments.result}", sys.stdout))
     return int(failed)
 
 

@@ -112,15 +112,17 @@ def test_padding_is_counted_and_is_not_throughput(run: RunDirectory) -> None:
     assert (record.ranks[0].samples, record.ranks[0].padding_samples) == (48 * 60, 16 * 60)
 
 
+OWN_END = "train longer (more epochs or data in workload.args), lower workload.batch_per_gpu"
+
+
 @pytest.mark.parametrize(
     ("made", "ended_by", "advice"),
     [
-        (25, "script", "train longer (more epochs or data in workload.args), or lower measure.min_steps to 15 or less"),
+        (25, "script", f"{OWN_END}, or lower measure.min_steps to 15 or less"),
         (25, "max_seconds", "raise measure.max_seconds, or lower measure.min_steps to 15 or less"),
-        (8, "script", "train longer (more epochs or data in workload.args), or lower measure.warmup_steps and "
-         "measure.min_steps to 8 or less together"),
+        (8, "script", f"{OWN_END}, or lower measure.warmup_steps and measure.min_steps to 8 or less together"),
     ],
-)  # fmt: skip
+)
 def test_too_few_steps_name_the_key(tmp_path: Path, made: int, ended_by: str, advice: str) -> None:
     run = write_run(tmp_path, make_spec("1x2", max_seconds=9.0))
     for k in (0, 1):

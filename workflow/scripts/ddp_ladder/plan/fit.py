@@ -19,7 +19,7 @@ NEARLY_BEST = 0.97  # of the best throughput: a larger batch costs memory, and o
 # Steps that are measured in a trial, where the script makes as many: what was measured in less time is mostly noise.
 LEAST_STEPS, MOST_STEPS, TRIAL_S = 30, 1000, 3.0
 CLOSE = 0.1  # the search ends when the largest batch that fits is known to this part
-HEADINGS = ("batch per GPU", "samples/s", "step time (ms)", "memory per GPU (MB)", "headroom", "outcome")
+HEADINGS = ("batch per GPU", "samples/s", "step (ms)", "memory (MB)", "headroom", "outcome")
 
 Outcome = Literal["fits", "out of memory", "too little data", "smaller batch"]
 

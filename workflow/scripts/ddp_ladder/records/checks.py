@@ -219,7 +219,8 @@ def _steps(raw: RawRun) -> Diagnosis:
     counts = sorted({len(rank.steps) for rank in raw.ranks.values()})
     made, wanted = min(counts, default=0), spec.warmup_steps + spec.min_steps
     limits = sorted({end.ended_by for end in raw.ends} & {"max_steps", "max_seconds"})
-    longer = f"raise measure.{limits[0]}" if limits else "train longer (more epochs or data in workload.args)"
+    own_end = "train longer (more epochs or data in workload.args), lower workload.batch_per_gpu"
+    longer = f"raise measure.{limits[0]}" if limits else own_end
     lower = f"lower measure.min_steps to {made - spec.warmup_steps} or less"
     if made <= spec.warmup_steps:
         lower = f"lower measure.warmup_steps and measure.min_steps to {made} or less together"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.files import profile
@@ -89,30 +89,25 @@ def check_allocation(jobs: Sequence[ScaleJob], environment: Mapping[str, str], c
     """
     salloc = salloc_for(widest(jobs))
     offer = own_allocation(environment, salloc)
-    problems = [problem for job in jobs for problem in misfits(job, offer, cluster_file, salloc)]
-    if problems:
-        raise UserError(problems)
-
-
-def misfits(job: ScaleJob, offer: AllocatedResources, cluster_file: str, salloc: str) -> Iterator[Problem]:
-    """Yield a problem for each resource of which the allocation has too little for a scale.
-
-    salloc: asks for an allocation that has room for all.
-    """
-    per_node = job.scale.gpus_per_node if job.gres else 0
-    scales = f"stages.{job.stage}.scales"
-    wants = (
-        (scales, "nodes", job.scale.nodes, offer.nodes),
-        (f"{scales} and {cluster_file}: node.gres", "GPUs per node", per_node, offer.gpus),
-        (f"{scales} and {cluster_file}: node.cpus", "CPUs per node", job.cpus, offer.cpus),
-        (f"{scales} and {cluster_file}: node.memory_mb", "MB per node", job.memory_mb or 0, offer.memory_mb),
-    )
-    for key, unit, wanted, offered in wants:
-        if wanted > offered:
-            yield Problem(
-                where=key,
-                what=f"{job.stage} {job.scale} does not fit into the allocation",
-                found=f"{wanted} {unit}",
-                allowed=f"{offered} {unit}: {offer}",
-                next=f"remove {job.scale}, or start inside a larger allocation: {salloc}",
+    asked = [f"{job.scale} asks for {' and '.join(lacks)}" for job in jobs if (lacks := misfits(job, offer))]
+    if asked:
+        raise UserError(
+            Problem(
+                where=f"the allocation of job {offer.job_id}",
+                what=f"not every scale fits into it: {'; '.join(asked)}",
+                found=str(offer),
+                next=f"start inside `{salloc}`, or ask for less: `stages` in the experiment, `node` in {cluster_file}",
             )
+        )
+
+
+def misfits(job: ScaleJob, offer: AllocatedResources) -> list[str]:
+    """Return what a scale asks for and the allocation does not have: ``["3 nodes", "4 GPUs per node"]``."""
+    nodes, gpus, memory_mb = job.scale.nodes, job.scale.gpus_per_node if job.gres else 0, job.memory_mb or 0
+    wants = (
+        (nodes, offer.nodes, count(nodes, "node")),
+        (gpus, offer.gpus, f"{count(gpus, 'GPU')} per node"),
+        (job.cpus, offer.cpus, f"{count(job.cpus, 'CPU')} per node"),
+        (memory_mb, offer.memory_mb, f"{memory_mb} MB per node"),
+    )
+    return [words for wanted, offered, words in wants if wanted > offered]
