@@ -122,5 +122,6 @@ def test_what_does_not_fit_is_reported_before_any_run(cluster_without_accounting
     assert f"not every scale fits into it: {asks}" in said
     assert re.search(r"job \d+ offers 1 node, and on each 1 GPU, 4 CPUs and 8000 MB", said)
     assert "`salloc --nodes=2 --ntasks-per-node=1 --gres=gpu:2 " in said
+    assert "`node` in config/cluster.yaml" in said
     assert "Traceback" not in said
     assert [path.name for path in checkout.results.iterdir()] == ["start.lock1"]

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import result_table
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.plan.fit import (
     Fit,
     Trial,
@@ -171,6 +173,17 @@ def test_the_table_has_a_row_for_each_batch_and_the_rule() -> None:
     assert "out of memory" in text
     assert "Chosen: 96 per GPU, the smallest batch within 3 % of the best throughput that leaves 10 % of" in text
     assert "512 did not fit (CUDA out of memory: no 2 GiB left)" in text
+
+
+def test_the_table_and_the_rule_fit_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(BEHIND_PIPE, "80")
+    written(Path("results"), searched())
+    assert result_table.main(["fit", str(fit_file(Path("results"), "1x1"))]) == 0
+    shown = capsys.readouterr().out
+    assert "512 did not fit" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_auto_is_a_range_too() -> None:
