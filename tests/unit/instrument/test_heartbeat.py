@@ -17,7 +17,7 @@ from ddp_ladder.records.hangs import main_stack
 from ddp_ladder.records.raw_models import Heartbeat
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
 from ddp_ladder_instrument import progress
-from ddp_ladder_instrument.batches import NEVER, Loop
+from ddp_ladder_instrument.recorder import NEVER
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.progress import signs
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument import measurement, torch_facts
-from ddp_ladder_instrument.batches import NEVER, Loop
+from ddp_ladder_instrument.recorder import NEVER
 from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import read_run_settings
 from ddp_ladder_instrument.measurement import Measurement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ddp_ladder_instrument import torch_facts
-from ddp_ladder_instrument.batches import NEVER, Loop
+from ddp_ladder_instrument.recorder import NEVER
 from ddp_ladder_instrument.clock import MOST_STEPS, StepClock
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.batches import NEVER, BackwardPasses, DdpTimes, StepTable
+from ddp_ladder_instrument import log
+from ddp_ladder_instrument.recorder import NEVER, Recorder
 
 EARLY_ITERATIONS = 10
 """DDP times its first ten iterations always."""
@@ -28,7 +29,6 @@ COST_S = {"cpu": 60e-6, "cuda": 1e-3}
 SPARSEST = 5
 """Of 2**5 = 32 steps, one is timed."""
 WANTED_STEPS = 16
-MOST_SEND = 0.8  # of the passes: then each sends its gradients; with no_sync, two thirds do at most
 NANOSECOND_S = 1e-9
 
 
@@ -55,27 +55,19 @@ def next_timed(step: int, level: int) -> int:
 
 
 class DdpTimings:
-    """DDP's times of the module that was wrapped last; they are added to the step table. wrapped: number of modules.
+    """DDP's times of the module that was wrapped last, as events of the log. modules: the wrapped ones, numbered.
 
     DDP times one pass of a step. Where a step has several (accumulation), that pass stands for all of them.
     """
 
-    def __init__(
-        self,
-        table: StepTable,
-        backwards: BackwardPasses,
-        warmup_steps: int,
-        max_steps: int | None,
-        unmeasured: list[str],
-    ) -> None:
-        self._table = table
-        self._backwards = backwards
+    def __init__(self, recorder: Recorder, warmup_steps: int, max_steps: int | None, unmeasured: list[str]) -> None:
+        self._recorder = recorder
         self._warmup_steps = warmup_steps
         self._max_steps = max_steps
         self._unmeasured = unmeasured
         self._module: Callable[[], Any] = lambda: None
+        self.modules: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.wrapped = 0
-        self._passes = 1.0  # backward passes of a step, in the mean
         self._device = "cpu"
         self._level: int | None = None  # None: not chosen yet
         self._first = self._newest = 0, 0  # row and iteration of the times that were read first and last
@@ -85,7 +77,7 @@ class DdpTimings:
     def attach(self, module: DistributedDataParallel, device: torch.device) -> None:
         """Time the steps of this module instead of an earlier one."""
         self.wrapped += 1
-        self._table.ddp.clear()
+        self.modules[module] = self.wrapped
         self._device, self._level, self._newest = device.type, None, (0, 0)
         methods = ("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate")
         missing = next((method for method in methods if not hasattr(module, method)), None)
@@ -103,86 +95,53 @@ class DdpTimings:
         if module is None:
             return NEVER
         self._read_newest(module)
-        self._passes = self._backwards.count / steps
         if self._level is None:
             if steps < max(self._warmup_steps, EARLY_ITERATIONS):
                 return steps + 1
             self._level = self._chosen_level(steps)
-            self._table.ddp = {row: times for row, times in self._table.ddp.items() if is_timed(row, self._level)}
         now, before = is_timed(steps, self._level), is_timed(steps - 1, self._level)
         row = steps if now else steps - 1 if before else next_timed(steps, self._level)
         module._set_ddp_runtime_logging_sample_rate(1 if now and before else self._iteration(row))
         return steps + 1 if now or before else row + 1
 
     def _read_newest(self, module: Any) -> None:
-        """Add DDP's newest times to the step that they are of, unless they are known."""
+        """Log DDP's newest times, unless they are known."""
         data = module._get_ddp_logging_data()
         self._buckets = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or self._buckets
         self._comm_hook = data.get("comm_hook") or None
         ended_at_ns = data.get("backward_comm_time_end")
         if data.get("iteration", 0) <= self._newest[1] or not ended_at_ns or not data.get("backward_compute_time"):
             return
-        found = bisect_left(self._table.ended_at_s, ended_at_ns * NANOSECOND_S)  # both are Unix times of the host
-        if found >= self._table.count:
+        machine = self._recorder.machine
+        ended_s = machine.clock_s(ended_at_ns * NANOSECOND_S)  # DDP has unix time
+        found = bisect_left(machine.table.host_ended_s, ended_s)
+        if found >= machine.table.count:
             return
         if not self._newest[1]:
             self._first = found, data["iteration"]
         self._newest = found, data["iteration"]
         if self._level is None or is_timed(found, self._level):
             keys = ("forward_compute", "backward_compute", "backward_comm", "backward_compute_comm_overlap")
-            self._table.ddp[found] = DdpTimes(*(data.get(f"{key}_time", 0) * NANOSECOND_S for key in keys))
+            forward_s, *others_s = (data.get(f"{key}_time", 0) * NANOSECOND_S for key in keys)
+            self._recorder.log.add(log.DDP, forward_s, ended_s, self.wrapped, *others_s)
 
     def _iteration(self, row: int) -> int:
-        """Return the number of an iteration of DDP in a step."""
-        known, iteration = self._newest
-        return max(1, iteration + (row - known) * self._in_a_step)
-
-    @property
-    def _in_a_step(self) -> int:
-        """Return the iterations of DDP in a step: its forward passes outside of no_sync."""
-        return round(self._iterations)
-
-    @property
-    def _iterations(self) -> float:
+        """Return the number of an iteration of DDP in a step: it counts forward passes outside of no_sync."""
         (first_row, first), (known, iteration) = self._first, self._newest
-        return (iteration - first) / (known - first_row) if known > first_row else 1.0
-
-    def _made_and_sent(self, row: int) -> tuple[int, int]:
-        """Return how many passes a step had, and how often it sent gradients; one that ends an epoch may have fewer."""
-        of_rows = self._backwards.of_rows
-        passes = of_rows[row] if row < len(of_rows) else round(self._passes)
-        sent = self._sent(passes)
-        return (max(1, passes) if self.wrapped == 1 else sent), sent  # of several modules each has passes of its own
-
-    def _sent(self, passes: int) -> int:
-        """Return how often a step with so many passes sent gradients: for each, or with no_sync for some."""
-        each_sends = self._iterations > MOST_SEND * self._passes
-        return max(1, passes if each_sends else min(self._in_a_step, passes))
+        in_a_step = round((iteration - first) / (known - first_row)) if known > first_row else 1
+        return max(1, iteration + (row - known) * in_a_step)
 
     def _chosen_level(self, steps: int) -> int:
-        step_s = statistics.median(self._table.step_time_s[-EARLY_ITERATIONS:])
+        step_s = statistics.median(self._recorder.machine.table.step_time_s[-EARLY_ITERATIONS:])
         allowed = COST_S.get(self._device, COST_S["cuda"]) / (MOST_OF_A_STEP * max(step_s, 1e-6))
         level = min(SPARSEST, max(0, math.ceil(math.log2(allowed))))
         if self._max_steps is not None:  # enough of a short run
             level = min(level, int(math.log2(max(1, (self._max_steps - steps) // WANTED_STEPS))))
         return level
 
-    def summary(self) -> dict[str, Any] | None:
-        """Return the record's ``ddp``: medians of the timed steps, in seconds; None if no module was wrapped."""
+    def facts(self) -> dict[str, Any] | None:
+        """Return what DDP tells of the wrapped module; None if none was wrapped."""
         if not self.wrapped:
             return None
-        rows = self._table.ddp
-        for row, (forward_s, backward_s, comm_s, overlap_s) in rows.items():
-            made, sent = self._made_and_sent(row)
-            rows[row] = DdpTimes(made * forward_s, made * backward_s, sent * comm_s, sent * overlap_s)
-        used = [times for row, times in rows.items() if row >= self._warmup_steps] or [*rows.values()]
-        exposed_s = [max(0.0, times.comm_s - times.overlap_s) for times in used]
-        if not used:
-            self._unmeasured.append("ddp: DDP timed no step")
-        return {
-            "bucket_bytes": [int(size) for size in self._buckets.split(",")] if self._buckets else [],
-            "comm_hook": self._comm_hook,
-            "exchanges": self._sent(self._backwards.usual or round(self._passes)),
-            "samples": len(used),
-            "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
-        }
+        buckets = [int(size) for size in self._buckets.split(",")] if self._buckets else []
+        return {"bucket_bytes": buckets, "comm_hook": self._comm_hook}

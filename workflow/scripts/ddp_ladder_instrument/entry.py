@@ -104,5 +104,5 @@ def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseE
             measurement.not_measured.note("end", error)
         record = write_or_note(measurement)
         if measurement.run.is_own and record is not None and record["rank"] == 0:
-            print_summary(record, measurement.clock.table, measurement.run)
+            print_summary(record, measurement.judge().table, measurement.run)
     return ended_with

@@ -24,11 +24,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_ladder_instrument import torch_facts
-from ddp_ladder_instrument.batches import NEVER
 from ddp_ladder_instrument.files import one_line
+from ddp_ladder_instrument.recorder import NEVER
 
 if TYPE_CHECKING:
-    from ddp_ladder_instrument.clock import StepClock
+    from ddp_ladder_instrument.recorder import Recorder
 
 STEPS = 3
 FIRST = 2  # the first steps compile, choose kernels and show which batches are drawn ahead
@@ -211,16 +211,16 @@ class StepFlops:
     A counted step lasts from one row of the table to the next, so it has one step of each optimizer.
     """
 
-    def __init__(self, clock: StepClock, warmup_steps: int) -> None:
-        self._clock = clock
+    def __init__(self, recorder: Recorder, warmup_steps: int) -> None:
+        self._recorder = recorder
         self._warmup_steps = warmup_steps
         self._counter: FlopCounter | None = None
         self._steps: list[CountedStep] = []
         self._disturbed_by = (0, 0)
         self.why: str | None = None if warmup_steps > FIRST else SHORT_WARMUP
         if self.why is None:
-            clock.count_at = max(FIRST, warmup_steps // 2)
-            clock.count_flops = self._next
+            recorder.count_at = max(FIRST, warmup_steps // 2)
+            recorder.count_flops = self._next
 
     def _next(self, step: int) -> int:
         """End a counted step and begin the next one; return the number of steps at its end."""
@@ -232,10 +232,10 @@ class StepFlops:
                     # A loader's worker would be slow, and stay so.
                     os.register_at_fork(after_in_child=self._counter.stop)
                     self._counter.__enter__()  # type: ignore[no-untyped-call]
-            elif not self._clock.table.samples[step - 1]:
+            elif not self._recorder.machine.table.samples[step - 1]:
                 self.why = NO_SAMPLES
             elif self._disturbances == self._disturbed_by:
-                self._steps.append(CountedStep(self._clock.table.samples[step - 1], self._counter.flops))
+                self._steps.append(CountedStep(self._recorder.machine.table.samples[step - 1], self._counter.flops))
             enough = len(self._steps) >= STEPS and self._spread <= ALIKE
             if self._counter is None or self.why or enough or step >= self._warmup_steps:
                 self.stop()
@@ -251,13 +251,13 @@ class StepFlops:
     @property
     def _disturbances(self) -> tuple[int, int]:
         """Validations and skipped steps so far: a step with one is not like the others."""
-        return self._clock.phases.evaluations, self._clock.batches.skips
+        return self._recorder.machine.phases.evaluations, self._recorder.machine.skips
 
     def _obstacle(self) -> str | None:
         """Return why counting would miss something, or change the run; None if it would not."""
         if torch_facts.compiled_graphs():
             return COMPILED
-        if self._clock.backwards.replays:
+        if self._recorder.machine.replays:
             return GRAPHS
         if torch._C._len_torch_dispatch_stack():
             return MODE
@@ -307,18 +307,18 @@ class StepFlops:
 
     def _why_not(self) -> str | None:
         """Return why the counted steps give no figure."""
-        clock = self._clock
+        machine = self._recorder.machine
         if self._counter is None:
             return "the run ended before the steps to count"
         if self._counter.hidden:
             return f"kernels that hide their products: {', '.join([*self._counter.hidden][:3])}"
-        if clock.backwards.replays:
+        if machine.replays:
             return GRAPHS
         if torch_facts.compiled_graphs():
             return COMPILED
         if not self._steps:
             return NO_STEPS
-        rows, calls = clock.table.count, clock.optimizers.calls
+        rows, calls = machine.table.count, machine.calls
         each = round(calls / rows)
         if abs(calls - each * rows) > MOST_UNEVEN * calls + each:
             return UNEVEN

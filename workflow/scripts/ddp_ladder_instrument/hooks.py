@@ -21,9 +21,10 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.clock import OptimizerSteps, PassTimer, StepClock
 from ddp_ladder_instrument.files import FAILED_HOOKS
+from ddp_ladder_instrument.log import NO_GRAD, NO_SYNC, SENDS
 from ddp_ladder_instrument.python_hooks import refuse_rank
+from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
@@ -105,15 +106,15 @@ def patch_optimizers(notify: Callable[..., None]) -> None:
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(eager(notify))
 
 
-def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]) -> None:
-    """Call ``on_skipped`` after each step that GradScaler skips."""
-    skipped = eager(on_skipped)
+def patch_grad_scaler(recorder: Recorder) -> None:
+    """Note each step that GradScaler skips."""
+    skipped = eager(recorder.skipped)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def _maybe_opt_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = optimizers.calls
+            before = recorder.calls
             result = original(self, *args, **kwargs)
-            if optimizers.calls == before:
+            if recorder.calls == before:
                 skipped()
             return result
 
@@ -123,14 +124,14 @@ def patch_grad_scaler(optimizers: OptimizerSteps, on_skipped: Callable[[], None]
 
 
 def patch_call(owner: Any, name: str, after: Callable[[Sequence[Any], float], None]) -> None:
-    """Call ``after`` with the arguments of each call of ``owner.name`` and the seconds that it took."""
+    """Call ``after`` with the arguments of each call of ``owner.name`` and the time at which it began."""
     called = eager(after)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             begin_s = time.perf_counter()
             result = original(*args, **kwargs)
-            called(args, time.perf_counter() - begin_s)
+            called(args, begin_s)
             return result
 
         return call
@@ -140,16 +141,48 @@ def patch_call(owner: Any, name: str, after: Callable[[Sequence[Any], float], No
 
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> None:
     """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
-    patch_call(DistributedDataParallel, "_ddp_init_helper", lambda args, _took_s: on_wrapped(args[0]))
+    patch_call(DistributedDataParallel, "_ddp_init_helper", lambda args, _begin_s: on_wrapped(args[0]))
 
 
-def patch_fsdp(module: Any, _clock: StepClock) -> None:
+def patch_forward(note: Callable[[int, int, int, int], None], modules: weakref.WeakKeyDictionary[Any, int]) -> None:
+    """Note each forward pass of a module that DDP wraps: its number, two dimensions of its input, what it sends.
+
+    modules: the wrapped modules with their numbers.
+    """
+
+    @eager
+    def begin(module: Any, inputs: Sequence[Any], options: dict[str, Any]) -> None:
+        number = modules.get(module)
+        if number is not None:
+            sends = SENDS if module.require_backward_grad_sync else NO_SYNC
+            note(number, *_dimensions((*inputs, *options.values())), sends if torch.is_grad_enabled() else NO_GRAD)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _pre_forward(self: Any, *inputs: Any, **options: Any) -> Any:
+            begin(self, inputs, options)
+            return original(self, *inputs, **options)
+
+        return _pre_forward
+
+    patch(DistributedDataParallel, "_pre_forward", wrap)
+
+
+def _dimensions(inputs: Sequence[Any]) -> tuple[int, int]:
+    """Return the first two dimensions of the first tensor among a model's inputs; -1: there is none."""
+    for each in inputs:
+        if isinstance(each, torch.Tensor) and not each.is_nested:
+            return (each.size(0) if each.dim() else -1), (each.size(1) if each.dim() > 1 else -1)
+        if isinstance(each, (list, tuple)) and each:
+            return _dimensions(each)
+    return -1, -1
+
+
+def patch_fsdp(module: Any) -> None:
     """Note the parameters that FSDP1 shards over the ranks."""
-
     patch_call(module.FlatParamHandle, "shard", _note_shards)
 
 
-def _note_shards(args: Sequence[Any], _took_s: float) -> None:
+def _note_shards(args: Sequence[Any], _begin_s: float) -> None:
     handle = args[0]
     if handle.uses_sharded_strategy:
         flat = handle.flat_param
@@ -158,18 +191,18 @@ def _note_shards(args: Sequence[Any], _took_s: float) -> None:
             FSDP_SHARDS[parameter] = True
 
 
-def patch_pipelining(module: Any, clock: StepClock) -> None:
+def patch_pipelining(module: Any, recorder: Recorder) -> None:
     """Note the first of a pipeline's stages that this rank holds."""
 
-    def note(args: Sequence[Any], _took_s: float) -> None:
-        held = int(args[0].stage_index)
-        clock.pipeline_stage = held if clock.pipeline_stage is None else min(held, clock.pipeline_stage)
+    def note(args: Sequence[Any], _begin_s: float) -> None:
+        held, stages = int(args[0].stage_index), int(args[0].num_stages)
+        recorder.hold_stage(held if recorder.stages is None else min(held, recorder.stages[0]), stages)
 
     patch_call(module._PipelineStageBase, "__init__", note)
 
 
 def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callable[[float], None]) -> None:
-    """Tell when a process joins a process group and when no more, and afterwards how many seconds it took.
+    """Tell when a process joins a process group and when no more, and afterwards when it began to.
 
     A process that was forked may have a group of its own, alone.
     """
@@ -188,7 +221,7 @@ def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callab
                 original(*args, **options)
             finally:
                 joins(False)
-            initialised(time.perf_counter() - begin_s)
+            initialised(begin_s)
 
         return init_process_group
 
@@ -254,17 +287,17 @@ class Trained:
         return known
 
 
-def patch_modes(timer: PassTimer, trained: Trained) -> None:
-    """Notify the timer of eval() and train() on a model that is trained as a whole."""
-    holds, eval_mode, train_mode = eager(trained.holds), eager(timer.eval_mode), eager(timer.train_mode)
+def patch_modes(recorder: Recorder, trained: Trained) -> None:
+    """Note eval() and train() on a model that is trained as a whole."""
+    holds, note = eager(trained.holds), eager(recorder.mode)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def train(self: Any, mode: bool = True) -> Any:  # eval() is train(False)
-            if not mode and not timer.evaluating and holds(self):
-                eval_mode()
+            if not mode and not recorder.evaluating and holds(self):
+                note(False)
             result = original(self, mode)
-            if mode and timer.evaluating and holds(self):
-                train_mode()
+            if mode and recorder.evaluating and holds(self):
+                note(True)
             return result
 
         return train
@@ -272,19 +305,33 @@ def patch_modes(timer: PassTimer, trained: Trained) -> None:
     patch(torch.nn.Module, "train", wrap)
 
 
-def patch_backward(before: Callable[[], Callable[[], None] | None]) -> None:
-    """Call ``before`` before each backward pass; if it returns a function, that is called after the pass.
+def patch_zero_grad(note: Callable[[Any], None], trained: Trained) -> None:
+    """Note where gradients are discarded: with the optimizer, or None if it is those of the whole model."""
+    zeroed, of_module = eager(note), eager(lambda module: note(None) if trained.holds(module) else None)
 
-    Tensor.backward calls torch.autograd.backward too.
-    """
-    begin, end = eager(before), eager(lambda after: after())
+    def wrap(after: Callable[[Any], None]) -> Wrap:
+        def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+            def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+                after(self)
+                return original(self, *args, **kwargs)
+
+            return zero_grad
+
+        return wrapped
+
+    patch(torch.optim.Optimizer, "zero_grad", wrap(zeroed))
+    patch(torch.nn.Module, "zero_grad", wrap(of_module))
+
+
+def patch_backward(note: Callable[[float], None]) -> None:
+    """Note each backward pass, with its begin. Tensor.backward calls torch.autograd.backward too."""
+    noted = eager(note)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            after = begin()
+            begin_s = time.perf_counter()
             result = original(*args, **kwargs)
-            if after is not None:
-                end(after)
+            noted(begin_s)
             return result
 
         return backward

@@ -20,15 +20,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Optional
 
+import torch
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from ddp_ladder_instrument import samplers
-from ddp_ladder_instrument.batches import Loop
-from ddp_ladder_instrument.clock import EARLY_STEPS, StepClock
 from ddp_ladder_instrument.hooks import eager, patch
+from ddp_ladder_instrument.log import NO_MARK
+from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
+from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 
 MAIN_THREAD = threading.main_thread().ident
-LOOP_ATTRIBUTE = "_ddp_ladder_loop"
+PASS_ATTRIBUTE = "_ddp_ladder_pass"
 SIZES_ATTRIBUTE = "_ddp_ladder_sizes"
 WORKER_TIMES = "_ddp_ladder_worker_times"
 
@@ -41,40 +43,65 @@ Sizes = tuple[Any, Announced]
 """The sampler's iterator of this pass, and the sizes of the batches whose indices it has given."""
 
 
-def patch_loaders(clock: StepClock) -> None:
-    """Patch torch's DataLoader."""
-    single, several = dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter
-    _patch_kinds(single, several, clock)
+class LoaderHooks:
+    """What the patched loaders notify. on_batch: called with the pass and each batch of the first EARLY_STEPS."""
 
+    def __init__(self, recorder: Recorder, loaders: Loaders, on_batch: Callable[[LoaderPass, object], None]) -> None:
+        self.recorder = recorder
+        self.loaders = loaders
+        self._on_batch = on_batch
+        self.begin, self.enter, self.count = eager(loaders.begin), eager(recorder.enter), eager(self._count)
+        self.made = eager(self._made)
+        self.end = _end(recorder)
 
-def _patch_kinds(single: type, several: type, clock: StepClock) -> None:
-    for kind, name in ((single, "__init__"), (several, "__init__"), (several, "_reset")):
-        patch(kind, name, lambda original: _make(original, clock))
-    for kind in (single, several):
-        patch(kind, "_next_data", lambda original: _next(original, clock))
+    def _made(self, iterator: Any, found: LoaderPass, entered_s: float, is_main: bool) -> None:
+        before = iterator.__dict__.get(PASS_ATTRIBUTE)
+        if before is not None:  # persistent workers: the same iterator again
+            self.end(before, False)
+        setattr(iterator, PASS_ATTRIBUTE, found)
+        found.iterator = weakref.ref(iterator, lambda _: self.end(found, False))
+        if is_main:
+            self.recorder.made(found.number, entered_s)
+
+    def _count(self, found: LoaderPass, batch: object, announced: int | None, entered_s: float, mark: int) -> None:
+        """Count a batch that the loader has just given; ``announced``: the number of its indices, if they were counted."""
+        try:
+            size, dropped = found.batch_sizes.measure(batch, announced)
+        except Exception:  # an object of another library may raise anything
+            size, dropped = announced or 0, 0
+        recorder = self.recorder
+        recorder.drawn(found.number, entered_s, size + dropped, dropped, torch.is_grad_enabled(), mark)
+        if recorder.steps < EARLY_STEPS:
+            self._on_batch(found, batch)
+
+    def patch_torch(self) -> None:
+        """Patch torch's DataLoader."""
+        self._patch_kinds(dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
+
+    def patch_torchdata(self, module: Any) -> None:
+        """Patch torchdata's loader, which has its own iterators."""
+        self._patch_kinds(module._StatefulSingleProcessDataLoaderIter, module._StatefulMultiProcessingDataLoaderIter)
+
+    def _patch_kinds(self, single: type, several: type) -> None:
+        for kind, name in ((single, "__init__"), (several, "__init__"), (several, "_reset")):
+            patch(kind, name, lambda original: _make(original, self))
+        for kind in (single, several):
+            patch(kind, "_next_data", lambda original: _next(original, self))
+
+    def patch_accelerate(self, module: Any) -> None:
+        """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
+        for kind in (module.DataLoaderShard, module.SkipDataLoader):
+            patch(kind, "__iter__", partial(_outer_iter, notify=self, same=True))
+        patch(module.DataLoaderDispatcher, "__iter__", partial(_outer_iter, notify=self, same=False))
+
+    def patch_webdataset(self, module: Any) -> None:
+        """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
+        patch(module.WebLoader, "__iter__", partial(_outer_iter, notify=self, same=False))
 
 
 def patch_indices() -> None:
     """Record the number of indices of each batch."""
     patch(dataloader._BaseDataLoaderIter, "_next_index", _next_index)
-
-
-def patch_torchdata(module: Any, clock: StepClock) -> None:
-    """Patch torchdata's loader, which has its own iterators."""
-    single, several = module._StatefulSingleProcessDataLoaderIter, module._StatefulMultiProcessingDataLoaderIter
-    _patch_kinds(single, several, clock)
-
-
-def patch_accelerate(module: Any, clock: StepClock) -> None:
-    """Patch accelerate's loaders. They draw one batch ahead from the loaders inside, which are then ignored."""
-    for kind in (module.DataLoaderShard, module.SkipDataLoader):
-        patch(kind, "__iter__", partial(_outer_iter, clock=clock, same=True))
-    patch(module.DataLoaderDispatcher, "__iter__", partial(_outer_iter, clock=clock, same=False))
-
-
-def patch_webdataset(module: Any, clock: StepClock) -> None:
-    """Patch webdataset's loader, whose stages shuffle and batch again what a DataLoader inside yields."""
-    patch(module.WebLoader, "__iter__", partial(_outer_iter, clock=clock, same=False))
 
 
 class _Inside:
@@ -95,82 +122,66 @@ def _is_inside() -> bool:
     return INSIDE.loader or INSIDE.outer is not None or threading.get_ident() != MAIN_THREAD
 
 
-def _make(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+def _make(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., Any]:
     """Begin a pass where an iterator is made, or begins anew."""
-    end, enter, new_loop = _end(clock), eager(clock.timer.enter), eager(samplers.new_loop)
-
-    @eager
-    def made(iterator: Any, loop: Loop, entered_s: float) -> None:
-        before = iterator.__dict__.get(LOOP_ATTRIBUTE)
-        if before is not None:  # persistent workers: the same iterator again
-            end(before)
-        setattr(iterator, LOOP_ATTRIBUTE, loop)
-        loop.iterator = weakref.ref(iterator, lambda _: end(loop))
-        clock.timer.leave(loop)  # its first batch may be drawn much later
-        loop.wait_s += time.perf_counter() - entered_s
 
     def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         is_main = threading.get_ident() == MAIN_THREAD
-        loop = None if is_main and _is_inside() else new_loop(loader)
-        if loop is None:
+        entered_s = time.perf_counter()
+        found = None if is_main and _is_inside() else notify.begin(loader, None, is_main)
+        if found is None:
             original(self, loader, *args, **kwargs)
             return
-        entered_s = time.perf_counter()
-        if is_main:
-            enter(loop, entered_s)
-            INSIDE.loader = True
+        INSIDE.loader = INSIDE.loader or is_main
         try:
             original(self, loader, *args, **kwargs)
         finally:
             INSIDE.loader = INSIDE.loader and not is_main
-        made(self, loop, entered_s)
+        notify.made(self, found, entered_s, is_main)
 
     return make
 
 
-def _end(clock: StepClock) -> Callable[[Loop], None]:
-    """Return what ends a pass that is abandoned, or whose iterator or generator is gone."""
+def _end(recorder: Recorder) -> Callable[[LoaderPass, bool], None]:
+    """Return what ends a pass that is exhausted or abandoned, or whose iterator or generator is gone."""
     # When the interpreter ends, the names of modules may be None: what runs then holds its own.
     get_process, is_ending = os.getpid, sys.is_finalizing
     process = get_process()
 
     @eager
-    def end(loop: Loop) -> None:
-        if not loop.living or is_ending() or get_process() != process:
+    def end(found: LoaderPass, exhausted: bool) -> None:
+        if not found.living or is_ending() or get_process() != process:
             return
-        if loop.batch_sizes.seen:
-            clock.left(loop)
-        else:  # nothing was drawn
-            loop.living = False
-            clock.timer.leave(loop)
+        found.living, found.iterator = False, None
+        recorder.ended(found.number, exhausted)
 
     return end
 
 
-def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
+def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., Any]:
     get_thread = threading.get_ident
     now = time.perf_counter
-    enter, left, count = eager(clock.timer.enter), eager(clock.left), eager(_count)
-    next_size, timer = eager(_announced_size), clock.timer
+    enter, end, count, recorder = notify.enter, notify.end, notify.count, notify.recorder
+    next_size = eager(_announced_size)
 
     def _next_data(self: Any) -> Any:
         state, outer = self.__dict__, INSIDE.outer
-        loop: Loop | None = state.get(LOOP_ATTRIBUTE) if outer is None else None
+        found: LoaderPass | None = state.get(PASS_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
-        if not is_main or INSIDE.loader or (outer is None and (loop is None or not loop.living)):
+        if not is_main or INSIDE.loader or (outer is None and (found is None or not found.living)):
             batch = original(self)
             next_size(state)
             return batch
-        entered_s = now()
-        if loop is not None and timer.loop is not loop:
-            enter(loop, entered_s)
+        entered_s, mark = now(), NO_MARK
+        if found is not None and recorder.active != found.number:
+            mark = enter(found.number)
         INSIDE.loader = True
         try:
             batch = original(self)
         except StopIteration:
-            if loop is not None:
-                left(loop)
+            if found is not None:
+                end(found, True)
             raise
         except BaseException:
             next_size(state)
@@ -178,24 +189,13 @@ def _next(original: Callable[..., Any], clock: StepClock) -> Callable[..., Any]:
         finally:
             INSIDE.loader = False
         size = next_size(state)
-        if loop is not None:
-            count(clock, loop, batch, size, entered_s)
+        if found is not None:
+            count(found, batch, size, entered_s, mark)
         elif outer is not None:
             outer.append(size)
         return batch
 
     return _next_data
-
-
-def _count(clock: StepClock, loop: Loop, batch: object, announced: int | None, entered_s: float) -> None:
-    """Count a batch that the loader has just given; ``announced``: the number of its indices, if they were counted."""
-    try:
-        size, dropped = loop.batch_sizes.measure(batch, announced)
-    except Exception:  # an object of another library may raise anything
-        size, dropped = announced or 0, 0
-    clock.yielded(loop, entered_s, size + dropped, dropped)
-    if clock.table.count < EARLY_STEPS:
-        clock.on_batch(loop, batch)
 
 
 def _announced_size(state: dict[str, Any]) -> int | None:
@@ -226,37 +226,35 @@ def _announce(iterator: Any, index: Any) -> None:
     sizes[1].append(samplers.length_of(index))
 
 
-def _outer_iter(original: Callable[..., Any], clock: StepClock, same: bool) -> Callable[..., Any]:
+def _outer_iter(original: Callable[..., Any], notify: LoaderHooks, same: bool) -> Callable[..., Any]:
     """Count what an outer loader yields. same: these are the batches of the loader inside, in its order."""
-    enter, count, end = eager(clock.timer.enter), eager(_count), _end(clock)
-    new_loop = eager(lambda outer: samplers.new_loop(getattr(outer, "pipeline", [outer])[0], outer))
+    enter, count, end, recorder = notify.enter, notify.count, notify.end, notify.recorder
 
     def iterate(self: Any) -> Iterator[Any]:
         entered_s = time.perf_counter()
-        loop: Loop | None = None if _is_inside() else new_loop(self)
-        if loop is None:
+        found = None if _is_inside() else notify.begin(getattr(self, "pipeline", [self])[0], self)
+        if found is None:
             yield from original(self)
             return
-        enter(loop, entered_s)
-        inner, announced = original(self), Announced()
+        inner, announced, mark = original(self), Announced(), NO_MARK
         try:
             while True:
-                if clock.timer.loop is not loop:
-                    enter(loop, entered_s)
                 INSIDE.outer = announced
                 try:
                     batch = next(inner)
                 except StopIteration:
+                    end(found, True)
                     return
                 finally:
                     INSIDE.outer = None
                 if not same:
                     announced.clear()
-                count(clock, loop, batch, announced.popleft() if announced else None, entered_s)
+                count(found, batch, announced.popleft() if announced else None, entered_s, mark)
                 yield batch
                 entered_s = time.perf_counter()
+                mark = enter(found.number) if recorder.active != found.number else NO_MARK
         finally:
-            end(loop)
+            end(found, False)
             if hasattr(inner, "close"):  # an islice has none
                 inner.close()
 

@@ -8,19 +8,21 @@ import json
 import os
 import platform
 import socket
-import statistics
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress
-from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
+from ddp_ladder_instrument.judgement import judged_fields
+from ddp_ladder_instrument.machine import Judged
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
+from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits, wait_for
 
 if TYPE_CHECKING:
@@ -55,20 +57,21 @@ class Measurement:
         self.program = program
         self.started_at_s = started_at_s
         self.not_measured = NotMeasured()
-        self.clock = StepClock(run.samples_per_step)
+        self.recorder = Recorder(run.samples_per_step, host.place().rank)
+        self.judged: Judged | None = None
         self.observer: TorchObserver | None = None
         self.import_torch_s: float | None = None
         self.configuration = host.configuration_files(program.args)
         self._reported = progress.announce(run.directory)
         self.source = "counted" if run.samples_per_step is None else "samples_per_step"
         self.program_end = ProgramEnd()
-        self.training_s: float | None = None
+        self.training_ended_at_s: float | None = None
         self.profiled = ProfiledSteps(run.profile_steps, self._end_measured)
         self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
         self.ended = False
         self.device_answers = True
         self._heartbeat = Heartbeat(
-            run.directory, self.clock, lambda: signs(self.clock, self._reported, self.ended), self._world_size
+            run.directory, self.recorder, lambda: signs(self.recorder, self._reported, self.ended), self._world_size
         )
 
     @property
@@ -96,29 +99,31 @@ class Measurement:
 
     def _install_on(self, module: str) -> None:
         """Install the hooks on a library that works with torch."""
-        from ddp_ladder_instrument import hooks, loader_hooks
+        from ddp_ladder_instrument import hooks
 
-        patch = {
-            "accelerate.data_loader": loader_hooks.patch_accelerate,
-            "webdataset.compat": loader_hooks.patch_webdataset,
-            TORCHDATA: loader_hooks.patch_torchdata,
+        assert self.observer is not None  # it works with torch
+        loaders = self.observer.loader_hooks
+        patch: dict[str, Callable[[Any], None]] = {
+            "accelerate.data_loader": loaders.patch_accelerate,
+            "webdataset.compat": loaders.patch_webdataset,
+            TORCHDATA: loaders.patch_torchdata,
             FSDP: hooks.patch_fsdp,
-            PIPELINING: hooks.patch_pipelining,
-        }[module]
-        patch(sys.modules[module], self.clock)
+            PIPELINING: partial(hooks.patch_pipelining, recorder=self.recorder),
+        }
+        patch[module](sys.modules[module])
 
     def _install(self, import_torch_s: float) -> None:
         """Install the hooks on torch, which has just been imported."""
         from ddp_ladder_instrument.observer import TorchObserver
 
         self.import_torch_s = import_torch_s
-        self.observer = TorchObserver(self.run, self.clock, self._limits, self.not_measured)
+        self.observer = TorchObserver(self.run, self.recorder, self._limits, self.not_measured)
         self.observer.install()
-        self.clock.timer.started()
+        self.recorder.begin()
 
     def _end_measured(self) -> None:
         """End the measured steps; some follow that are only traced."""
-        self.clock.table.end_measured()
+        self.recorder.end_measured()
         self.profiled.device = self._gpu
 
     def end(self, error: BaseException | None) -> BaseException | None:
@@ -129,9 +134,7 @@ class Measurement:
         self.not_measured.attempt("heartbeat", self._heartbeat.stop)
         if exit_code(error) == 0:
             self.not_measured.attempt("training_s", lambda: wait_for(self._gpu))
-        table = self.clock.table
-        if table.first_step_ended_at_s is not None:
-            self.training_s = max(0.0, (self.profiled.began_at_s or time.time()) - table.first_step_ended_at_s)
+        self.training_ended_at_s = self.profiled.began_at_s or time.time()
         if self._limits.ended_by is not None and exit_code(error) == 0:
             if error is not None:
                 # The frames of the traceback keep the script's loaders and their workers alive.
@@ -142,42 +145,40 @@ class Measurement:
             self.program_end.ended_by = self._limits.ended_by
             self.program_end.after_training = error is not None
         self.device_answers = bool(self.not_measured.attempt("parameters", self._device_answers))
-        if not any(table.samples):
-            self._adopt_metrics()
         if self.observer is not None:
             self.not_measured.attempt("max_seconds", self._limits.release)
-            self._close_timeline()
-            table.drop_unmeasured()
+            self.not_measured.attempt("step_time_s", self._read_marks)
         elif "torch" in sys.modules:
             loader = type(getattr(sys.modules["torch"], "__loader__", None)).__name__
             self.not_measured.append(f"steps: torch was imported without the instrument seeing it (loader {loader})")
         return error
 
-    def _adopt_metrics(self) -> None:
-        """Use the steps that the program reported itself, because no samples were counted."""
-        rows = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported))
-        if rows:
-            self.clock.timer.timeline = None
-            self.clock.table.adopt(rows)
-            self.source = "metrics"
-        elif not self.clock.table.count:
-            self.source = "none"
+    def judge(self) -> Judged:
+        """End the log, and return what it means; or the steps that the program reported, if no samples were counted."""
+        if self.judged is not None:
+            return self.judged
+        self.recorder.end()
+        judged = self.recorder.judged()
+        if not any(judged.table.samples):
+            rows = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported))
+            if rows:
+                judged.table.adopt(rows)
+                self.source = "metrics"
+            elif not judged.table.count:
+                self.source = "none"
+        self.judged = judged
+        return judged
 
-    def _close_timeline(self) -> None:
-        timeline, times_s = self.clock.timer.timeline, self.clock.table.step_time_s
-        if timeline is None:
+    def _read_marks(self) -> None:
+        marks = self.recorder.marks
+        if marks is None:
             return
         # After a failure the device may wait for a rank that is gone; waiting for the device would hang.
-        ended_well = self.program_end.exit_code == 0
-        left = self.not_measured.attempt("step_time_s", lambda: timeline.finish(times_s, ended_well))
+        left = marks.finish(self.program_end.exit_code == 0)
         if left:
-            self.not_measured.append(
-                f"step_time_s: the device had not finished the last {left} steps; their times are host times"
-            )
-        if timeline.unreadable:
-            self.not_measured.append(
-                f"step_time_s: the device's times of {timeline.unreadable} steps could not be read; they are host times"
-            )
+            self.not_measured.append(f"step_time_s: the device had not passed the last {left} marks of the steps")
+        if marks.unreadable:
+            self.not_measured.append(f"step_time_s: {marks.unreadable} marks of the device could not be read")
 
     def _device_answers(self) -> bool:
         """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
@@ -236,10 +237,12 @@ def write_or_note(measurement: Measurement) -> dict[str, Any] | None:
 
 
 def _write(measurement: Measurement) -> dict[str, Any]:
-    """Write ranks/rank<k>.csv, then ranks/rank<k>.json, and return the latter. Raises OSError."""
+    """Write ranks/rank<k>.csv and .log, then ranks/rank<k>.json, and return the latter. Raises OSError."""
     record = end_record(measurement)
     ranks = measurement.run.directory / "ranks"
-    record["steps"]["sha256"] = write_atomically(ranks / f"rank{record['rank']}.csv", measurement.clock.table.csv())
+    name = f"rank{record['rank']}"
+    record["steps"]["sha256"] = write_atomically(ranks / f"{name}.csv", measurement.judge().table.csv())
+    record["log"]["sha256"] = write_atomically(ranks / f"{name}.log", [measurement.recorder.log.to_bytes()])
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
     write_atomically(ranks / f"rank{record['rank']}.json", [text.encode("utf-8", "replace")])
@@ -249,11 +252,13 @@ def _write(measurement: Measurement) -> dict[str, Any]:
 
 
 def end_record(measurement: Measurement) -> dict[str, Any]:
-    """Return the rank's end record, without the digest of the CSV."""
-    end, place, table = measurement.program_end, _place(measurement), measurement.clock.table
+    """Return the rank's end record, without the digests of its CSV and its log."""
+    end, place, judged = measurement.program_end, _place(measurement), measurement.judge()
     observed, precision = _observed(measurement)
-    loader, device = observed["loader"], observed["device"]
-    is_guessed = measurement.source == "counted" and loader is not None and loader["unclear_sizes"]
+    device, facts = observed["device"], _log_facts(measurement, place["world_size"])
+    fields = judged_fields(judged, facts)
+    first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
+    batch_per_gpu, backward_passes = fields.pop("batch_per_gpu"), fields.pop("backward_passes")
     return {
         "schema_version": SCHEMA_VERSION,
         "spec_hash": measurement.run.spec_hash,
@@ -261,27 +266,25 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         **place,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "source": "guessed" if is_guessed else measurement.source,
         "ended_at_s": time.time(),
         "exit_code": end.exit_code,
         "ended_by": end.ended_by,
         "exception": end.exception,
         "handled": end.handled,
         "after_training": end.after_training,
-        "startup_s": _startup(measurement),
-        "training_s": measurement.training_s,
-        "phases": measurement.clock.phases.summary(),
-        "pipeline_stage": measurement.clock.pipeline_stage,
+        "startup_s": _startup(measurement, first_step_s, total_s),
+        "pipeline_stage": measurement.recorder.stages and measurement.recorder.stages[0],
         **observed,
+        **fields,
         "fingerprint": {
             "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
             "args": list(measurement.program.args),
-            "batch_per_gpu": _batch_per_gpu(measurement),
-            "backward_passes": measurement.clock.backwards.usual or None,
+            "batch_per_gpu": batch_per_gpu,
+            "backward_passes": backward_passes,
             "sources": measurement.not_measured.attempt("sources", host.source_files) or {},
             "configuration": measurement.configuration,
             **precision,
-            "num_workers": loader["num_workers"] if loader else None,
+            "num_workers": fields["loader"]["num_workers"] if fields["loader"] else None,
             "python": platform.python_version(),
             "gpu": device["name"] if device["kind"] == "cuda" else None,
             "cpu_model": host.cpu_model(),
@@ -289,8 +292,28 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "cpu_set": host.cpu_set(),
             "libraries": host.libraries(),
         },
-        "steps": {"count": table.count, "sha256": None},
+        "log": {**facts, "sha256": None},
+        "steps": {"count": judged.table.count, "sha256": None},
         "not_measured": [*measurement.not_measured, *FAILED_HOOKS],
+    }
+
+
+def _log_facts(measurement: Measurement, world_size: int) -> dict[str, Any]:
+    """Return what is needed beside the log to judge it."""
+    run, observer, launched_at_s = measurement.run, measurement.observer, measurement.run.launched_at_s
+    return {
+        "world_size": world_size,
+        "warmup_steps": run.warmup_steps,
+        "samples_per_step": run.samples_per_step,
+        "source": measurement.source,
+        "began_at_s": measurement.started_at_s if launched_at_s is None else launched_at_s,
+        "training_ended_at_s": measurement.training_ended_at_s,
+        "is_cut": measurement.recorder.log.is_cut,
+        "later_stage": measurement.recorder.machine.later_stage,
+        "loaders": [] if observer is None else observer.loaders.facts,
+        "digests": {} if observer is None else {str(key): found for key, found in observer.loaders.digests.items()},
+        "collectives": [] if observer is None else observer.collectives,
+        "ddp": None if observer is None else observer.ddp.facts(),
     }
 
 
@@ -316,13 +339,12 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
         record["peak_memory_bytes"] = {"host": memory, "device": record["peak_memory_bytes"]}
         record["memory_limit_bytes"] = {"host": limit, "device": record["memory_limit_bytes"]}
         return record, fingerprint
-    fields = ("backend", "gpus_seen", "parameters", "ddp", "loader", "worker_batch_s")
+    fields = ("backend", "gpus_seen", "parameters", "worker_batch_s")
     return {
         **dict.fromkeys(fields),
         "device": {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"},
         "peak_memory_bytes": {"host": memory, "device": None},
         "memory_limit_bytes": {"host": limit, "device": None},
-        "first_samples": [],
     }, dict.fromkeys(
         (
             "backend_class", "parameter_dtype", "autocast_dtype", "optimizer", "torch", "cuda", "nccl", "threads",
@@ -330,27 +352,14 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
     )  # fmt: skip
 
 
-def _startup(measurement: Measurement) -> dict[str, float | None]:
+def _startup(measurement: Measurement, first_step_s: float | None, total_s: float | None) -> dict[str, float | None]:
     """Return the start-up times in seconds; the parts exclude what the script itself did in between."""
-    table, observer = measurement.clock.table, measurement.observer
-    launched_at_s = measurement.run.launched_at_s
-    ended_at_s = table.first_step_ended_at_s
-    begin_s = launched_at_s if launched_at_s is not None else measurement.started_at_s
+    observer, launched_at_s = measurement.observer, measurement.run.launched_at_s
     return {
         "spawn": measurement.started_at_s - launched_at_s if launched_at_s is not None else None,
         "import_torch": measurement.import_torch_s,
         "process_group": observer.process_group_s if observer is not None else None,
-        "first_step": table.step_time_s[0] if table.count else None,
+        "first_step": first_step_s,
         "compile": measurement.not_measured.attempt("startup_s.compile", host.compile_s),
-        "total": ended_at_s - begin_s if ended_at_s is not None else None,
+        "total": total_s,
     }
-
-
-def _batch_per_gpu(measurement: Measurement) -> int | None:
-    """Return the median of the steps' samples, the sampler's padding included.
-
-    The upper one: in epochs of two steps, the second of which has what is left, it is that of a whole step.
-    """
-    table = measurement.clock.table
-    batches = [table.samples[row] + table.padding_samples[row] for row in range(table.count)]
-    return (int(statistics.median_high(batches)) or None) if batches else None

@@ -2,85 +2,93 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
-from ddp_ladder_instrument.batches import NEVER, Loop
-from ddp_ladder_instrument.clock import StepClock
+from ddp_ladder_instrument import log as events
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.flops import StepFlops
-from ddp_ladder_instrument.samplers import TrainingLoader
+from ddp_ladder_instrument.recorder import NEVER, Recorder
+from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.torch_facts import CudaTimeline, Kept, Named, RankFacts
+from ddp_ladder_instrument.torch_facts import CudaMarks, Kept, Named, RankFacts
 
 
 class TorchObserver:
-    """The facts that the hooks notify this of. device: of the first parameters that are trained."""
+    """The facts that the hooks notify this of. device: of the first parameters that are trained. collectives: names."""
 
-    def __init__(self, run: RunSettings, clock: StepClock, limits: RunLimits, not_measured: NotMeasured) -> None:
-        self._clock = clock
+    def __init__(self, run: RunSettings, recorder: Recorder, limits: RunLimits, not_measured: NotMeasured) -> None:
+        self._recorder = recorder
         self._limits = limits
         self._not_measured = not_measured
         self._wants_cuda = run.device == "cuda"
         self.world = RankFacts()
-        self.ddp = DdpTimings(clock.table, clock.backwards, run.warmup_steps, run.max_steps, not_measured)
+        self.ddp = DdpTimings(recorder, run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
-        self.loader = TrainingLoader()
+        self.loaders = Loaders(recorder)
+        self.loader_hooks = loader_hooks.LoaderHooks(recorder, self.loaders, self._on_batch)
         self.workers = loader_hooks.WorkerTimes()
+        self.collectives: list[str] = []
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
         self.process_group_s: float | None = None
-        self.flops = StepFlops(clock, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
-        self._trained = hooks.Trained(clock.optimizers.known)
+        self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
+        self._trained = hooks.Trained(recorder.stepped)
 
     def install(self) -> None:
         """Install the hooks on torch."""
-        clock, patch = self._clock, self._not_measured.attempt
-        # Each has its own guard: what fails in one of them does not end the clock that calls it.
-        read, check = hooks.eager(self.ddp.read), hooks.eager(self._limits.check)
+        recorder, patch, eager = self._recorder, self._not_measured.attempt, hooks.eager
+        # Each has its own guard: what fails in one of them does not end the recorder that calls it.
+        read, check, epoch_of = eager(self.ddp.read), eager(self._limits.check), eager(self.loaders.epoch_of)
 
-        def replay(_args: object, _took_s: float) -> None:
-            clock.backwards.replays += 1
+        def replayed(args: Sequence[Any], begin_s: float) -> None:
+            recorder.replayed(id(args[0]), begin_s)
 
-        clock.grad_enabled = torch.is_grad_enabled
-        clock.optimizers.on_new = hooks.eager(self._on_optimizer)
-        clock.on_batch = self._on_batch
-        clock.batches.on_loop = hooks.eager(self._on_loop)
-        clock.read_times = lambda step: read(step) or NEVER
-        clock.check_limits = lambda step, now_s: check(step, now_s) or NEVER
-        clock.check_at = self._limits.first_check
-        patch("steps", lambda: hooks.patch_optimizers(clock.after_step))
-        patch("samples, data_wait_s", lambda: loader_hooks.patch_loaders(clock))
-        patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(clock.optimizers, clock.batches.skipped))
+        def saved(_args: object, begin_s: float) -> None:
+            recorder.span(events.SAVE, begin_s, time.perf_counter())
+
+        recorder.on_optimizer = eager(self._on_optimizer)
+        recorder.machine.on_pass = eager(self._on_pass)
+        recorder.epoch_of = lambda number: -1 if (epoch := epoch_of(number)) is None else epoch
+        recorder.read_times = lambda step: read(step) or NEVER
+        recorder.check_limits = lambda step, now_s: check(step, now_s) or NEVER
+        recorder.check_at = self._limits.first_check
+        patch("steps", lambda: hooks.patch_optimizers(recorder.after_step))
+        patch("samples, data_wait_s", self.loader_hooks.patch_torch)
+        patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(recorder))
         patch("samples by their indices", loader_hooks.patch_indices)
         patch("worker_batch_s", loader_hooks.patch_workers)
-        patch("evaluation without a DataLoader", lambda: hooks.patch_modes(clock.timer, self._trained))
+        patch("evaluation without a DataLoader", lambda: hooks.patch_modes(recorder, self._trained))
+        patch("gradients that are discarded", lambda: hooks.patch_zero_grad(recorder.zeroed, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
-        patch("backward passes", lambda: hooks.patch_backward(clock.before_backward))
-        patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", clock.phases.add_save))
-        patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replay))
+        patch("forward passes", lambda: hooks.patch_forward(recorder.forward, self.ddp.modules))
+        patch("backward passes", lambda: hooks.patch_backward(recorder.backward))
+        patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
+        patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replayed))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
-        patch("startup_s.process_group", lambda: hooks.patch_process_group(clock.on_joins, self._on_process_group))
-        patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: clock.table.count))
+        patch("startup_s.process_group", lambda: hooks.patch_process_group(recorder.on_joins, self._on_process_group))
+        patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: recorder.steps))
 
-    def _on_process_group(self, took_s: float) -> None:
-        step = self._clock.table.count
+    def _on_process_group(self, begin_s: float) -> None:
+        now_s = time.perf_counter()
         self.world.observe()
         # A group that is made again later is no part of the start-up.
-        self.process_group_s = (self.process_group_s or 0.0) + (0.0 if step else took_s)
-        self._clock.timer.started()
+        self.process_group_s = (self.process_group_s or 0.0) + (0.0 if self._recorder.steps else now_s - begin_s)
+        self._recorder.span(events.GROUP, begin_s, now_s)
 
     def _on_ddp(self, module: Any) -> None:
         self.world.observe()
         self._use_device(self.kept.add_module(module))
         if self.device is not None:
             self.ddp.attach(module, self.device)
-            self._clock.read_at = 0
+            self._recorder.read_at = 0
 
     def _on_optimizer(self, optimizer: Any) -> None:
         self.optimizers.add(torch_facts.optimizer_name(optimizer))
@@ -94,16 +102,18 @@ class TorchObserver:
             return
         self.device = named[0][1].device
         if self.device.type == "cuda":
-            self._clock.timer.timeline = CudaTimeline(self.device)
+            self._recorder.use_device(CudaMarks(self.device), torch.cuda.is_current_stream_capturing)
 
-    def _on_batch(self, loop: Loop, batch: object) -> None:
+    def _on_batch(self, found: LoaderPass, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
         digest = self._not_measured.attempt("first samples", lambda: batch_sizes.digest(batch))
-        loop.first_samples += [digest] if digest else []
+        if digest:
+            self.loaders.digests.setdefault(found.number, []).append(digest)
 
-    def _on_loop(self, loop: Loop) -> None:
-        self.loader.begin_pass(loop, self.world.size)
-        self.workers.add(loop.iterator and loop.iterator())
+    def _on_pass(self, number: int) -> None:
+        found = self.loaders.find(number)
+        if found is not None and found.iterator is not None:
+            self.workers.add(found.iterator())
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
@@ -126,10 +136,7 @@ class TorchObserver:
             "peak_memory_bytes": None,
             "memory_limit_bytes": None,
             "parameters": None,
-            "ddp": self.ddp.summary(),
-            "loader": self.loader.facts,
             "worker_batch_s": self.workers.batch_s(),
-            "first_samples": self.loader.first_samples,
             "flops": attempt("flops", lambda: self.flops and self.flops.summary(on_cuda)),
         }
         if on_cuda:

@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.batches import Row
-from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import write_atomically
+from ddp_ladder_instrument.machine import Row
+from ddp_ladder_instrument.recorder import Recorder
 
 METRICS_VARIABLE = "DDP_LADDER_METRICS"
 HEADER_BYTES = 512
@@ -89,7 +89,7 @@ class Signs(NamedTuple):
     phase: starting (no step yet), training, evaluating (the model is in eval mode), between passes (a pass over a
         loader, or an evaluation, ended after the last step), unknown (steps without a DataLoader: what the program does
         between them cannot be told from training), ended.
-    step_s: median time of the last steps. moved: changes with every step, backward pass and batch, and
+    step_s: median time of the last steps. moved: changes with every event of the log, with what a GPU has done, and
         at the begin and the end of init_process_group().
     """
 
@@ -108,15 +108,15 @@ class Heartbeat:
     def __init__(
         self,
         run_directory: Path,
-        clock: StepClock,
+        recorder: Recorder,
         look: Callable[[], Signs],
         world_size: Callable[[], int],
     ) -> None:
         rank = host.place().rank
         self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
         self._progress = run_directory / "progress.json" if rank == 0 else None
-        self._clock = clock
-        clock.on_joins = self._on_joins
+        self._recorder = recorder
+        recorder.on_joins = self._on_joins
         self._look = look
         self._world_size = world_size
         self._shown = 0  # steps, at the last progress
@@ -148,7 +148,7 @@ class Heartbeat:
 
     def _on_joins(self, joins: bool) -> None:
         """Note whether this process is in init_process_group(), where another thread is to take the signal."""
-        self._clock.joins = joins
+        self._recorder.joins = joins
         if self._signal is not None:
             signal.pthread_sigmask(signal.SIG_BLOCK if joins else signal.SIG_UNBLOCK, {self._signal})
 
@@ -163,19 +163,21 @@ class Heartbeat:
         """Write the signs and, with more than so many steps, the progress. Raises OSError."""
         with self._writing:
             self._write(self._look())
-            if self._progress is not None and self._clock.table.count > more_than:
+            if self._progress is not None and self._recorder.steps > more_than:
                 self._show(self._progress)
 
     def _show(self, path: Path) -> None:
         """Write progress.json: the steps so far, and the throughput since it was last written."""
-        table, steps = self._clock.table, self._shown
-        count, world_size = table.count, self._world_size()
+        machine, steps = self._recorder.machine, self._shown
+        table, stages = machine.table, self._recorder.stages
+        # Of a pipeline, one of so many ranks counts the samples.
+        count, counting = table.count, self._world_size() / (stages[1] if stages else 1)
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
         took_s = table.ended_at_s[count - 1] - table.ended_at_s[steps - 1] if steps else 0.0
         content = {
             "step": count,
-            "samples_per_s": sum(table.samples[steps:count]) * world_size / took_s if took_s > 0 else None,
-            "elapsed_s": time.time() - (table.first_step_ended_at_s or time.time()),
+            "samples_per_s": sum(table.samples[steps:count]) * counting / took_s if took_s > 0 else None,
+            "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),
         }
         write_atomically(path, [json.dumps(content) + "\n"], durable=False)
@@ -188,7 +190,7 @@ class Heartbeat:
         if not _is_file(self._file, self._path):
             return  # the script closed all files, and the number may be another file now
         still = signs.moved == self._moved
-        joins = self._clock.joins
+        joins = self._recorder.joins
         if not still:
             self._moved = signs.moved
             self._moved_at_s = time.monotonic()
@@ -232,27 +234,18 @@ def _register(stacks: int) -> int | None:
     return None
 
 
-def signs(clock: StepClock, reported: Path, ended: bool) -> Signs:
+def signs(recorder: Recorder, reported: Path, ended: bool) -> Signs:
     """Return the signs; another thread than the one that trains may call this.
 
-    reported: the file with steps that the program reports itself; its growth counts where no step is seen.
+    reported: the file with steps that the program reports itself; its growth counts where no step is seen. What the
+    device has passed counts, too: the host may be far ahead of it, and wait.
     """
-    steps, timer = clock.table.count, clock.timer
-    loop = timer.loop
+    machine, marks = recorder.machine, recorder.marks
+    steps = machine.table.count
     size = 0 if steps else _size(reported)
-    if ended:
-        phase = "ended"
-    elif not steps:
-        phase = "unknown" if size else "starting"
-    elif timer.evaluating:
-        phase = "evaluating"
-    elif steps in (timer.paused_at, clock.batches.paused_at):
-        phase = "between passes"
-    else:
-        phase = "unknown" if timer.without_loader else "training"
-    drawn = (id(loop), loop.step, loop.batches) if loop is not None else ()
-    moved = (steps, phase, clock.joins, clock.backwards.count, size, drawn)
-    return Signs(steps, phase, _median_s(clock.table.step_time_s), moved)
+    phase = "ended" if ended else "unknown" if size else machine.phase
+    moved = (steps, phase, recorder.joins, len(recorder.log), size, marks.passed if marks is not None else 0)
+    return Signs(steps, phase, _median_s(machine.table.step_time_s), moved)
 
 
 def _size(path: Path) -> int:

@@ -15,10 +15,14 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ddp_ladder_instrument.batch_sizes import BatchSizes
-from ddp_ladder_instrument.batches import NEVER, Loop
+from ddp_ladder_instrument.recorder import NEVER, Recorder
 
 DEEPEST = 8
 """Levels of nested samplers that are searched; objects may refer to each other in a cycle."""
+
+MOST_LOADERS = 200
+"""A script that makes a loader for each step would fill the memory: further ones share the last number."""
+KEPT = 16  # passes that are over: a step may follow
 
 SUBSET = "torch.SubsetRandomSampler"
 """Its subset may be this rank's shard."""
@@ -259,61 +263,92 @@ class Source:
             return None
 
 
-def new_loop(loader: Any, outer: Any = None) -> Loop:
-    """Begin a pass over this loader, or over ``outer``, which draws from it; only weak references to them are kept."""
-    loop = Loop(weakref.ref(loader if outer is None else outer), NEVER)
-    loop.batch_sizes = BatchSizes()
-    with contextlib.suppress(Exception):  # a property defined by another library may raise anything
-        loop.source = Source(loader)
-        loop.real_samples = loop.source.sampling.real_samples
-        loop.batch_sizes.usual = loop.source.batch_size if outer is None else None
-    return loop
+class LoaderPass:
+    """A pass over a loader, or over an outer one which draws from it; only weak references to them are kept.
+
+    number: in the log. source: what is known of the loader; None if it could not be read. samples: digests of its first
+    batches. iterator: a weak reference whose callback ends the pass; None once it is over.
+    """
+
+    def __init__(self, number: int, source: Source | None, usual: int | None) -> None:
+        self.number = number
+        self.source = source
+        self.batch_sizes = BatchSizes(usual)
+        self.living = True
+        self.samples: list[str] = []
+        self.iterator: Any = None
 
 
-class TrainingLoader:
-    """The DataLoader that trains. first_samples: digests of its first batches."""
+class Numbers:
+    """Numbers of objects from 0 on, by their identity: an object of a script may be equal to another, or to a list."""
 
     def __init__(self) -> None:
-        self.first_samples: list[str] = []
-        self._facts: dict[str, Any] | None = None
-        self._unclear: list[int] = []
-        self._epochs: set[int] = set()
-        self._passes: list[tuple[Callable[[], Any], int]] = []  # over each dataset
+        self._known: dict[int, tuple[Callable[[], Any], int]] = {}
+        self._count = 0
 
-    def begin_pass(self, loop: Loop, world_size: int) -> None:
-        """Update the facts at the first step of this pass."""
-        source = loop.source
-        if source is None:
-            return
-        if self._facts is None:
-            self.first_samples = loop.first_samples
-        if not self._unclear:
-            self._unclear += loop.batch_sizes.unclear
-        loop.batch_sizes.unclear = self._unclear  # of all passes from now on
-        passes = self._count_pass(source.dataset)
-        epoch = source.epoch()  # now, as accelerate sets it when the pass has begun
-        self._epochs |= {epoch} if epoch is not None else set()
-        self._facts = {
-            **source.facts,
-            "shards": world_size == 1 or source.sampling.shards,
-            "set_epoch_called": self._epochs != {0} if epoch is not None else None,
-            "epochs_set": len(self._epochs) or None,
-            "passes": max([passes, *(count for _, count in self._passes)]),
-        }
+    def of(self, thing: Any) -> int:
+        """Return the number of an object; a new one if it is new, or cannot be known again."""
+        ref, number = self._known.get(id(thing), (lambda: None, 0))
+        if ref() is not thing:
+            number, self._count = self._count, self._count + 1
+            self._known[id(thing)] = _weakly(thing), number
+        return number
+
+
+class Loaders:
+    """The loaders of this rank, numbered as in the log, and their passes. unclear sizes: of all passes of a loader."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._numbers, self._datasets = Numbers(), Numbers()
+        self._facts: list[dict[str, Any]] = []
+        self._passes: dict[int, LoaderPass] = {}  # those that go on, and the last ones that are over
+        self.digests: dict[int, list[str]] = {}
+
+    def begin(self, loader: Any, outer: Any = None, is_main: bool = True) -> LoaderPass:
+        """Begin a pass over this loader, or over ``outer``, which draws from it."""
+        source: Source | None = None
+        with contextlib.suppress(Exception):  # a property defined by another library may raise anything
+            source = Source(loader)
+        real = source.sampling.real_samples if source is not None else NEVER
+        loader_number = self._number(loader if outer is None else outer, source)
+        number = self._recorder.new_pass(loader_number, -1 if real >= NEVER else real, is_main)
+        found = LoaderPass(number, source, source.batch_size if source is not None and outer is None else None)
+        found.batch_sizes.unclear = self._facts[loader_number]["unclear_sizes"]
+        for old in [each.number for each in self._passes.values() if not each.living][:-KEPT]:
+            del self._passes[old]
+        self._passes[number] = found
+        return found
+
+    def _number(self, loader: Any, source: Source | None) -> int:
+        number = min(self._numbers.of(loader), MOST_LOADERS)
+        if number >= len(self._facts):
+            self._facts.append({"unclear_sizes": []})
+        if source is not None:
+            dataset = source.dataset()
+            self._facts[number].update(
+                {
+                    **source.facts,
+                    "shards": source.sampling.shards,
+                    "dataset": None if dataset is None else self._datasets.of(dataset),
+                }
+            )
+        return number
+
+    def find(self, number: int) -> LoaderPass | None:
+        """Return a pass that goes on, or that ended not long ago."""
+        return self._passes.get(number)
+
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a pass's sampler; -1 if it is not known."""
+        found = self._passes.get(number)
+        epoch = found.source.epoch() if found is not None and found.source is not None else None
+        return -1 if epoch is None else epoch
 
     @property
-    def facts(self) -> dict[str, Any] | None:
-        """The record's ``loader``; None inside means unknown, or not needed."""
-        return self._facts and {**self._facts, "unclear_sizes": sorted({*self._unclear})}
-
-    def _count_pass(self, dataset: Callable[[], Any]) -> int:
-        """Return the number of this pass over a dataset, by whatever loader, from 1."""
-        thing = dataset()
-        self._passes = [each for each in self._passes if each[0]() is not None]
-        count = 1 + sum(count for ref, count in self._passes if ref() is thing)
-        others = [each for each in self._passes if each[0]() is not thing]
-        self._passes = others if thing is None else [*others, (dataset, count)]
-        return count
+    def facts(self) -> list[dict[str, Any]]:
+        """The facts of each loader; None inside means unknown, or not needed."""
+        return self._facts
 
 
 def _weakly(thing: Any) -> Callable[[], Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.batches import NEVER
+from ddp_ladder_instrument.recorder import NEVER
 from ddp_ladder_instrument.files import one_line, write_atomically
 
 LOOK_AHEAD_S = 1.0

@@ -1,4 +1,4 @@
-"""What torch tells of this rank: its place, device and precision; and the GPU's own times of its steps.
+"""What torch tells of this rank: its place, device and precision; and the GPU's own times.
 
 The parameters at the end: their number, and a checksum that is the same on ranks with equal parameters.
 """
@@ -15,7 +15,7 @@ import warnings
 import weakref
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddp_ladder_instrument import host
+from ddp_ladder_instrument.log import NO_MARK
 
-HARVEST_PER_STEP = 2
+HARVEST_PER_MARK = 2
 """More than one, so that the queue shrinks again after the host has run ahead of the device."""
 
 Named = list[tuple[str, torch.Tensor]]
@@ -196,64 +197,71 @@ def describe(device: torch.device | None) -> dict[str, Any]:
     }
 
 
-Mark = torch.cuda.Event
-Segment = tuple[Mark, Mark]
+class CudaMarks:
+    """Events on the device's current stream, numbered in the order in which they were recorded.
 
-
-class CudaTimeline:
-    """Events on the device's current stream, and the rows that they time.
-
-    The event that ends a step also begins the next one. Events are reused once read. The newest row may
-    still grow, so it is read only when there is a newer one, or at the end. unreadable: rows that kept their host time.
+    The first one is waited for, once: it pairs the device's clock with the host's. Of each other, the time since the one
+    before it is read when the device has passed it; then it is used again. unreadable: events that could not be read.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.unreadable = 0
-        self._spare: list[Mark] = []
-        self._open: deque[tuple[int, list[Segment]]] = deque()
+        self._spare: list[torch.cuda.Event] = []
+        self._open: deque[torch.cuda.Event] = deque()
+        self._before: torch.cuda.Event | None = None  # the last event that was read
+        self._passed_s = array("d")  # when the device passed each mark that was read, by the host's clock
 
-    def mark(self) -> Mark | None:
-        """Record an event now; None while a CUDA graph is being captured."""
+    def add(self) -> int:
+        """Record an event now, and return its number; NO_MARK while a CUDA graph is being captured."""
         if torch.cuda.is_current_stream_capturing():
-            return None
+            return NO_MARK
         event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
-        return event
+        if self._before is None:
+            event.synchronize()
+            self._before = event
+            self._passed_s.append(time.perf_counter())
+            return 0
+        self._open.append(event)
+        self._harvest(HARVEST_PER_MARK)
+        return len(self._passed_s) + len(self._open) - 1
 
-    def add(self, row: int, segments: list[Segment]) -> None:
-        """Queue a row; its time is read once the device has passed its end."""
-        if segments:
-            self._open.append((row, segments))
-
-    def extend(self, row: int, segments: Sequence[Segment]) -> None:
-        """Add segments to this row, if it is the newest and not read yet."""
-        if self._open and self._open[-1][0] == row:
-            self._open[-1][1].extend(segments)
-
-    def harvest(self, step_time_s: array[float], at_most: int = HARVEST_PER_STEP, keep: int = 1) -> None:
-        """Write the seconds of the oldest rows that the device has finished; the ``keep`` newest stay queued."""
-        while at_most and len(self._open) > keep and _are_done(self._open[0][1]):
-            row, segments = self._open.popleft()
+    def _harvest(self, at_most: int) -> None:
+        """Read the oldest events that the device has passed."""
+        while at_most and self._open and self._open[0].query():
+            event = self._open.popleft()
+            seconds = 0.0
             try:
-                step_time_s[row] = max(0.0, sum(first.elapsed_time(last) for first, last in segments) / 1000.0)
+                seconds = max(0.0, self._before.elapsed_time(event) / 1000.0) if self._before is not None else 0.0
             except RuntimeError:  # such as events of two devices: a step of the training must not fail for its time
                 self.unreadable += 1
-            # Only the last segment's begin: an earlier one's may be the end of a segment that is not read yet.
-            self._spare.append(segments[-1][0])
+            self._passed_s.append(self._passed_s[-1] + seconds)
+            if self._before is not None:
+                self._spare.append(self._before)
+            self._before = event
             at_most -= 1
 
-    def finish(self, step_time_s: array[float], wait: bool) -> int:
-        """Read the remaining rows, after a synchronisation if ``wait``; return how many are left unread."""
+    @property
+    def passed(self) -> int:
+        """Return how many marks the device has passed; another thread than the one that trains may ask."""
+        waiting = [*self._open]
+        first, last = 0, len(waiting)
+        while first < last:
+            middle = (first + last) // 2
+            first, last = (middle + 1, last) if waiting[middle].query() else (first, middle)
+        return len(self._passed_s) + first
+
+    def finish(self, wait: bool) -> int:
+        """Read the remaining marks, after a synchronisation if ``wait``; return how many are left unread."""
         if wait:
             torch.cuda.synchronize(self.device)
-        self.harvest(step_time_s, at_most=len(self._open), keep=0)
+        self._harvest(len(self._open))
         return len(self._open)
 
-
-def _are_done(segments: Sequence[Segment]) -> bool:
-    """Return True if the device has passed all marks: an earlier one on a side stream may come after the last."""
-    return all(mark.query() for segment in reversed(segments) for mark in reversed(segment))
+    def passed_s(self) -> Iterator[tuple[int, float]]:
+        """Yield the number of each mark that was read, and when the device passed it, by the host's clock."""
+        return enumerate(self._passed_s)
 
 
 def is_idle(device: torch.device) -> bool:

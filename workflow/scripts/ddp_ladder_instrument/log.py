@@ -1,0 +1,159 @@
+"""The log of a rank: what happened in its main thread, in the order in which it ended; nothing is decided here.
+
+A log is one array of doubles, COLUMNS of them for an event: kind, begin, end, thing and three amounts. Times are seconds
+of one monotonic clock (time.perf_counter). The first event of a rank is RANK, so logs that are joined end to end are a
+log of several ranks. ranks/rank<k>.log has these bytes, in the order of the machine that wrote them (little-endian).
+
+The first WHOLE_STEPS steps are kept event by event. Of what follows, BLOCK events keep sums.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+WHOLE_STEPS = 20_000
+WHOLE_EVENTS = 200_000
+BLOCK_STEPS = 100
+COLUMNS = 7
+FORMAT = 1
+
+RANK = 1  # thing: the rank; amounts: the unix time at this moment, format of the log
+GROUP = 2  # init_process_group, from its begin to its end
+PASS = 3  # a pass begins: thing: the pass; amounts: its loader, samples of it that are no padding (-1: all, or unknown)
+MADE = 4  # thing: the pass whose iterator is made
+DRAW = 5  # thing: the pass; amounts: indices (padding included), those of them that did not arrive
+DRAW_NO_GRAD = 6  # the same, with gradients off
+END = 7  # thing: the pass; amount: 1 if it is exhausted, 0 if it is abandoned
+EPOCH = 8  # thing: the pass; amount: the epoch of its sampler (-1: unknown)
+FORWARD = 9  # of a module that DDP wraps; thing: the module; amounts: first two dimensions of its input (-1: none), and
+# NO_GRAD, SENDS (its backward pass exchanges gradients) or NO_SYNC
+BACKWARD = 10
+STEP = 11  # thing: the optimizer
+SKIP = 12  # GradScaler skipped a step
+ZERO = 13  # gradients are discarded; thing: the optimizer (-1: those of the whole model)
+CAPTURE = 14  # thing: the optimizer whose step was captured into a CUDA graph; -1: a backward pass was
+REPLAY = 15  # thing: the CUDA graph
+EVAL = 16  # the trained model is put in eval mode, or TRAIN: in training mode
+TRAIN = 17
+COLLECTIVE = 18  # thing: number of its name; amounts: bytes, ranks
+SAVE = 19
+DDP = 20  # DDP's times of one pass of the step in which ``end`` is; begin, a, b, c: forward, backward, comm, overlap
+MARK = 21  # thing: the mark, which the device passed at ``end``
+MEASURED = 22  # the measured steps are over: what follows is only traced
+UNEVEN = 23  # DistributedDataParallel.join(): ranks may make different numbers of steps
+BLOCK = 24  # thing: steps; amounts: draws, backward passes, samples
+OVER = 25  # the program has ended
+
+NO_MARK = -1
+OTHER_THREAD = -2  # in place of a PASS's mark: made by another thread, whose time is not the training's
+NO_GRAD, SENDS, NO_SYNC = 0, 1, 2
+
+
+class Event(NamedTuple):
+    """One event. c: of PASS, MADE, DRAW, END, BACKWARD, STEP, EVAL and TRAIN the mark recorded with it, on a GPU."""
+
+    kind: int
+    begin_s: float
+    end_s: float
+    thing: int
+    a: float
+    b: float
+    c: float
+
+
+class Log:
+    """An event log in memory. rows: its doubles; steps: the number of STEP events; first: index of the first event that
+    is still there, as those after the whole part are summed up and dropped.
+    """
+
+    def __init__(self, rows: array[float] | None = None) -> None:
+        self.rows = array("d") if rows is None else rows
+        self.steps = 0
+        self.dropped = 0
+        self._whole = 0  # doubles of the whole part, once it is full
+        self._block = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]  # begin, end, steps, draws, backward passes, samples
+
+    def __len__(self) -> int:
+        """Return the number of events so far, those that were dropped included."""
+        return len(self.rows) // COLUMNS + self.dropped
+
+    @property
+    def is_cut(self) -> bool:
+        """True if not all steps are there event by event."""
+        return self._whole > 0
+
+    def begin(self, rank: int) -> None:
+        """Begin the log of a rank, with the pair of clock and unix time."""
+        now_s = time.perf_counter()
+        self.add(RANK, now_s, now_s, rank, time.time(), FORMAT)
+
+    def add(
+        self, kind: int, begin_s: float, end_s: float, thing: float = 0, a: float = 0.0, b: float = 0.0, c: float = 0.0
+    ) -> None:
+        """Append an event."""
+        self.rows.extend((kind, begin_s, end_s, thing, a, b, c))
+
+    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        """Yield the events with these numbers."""
+        rows = self.rows
+        last = len(self) if stop is None else stop
+        for place in range((start - self.dropped) * COLUMNS, (last - self.dropped) * COLUMNS, COLUMNS):
+            kind, begin_s, end_s, thing, a, b, c = rows[place : place + COLUMNS]
+            yield Event(int(kind), begin_s, end_s, int(thing), a, b, c)
+
+    def sum_up(self, samples: int) -> None:
+        """After a step: keep only sums of the events since the last one, once the whole part is full.
+
+        samples: those of the step.
+        """
+        self.steps += 1
+        if not self._whole:
+            if self.steps >= WHOLE_STEPS or len(self.rows) >= WHOLE_EVENTS * COLUMNS:
+                self._whole = len(self.rows)
+            return
+        block, start = self._block, self._whole
+        kinds = self.rows[start::COLUMNS]
+        if not block[2]:
+            block[0] = self.rows[start + 1]
+        block[1] = time.perf_counter()
+        block[2] += 1
+        block[3] += kinds.count(DRAW) + kinds.count(DRAW_NO_GRAD)
+        block[4] += kinds.count(BACKWARD)
+        block[5] += samples
+        self.dropped += len(kinds)
+        del self.rows[start:]
+        if block[2] == BLOCK_STEPS:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        begin_s, end_s, steps, draws, backwards, samples = self._block
+        if steps:
+            self.rows.extend((BLOCK, begin_s, end_s, steps, draws, backwards, samples))
+            self._whole += COLUMNS
+            self.dropped -= 1
+            self._block[2:] = [0.0, 0.0, 0.0, 0.0]
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file."""
+        self._end_block()
+        rows = array("d", self.rows)
+        if sys.byteorder == "big":
+            rows.byteswap()
+        return rows.tobytes()
+
+
+def read_log(data: bytes) -> Log:
+    """Return the log in a file. Raises ValueError if it is not one, or of another format."""
+    rows = array("d")
+    if not data or len(data) % (COLUMNS * rows.itemsize):
+        raise ValueError(f"it has {len(data)} bytes, which is no number of events")
+    rows.frombytes(data)
+    if sys.byteorder == "big":
+        rows.byteswap()
+    if (rows[0], rows[5]) != (RANK, FORMAT):
+        raise ValueError(f"it does not begin as a log of format {FORMAT} does")
+    return Log(rows)

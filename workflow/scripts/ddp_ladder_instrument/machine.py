@@ -1,0 +1,779 @@
+"""The state machine that turns a rank's events (module ``log``) into steps, phases and doubts. Pure.
+
+It is fed online, for progress, limits and the hang watch, and once more at the end with the whole log, for the record:
+then it knows from the first event on what is usual in the run, and on a GPU the times of the device. The same log gives
+the same record at any later time; RULES is the version of what this module and ``trained`` decide.
+
+A step ends with an optimizer's step. A further step of an optimizer belongs to the same row
+
+- if no gradient was computed since the last one (an optimizer that another one calls for each group of parameters);
+- if another optimizer than the first one of the row makes it, and no batch was trained on since (a GAN's second one);
+- if no batch was drawn since, from a pass that goes on: several steps on one batch are one step of the training.
+
+Steps before the first batch and the first backward pass are no steps of the training.
+
+A step's time is that of its training passes: validation is another pass. The time between two passes, or between the
+model's ``eval()`` and ``train()``, belongs to no step. But eval mode is training if the step's batch had been drawn and
+no pass begins meanwhile (adversarial examples, a rollout on the batch). A step between the end of a pass and the next
+pass (its last batch was drawn ahead, or ends an accumulation) gets the time since that end. A training loop without a
+DataLoader gets the time that belongs to no pass.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ddp_ladder_instrument import log
+from ddp_ladder_instrument.log import Event, Log
+from ddp_ladder_instrument.trained import AFTER, OUTSIDE, Batch, Pass, TrainedBatches, Usual
+
+RULES = 1
+"""Version of the rules: a record made by another one is made anew from the log."""
+MOST_STEPS = 1000
+"""Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
+MOST = 10_000
+"""Validations, times in eval mode, saves and epochs that are kept: one every minute makes 10,000 in a week."""
+CSV_HEADER = (
+    "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s,"
+    "collectives_s\n"
+)
+
+
+class DdpTimes(NamedTuple):
+    """DDP's times of a step, in seconds. overlap_s: the part of comm_s that the backward pass hides."""
+
+    forward_s: float
+    backward_s: float
+    comm_s: float
+    overlap_s: float
+
+
+class Row(NamedTuple):
+    """A step that the program reported itself; times in seconds."""
+
+    samples: int
+    step_time_s: float
+    data_wait_s: float
+
+
+class StepTable:
+    """The rows; times in seconds.
+
+    ended_at_s: unix time at the end of each step: on a GPU that of the device, once it is known.
+    host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward passes
+    of the module that DDP times, and those whose backward passes send gradients. collectives_s: in blocking collectives
+    that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.count = 0
+        self.samples = array("q")
+        self.padding_samples = array("q")
+        self.step_time_s = array("d")
+        self.data_wait_s = array("d")
+        self.ended_at_s = array("d")
+        self.collectives_s = array("d")
+        self.backwards = array("I")
+        self.made = array("I")
+        self.sent = array("I")
+        self.host_ended_s = array("d")
+        self.ddp: dict[int, DdpTimes] = {}
+
+    @property
+    def _columns(self) -> tuple[array[Any], ...]:
+        return (
+            self.samples, self.padding_samples, self.step_time_s, self.data_wait_s, self.ended_at_s,
+            self.collectives_s, self.backwards, self.made, self.sent, self.host_ended_s,
+        )  # fmt: skip
+
+    def add(self, *values: float) -> None:
+        """Add a row."""
+        for column, value in zip(self._columns, values):
+            column.append(value)
+        self.count += 1
+
+    def cut(self, count: int) -> None:
+        """Keep the first ``count`` rows."""
+        self.count = count
+        for column in self._columns:
+            del column[count:]
+        self.ddp = {row: times for row, times in self.ddp.items() if row < count}
+
+    def append(self, other: StepTable, first: int) -> None:
+        """Add the rows of another table from this one on."""
+        for column, more in zip(self._columns, other._columns):
+            column.extend(more[first:])
+        self.ddp.update({row: times for row, times in other.ddp.items() if row >= first})
+        self.count = len(self.samples)
+
+    def adopt(self, rows: Sequence[Row]) -> None:
+        """Replace the rows with steps that the program reported itself."""
+        self.clear()
+        for row in rows:
+            self.add(row.samples, 0, row.step_time_s, row.data_wait_s, math.nan, 0.0, 0, 0, 0, math.nan)
+
+    @property
+    def usual_backwards(self) -> int:
+        """Return the backward passes of most steps; the last step of an epoch may accumulate less. 0: none was seen."""
+        return Counter(self.backwards).most_common(1)[0][0] if self.backwards else 0
+
+    def batch_per_gpu(self) -> int | None:
+        """Return the median of the steps' samples, the sampler's padding included.
+
+        The upper one: in epochs of two steps, the second of which has what is left, it is that of a whole step.
+        """
+        batches = [real + padding for real, padding in zip(self.samples, self.padding_samples)]
+        return (int(statistics.median_high(batches)) or None) if batches else None
+
+    def csv(self) -> Iterator[str]:
+        """Yield the rows as CSV lines; steps count from 1, an unknown end is nan, unknown times of DDP are empty."""
+        yield CSV_HEADER
+        for row in range(self.count):
+            ddp = self.ddp.get(row)
+            times = "{:.9f},{:.9f},{:.9f},{:.9f}".format(*ddp) if ddp else ",,,"
+            yield (
+                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},"
+                f"{self.data_wait_s[row]:.9f},{self.ended_at_s[row]:.6f},{times},{self.collectives_s[row]:.9f}\n"
+            )
+
+
+class Phases:
+    """A validation is the time from the model's ``eval()`` to its ``train()``, or a pass on which no step trained.
+
+    Only what ended after the first step is recorded: before it, all is start-up. Seconds of the log's clock.
+    """
+
+    def __init__(self) -> None:
+        self._validations_s: deque[tuple[float, float, Pass]] = deque(maxlen=MOST)
+        self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
+        self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self._epoch_steps: deque[int] = deque(maxlen=MOST)
+        self._evaluating_since_s: float | None = None
+
+    @property
+    def evaluations(self) -> int:
+        """Number of validations and times in eval mode so far, with a running one."""
+        return len(self._validations_s) + len(self._evals_s) + (self._evaluating_since_s is not None)
+
+    def begin_evaluation(self, now_s: float) -> None:
+        """Note that the model was put in eval mode."""
+        self._evaluating_since_s = now_s
+
+    def drop_evaluation(self) -> None:
+        """Note that what was done in eval mode is training: this was no validation."""
+        self._evaluating_since_s = None
+
+    def end_evaluation(self, each: Pass | None, now_s: float) -> None:
+        """Note that it was put in training mode. each: the pass that began in between, if any."""
+        began_s, self._evaluating_since_s = self._evaluating_since_s, None
+        if began_s is None:
+            return
+        if each is not None:
+            self._validations_s.append((began_s, now_s, each))
+        else:
+            self._evals_s.append((began_s, now_s))
+
+    def end_pass(self, each: Pass, now_s: float) -> None:
+        """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
+        self._validations_s.append((each.began_s, now_s, each))
+
+    def add_save(self, begin_s: float, end_s: float) -> None:
+        """Note a torch.save."""
+        self._saves_s.append((begin_s, end_s))
+
+    def add_epoch(self, step: int) -> None:
+        """Add the first step, counted from 1, of a pass over training data."""
+        if not self._epoch_steps or self._epoch_steps[-1] != step:
+            self._epoch_steps.append(step)
+
+    def summary(self, unix_s: Callable[[float], float]) -> dict[str, Any]:
+        """Return the record's ``phases``, in unix time."""
+
+        def spans(found: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+            return sorted((unix_s(begin_s), unix_s(end_s)) for begin_s, end_s in found)
+
+        passes = [(begin_s, end_s) for begin_s, end_s, each in self._validations_s if not each.stepped]
+        return {
+            "epoch_steps": [*self._epoch_steps],
+            "validations_s": spans([*passes, *self._evals_s]),
+            "without_a_pass_s": spans(self._evals_s),
+            "saves_s": spans(self._saves_s),
+        }
+
+
+class PassTimer:
+    """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
+
+    owner: the pass that was entered last and is not over; the running segment belongs to it. None: to no step.
+    after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
+    evaluating, between_steps: the model is in eval mode; and had been put there before the step's batch was drawn.
+    without_loader: no step had a DataLoader so far. paused_at: the number of steps when the training mode last ended.
+    """
+
+    def __init__(self, table: StepTable, phases: Phases) -> None:
+        self._table = table
+        self._phases = phases
+        self.evaluating = self.between_steps = False
+        self.without_loader = True
+        self.paused_at = -1
+        self.after, self.outside = Pass(AFTER), Pass(OUTSIDE)
+        self.outside.begin_step(0)
+        self.owner: Optional[Pass] = self.outside
+        self._begin_s = 0.0
+        self._evaluated: Optional[Pass] = None  # the pass whose segment eval() ended
+        self._evaluated_with = 0.0, 0.0  # its seconds at eval()
+        self._validation: Optional[Pass] = None  # the pass that began since eval()
+
+    def restart(self, now_s: float) -> None:
+        """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
+        if self._table.count == 0 and self.owner is self.outside:
+            self._own(self.outside, now_s)
+            self.outside.begin_step(0)
+
+    def enter(self, each: Pass, now_s: float) -> None:
+        """Make this pass the active one."""
+        if self.owner is self.after:  # that time was between two passes, or followed eval mode: it belongs to no step
+            self.owner = None
+        if each.before is None:
+            each.before = self.owner
+        if self.evaluating and each.step < 0:  # it begins
+            self._validation = self._validation or each
+        self._own(each, now_s)
+
+    def leave(self, each: Pass, now_s: float) -> None:
+        """Return to the pass before this one, which is over."""
+        if self.owner is each:
+            self._own(self._return_to(each.before), now_s)
+        each.before = None
+
+    def eval_mode(self, now_s: float) -> None:
+        """Note that the trained model was put in eval mode: the time from now on may be a validation."""
+        if self.evaluating:
+            return
+        self.evaluating = True
+        self.paused_at = count = self._table.count
+        if count:
+            self._phases.begin_evaluation(now_s)
+        self._evaluated = owner = self.owner
+        self._validation = None
+        self.between_steps = owner is None or not owner.is_drawn(count)
+        if not self.between_steps:
+            self._own(owner, now_s)
+        else:
+            if owner is not self.outside:  # the time since the last step is as little training as what follows
+                self.owner = None
+            self._own(None, now_s)
+        self._evaluated_with = (owner.carried_s, owner.carried_comm_s) if owner is not None else (0.0, 0.0)
+
+    def train_mode(self, now_s: float) -> None:
+        """Resume the time of the training: its model was put in training mode."""
+        if not self.evaluating:
+            return
+        self.evaluating = False
+        self._own(self._return_to(self._evaluated), now_s)
+        if self.between_steps or self._validation is not None:
+            self._phases.end_evaluation(self._validation, now_s)
+        else:
+            self._phases.drop_evaluation()
+        if self._validation is not None and self._evaluated is not None and not self.between_steps:
+            self._evaluated.carried_s, self._evaluated.carried_comm_s = self._evaluated_with
+
+    def trained_in_eval_mode(self) -> None:
+        """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
+        if self.owner is None:
+            self.owner = self._evaluated
+        self.evaluating = False
+        self._phases.drop_evaluation()
+
+    def _return_to(self, each: Pass | None) -> Pass | None:
+        """Return the owner of the time after an interruption of ``each``: that pass, if in the middle of a step."""
+        if each is self.outside and self.without_loader:
+            return each
+        if each is not None and each.living and each.is_drawn(self._table.count):
+            return each
+        return None if self.evaluating else self.after
+
+    def give_after_to(self, each: Pass, now_s: float) -> None:
+        """Give the time since the end of the last pass to this one."""
+        if self.owner is self.after:
+            self.owner = each
+            self._own(self.after, now_s)
+
+    def communicate(self, seconds: float) -> None:
+        """Note that the owner of the running segment spent so much of it in collectives."""
+        owner = self.owner
+        if owner is not None:
+            if owner.step != self._table.count:
+                owner.begin_step(self._table.count)
+            owner.carried_comm_s += seconds
+
+    def _own(self, owner: Pass | None, now_s: float) -> None:
+        """End the running segment and begin one of ``owner``."""
+        before = self.owner
+        if before is not None:
+            if before.step != self._table.count:
+                before.begin_step(self._table.count)
+            before.carried_s += now_s - self._begin_s
+        self.owner = owner
+        self._begin_s = now_s
+
+    def collect(self, owners: Sequence[Pass], now_s: float) -> tuple[float, float]:
+        """Take and return the seconds of a row up to now, and those in collectives; the next segment begins now.
+
+        owners: whose time is training.
+        """
+        seconds = comm_s = 0.0
+        for owner in owners:
+            if owner.step == self._table.count:
+                seconds += owner.carried_s
+                comm_s += owner.carried_comm_s
+                owner.carried_s = owner.carried_comm_s = 0.0
+            if owner is self.owner:
+                seconds += now_s - self._begin_s
+        self._begin_s = now_s
+        return seconds, comm_s
+
+
+class OptimizerSteps:
+    """The optimizers that step in a row. in_row, in_row_before: steps in the last row, and in the one before it."""
+
+    def __init__(self) -> None:
+        self.last = self._of_row = -1
+        self.in_row = self.in_row_before = 0
+
+    def is_another(self) -> bool:
+        """Return True if another optimizer than the last one ended the last row."""
+        return self._of_row not in (-1, self.last)
+
+    def end_row(self) -> None:
+        """Note that the last step ends a row."""
+        self._of_row = self.last
+        self.in_row_before = self.in_row
+        self.in_row = 1
+
+    @property
+    def all_stepped(self) -> bool:
+        """True if there were as many steps in this row as in the one before."""
+        return self.in_row >= self.in_row_before
+
+
+class Machine:
+    """Steps, phases and doubts of one rank, from its events so far.
+
+    samples_per_step: replaces counted samples, for loops without a DataLoader. usual: what is usual in the whole log, if
+    that is known. on_pass: called with the number of each training pass at its first step.
+    replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, a stage that is not the first.
+    """
+
+    def __init__(self, samples_per_step: int | None = None, usual: Usual | None = None) -> None:
+        self.table = StepTable()
+        self.phases = Phases()
+        self.timer = PassTimer(self.table, self.phases)
+        self.trained = TrainedBatches(usual)
+        self.optimizers = OptimizerSteps()
+        self.samples_per_step = samples_per_step
+        self.on_pass: Callable[[int], object] = lambda number: None
+        self.first_pass = -1
+        self.pass_over_at = -1  # the number of steps when a pass last ended
+        self.replays = self.skips = self.calls = self.graph_steps = 0
+        self.uneven = self.later_stage = False
+        self.first_step_ended_s: float | None = None
+        self.collectives: dict[int, list[float]] = {}  # calls, bytes, seconds, from the second step on
+        self.epochs: dict[int, Counter[int]] = {}  # of each loader that trains: epochs of its passes
+        self._passes: dict[int, Pass] = {}
+        self._over: list[int] = []  # passes that are over since the last step
+        self._pending: list[Pass] = []  # drew since the last row
+        self._last_row: list[Pass] = []
+        self._skipped = False
+        self._drew = False, False  # the row before the last one, if any, drew a batch; so did the last one
+        self._row_had_gradients = False
+        self._module = 0  # that DDP times: the one that was wrapped last
+        self._made = self._sent = (
+            0  # its forward passes of the running row, and those whose backward passes send gradients
+        )
+        self._backwards = 0  # of the running row
+        self._offset_s = 0.0  # of unix time
+        self._measured: int | None = None
+        self._captured: list[int] = []
+        self._graphs: dict[int, list[int]] = {}
+        self.marks: dict[int, float] = {}
+        self._lag_s = 0.0  # what the device is behind the host
+        self._ddp: list[Event] = []
+        self._comm: list[tuple[float, float, int, float]] = []  # since the last draw: collectives
+        self._handlers: dict[int, Callable[[Event], None]] = {
+            log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
+            log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw, log.END: self._on_end, log.EPOCH: self._on_epoch,
+            log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward, log.STEP: self._on_step,
+            log.SKIP: self._on_skip, log.ZERO: self._on_zero, log.CAPTURE: self._on_capture,
+            log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
+            log.COLLECTIVE: self._on_collective, log.SAVE: self._on_save, log.DDP: self._on_ddp,
+            log.MEASURED: self._on_measured, log.UNEVEN: self._on_uneven, log.OVER: self._on_over,
+        }  # fmt: skip
+
+    def feed(self, events: Iterator[Event]) -> None:
+        """Take these events into account."""
+        handlers = self._handlers
+        for event in events:
+            handler = handlers.get(event.kind)
+            if handler is not None:
+                handler(event)
+
+    @property
+    def phase(self) -> str:
+        """What the rank does now: starting, training, evaluating, between passes, or unknown (without a DataLoader)."""
+        count, timer = self.table.count, self.timer
+        if not count:
+            return "starting"
+        if timer.evaluating:
+            return "evaluating"
+        if count in (timer.paused_at, self.pass_over_at):
+            return "between passes"
+        return "unknown" if timer.without_loader else "training"
+
+    def unix_s(self, clock_s: float) -> float:
+        """Return the unix time at a time of the log's clock."""
+        return clock_s + self._offset_s
+
+    def clock_s(self, unix_s: float) -> float:
+        """Return the time of the log's clock at a unix time."""
+        return unix_s - self._offset_s
+
+    def _time_s(self, event: Event, host_s: float) -> float:
+        """Return when the device passed an event's mark; without one, or with none known, the host's time."""
+        if not self.marks:
+            return host_s
+        device_s = self.marks.get(int(event.c))
+        if device_s is not None:
+            self._lag_s = max(0.0, device_s - host_s)
+        return host_s + self._lag_s
+
+    def _on_rank(self, event: Event) -> None:
+        self._offset_s = event.a - event.end_s
+        self.timer.restart(event.end_s)
+
+    def _on_group(self, event: Event) -> None:
+        self.timer.restart(event.end_s)
+
+    def _on_begin(self, event: Event) -> None:
+        now_s = self._time_s(event, event.begin_s)
+        each = self._passes[event.thing] = Pass(event.thing, int(event.a), int(event.b), now_s)
+        if event.c != log.OTHER_THREAD:
+            self.timer.enter(each, now_s)
+
+    def _on_made(self, event: Event) -> None:
+        each = self._passes[event.thing]
+        self.timer.leave(each, self._time_s(event, event.end_s))  # its first batch may be drawn much later
+        each.wait_s += event.end_s - event.begin_s
+
+    def _on_draw(self, event: Event) -> None:
+        each = self._passes.get(event.thing)
+        if each is None or not each.living:
+            return
+        timer, count = self.timer, self.table.count
+        if timer.owner is not each:
+            timer.enter(each, self._time_s(event, event.begin_s))
+        if self._skipped:
+            self._end_skipped()
+        if each.step != count:
+            each.begin_step(count)
+        if not each.batches:
+            self._pending.append(each)
+        each.batches += 1
+        each.between_steps = timer.evaluating and timer.between_steps
+        self.trained.draw(each, Batch(int(event.a), int(event.b), timer.evaluating or event.kind == log.DRAW_NO_GRAD))
+        each.wait_s += event.end_s - event.begin_s
+        while self._comm and self._comm[-1][0] >= event.begin_s:  # made by the loader: they are a wait for data
+            begin_s, end_s, name, size = self._comm.pop()
+            timer.communicate(begin_s - end_s)
+            self._count_collective(name, -1, -size, begin_s - end_s)
+
+    def _on_end(self, event: Event) -> None:
+        each = self._passes.get(event.thing)
+        if each is None:
+            return
+        self._over.append(event.thing)
+        if each.drawn:
+            count = self.pass_over_at = self.table.count
+            if count and not each.stepped:
+                self.phases.end_pass(each, self._time_s(event, event.end_s))
+        self.trained.end_pass(each, event.a == 1)
+        self.timer.leave(each, self._time_s(event, event.end_s))
+
+    def _on_epoch(self, event: Event) -> None:
+        each = self._passes.get(event.thing)
+        if each is not None:
+            each.epoch = int(event.a)
+
+    def _on_forward(self, event: Event) -> None:
+        if not event.c:  # with gradients off
+            return
+        if event.thing > self._module:
+            self._module, self._made, self._sent = event.thing, 0, 0
+        if event.thing == self._module:
+            self._made += 1
+            self._sent += event.c == log.SENDS
+        self.trained.forward((int(event.a), int(event.b)))
+
+    def _on_backward(self, event: Event) -> None:
+        self._backwards += 1
+        over = [each for each in self._pending if not each.living]
+        if over and len(over) == len(self._pending):
+            self.timer.give_after_to(over[-1], self._time_s(event, event.end_s))
+        self.trained.backward()
+
+    def _on_zero(self, event: Event) -> None:
+        self.trained.zero(event.thing)
+
+    def _on_skip(self, _event: Event) -> None:
+        self._skipped = True
+        self.skips += 1
+
+    def _end_skipped(self) -> None:
+        """Discard the batches since the last step: no step trains on them. Their time belongs to the next one."""
+        self.trained.discard_taken()
+        for each in self._pending:
+            each.batches = 0
+        self._pending = []
+        self._skipped = False
+
+    def _on_capture(self, event: Event) -> None:
+        self._captured.append(event.thing)
+
+    def _on_replay(self, event: Event) -> None:
+        """A CUDA graph does again what was captured into it: backward passes and steps."""
+        self.replays += 1
+        if event.thing not in self._graphs:
+            self._graphs[event.thing], self._captured = self._captured, []
+        captured = self._graphs[event.thing]
+        if -1 in captured:
+            self._on_backward(event)
+        for optimizer in captured:
+            if optimizer >= 0:
+                self.graph_steps += 1
+                self._on_step(event._replace(thing=optimizer))
+        if not captured:
+            self.trained.made += 1  # gradients may have been computed
+
+    def _on_eval(self, event: Event) -> None:
+        self.timer.eval_mode(self._time_s(event, event.end_s))
+
+    def _on_train(self, event: Event) -> None:
+        self.timer.train_mode(self._time_s(event, event.end_s))
+
+    def _on_collective(self, event: Event) -> None:
+        seconds = event.end_s - event.begin_s
+        self._comm.append((event.begin_s, event.end_s, event.thing, event.a))
+        self.timer.communicate(seconds)
+        self._count_collective(event.thing, 1, event.a, seconds)
+
+    def _count_collective(self, name: int, calls: int, size: float, seconds: float) -> None:
+        if self.table.count and self._measured is None:
+            sums = self.collectives.setdefault(name, [0, 0, 0.0])
+            sums[0] += calls
+            sums[1] += size
+            sums[2] += seconds
+
+    def _on_save(self, event: Event) -> None:
+        self.phases.add_save(event.begin_s, event.end_s)
+
+    def _on_ddp(self, event: Event) -> None:
+        if self._ddp and self._ddp[-1].thing != event.thing:  # another module was wrapped since
+            self._ddp.clear()
+        self._ddp.append(event)
+
+    def _on_measured(self, _event: Event) -> None:
+        self._measured = self.table.count
+
+    def _on_uneven(self, _event: Event) -> None:
+        self.uneven = True
+
+    def _on_step(self, event: Event) -> None:
+        """Add a row, or extend the last one."""
+        optimizers, trained, timer = self.optimizers, self.trained, self.timer
+        optimizers.last = event.thing
+        self.calls += 1
+        now_s = self._time_s(event, event.end_s)
+        if timer.evaluating:
+            timer.trained_in_eval_mode()
+        taken = trained.apply(event.thing)
+        if not taken and self.table.count and self._continues_row():
+            self._extend_row(event, now_s)
+        else:
+            self._add_row(taken, event, now_s)
+        self._pending = []
+        self._skipped = False
+        self._comm.clear()
+        for number in self._over:
+            self._passes.pop(number, None)
+        self._over.clear()
+        trained.end_step()
+
+    def _continues_row(self) -> bool:
+        """Return True if this step, for which no batch was trained on, belongs to the last row."""
+        steps = self.optimizers.in_row
+        if self.optimizers.is_another():
+            return True
+        if self._row_had_gradients and not self.trained.is_seen:
+            return steps < MOST_STEPS
+        if self.samples_per_step is not None and not all(self._drew):
+            return False
+        if any(each.living for each in self._last_row):
+            return steps < MOST_STEPS
+        return steps < self.optimizers.in_row_before  # the last batch of a pass
+
+    def _add_row(self, taken: dict[Pass, tuple[int, int]], event: Event, now_s: float) -> None:
+        table, timer, passes = self.table, self.timer, [*taken]
+        dropped = [each for each in self._pending if each.dropped]
+        wait_s = sum(each.wait_s for each in dict.fromkeys([*passes, *dropped]) if each.step == table.count)
+        seconds, comm_s = timer.collect(self._owners(passes, dropped), now_s)
+        samples, padding = (sum(values) for values in zip(*taken.values())) if taken else (0, 0)
+        if self.samples_per_step is not None:
+            samples, padding = self.samples_per_step, 0
+        if table.count == 1 and self._is_before_training(taken):
+            table.clear()
+            self.collectives.clear()
+        if self.later_stage:  # of a pipeline: the ranks with the first stage count the samples for all
+            samples = padding = 0
+        unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
+        table.add(samples, padding, seconds, wait_s, unix_s, comm_s, *counts, event.end_s)
+        if table.count == 1:
+            self.first_step_ended_s = now_s
+        self._first_steps_of(passes)
+        self._row_had_gradients = self.trained.is_seen
+        self._backwards = self._made = self._sent = 0
+        if passes:
+            self._last_row = passes
+            timer.without_loader = False
+        self._drew = (self._drew[1] or table.count == 1, bool(passes))
+        self.optimizers.end_row()
+
+    def _is_before_training(self, taken: dict[Pass, tuple[int, int]]) -> bool:
+        """Return True if the only row so far had no batch and no backward pass, and the second one has."""
+        return bool(taken or self._backwards) and not (self._last_row or self._row_had_gradients)
+
+    def _first_steps_of(self, passes: Sequence[Pass]) -> None:
+        """Note the epoch, and the pass, if this step is the first of a training pass."""
+        for each in passes:
+            if self.trained.is_first_step(each):
+                self.phases.add_epoch(self.table.count)
+                self.first_pass = each.number if self.first_pass < 0 else self.first_pass
+                counts = self.epochs.pop(each.loader, Counter())
+                counts[each.epoch] += 1
+                self.epochs[each.loader] = counts
+                self.on_pass(each.number)
+
+    def _owners(self, passes: list[Pass], dropped: list[Pass]) -> list[Pass]:
+        """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
+        before = [each for each in self._last_row if each not in passes and (each.living or not passes)]
+        beside = self._beside(passes)
+        return [*dict.fromkeys([*before, *dropped, *beside, *(passes or [self.timer.outside]), self.timer.after])]
+
+    def _beside(self, passes: Sequence[Pass]) -> list[Pass]:
+        """Return the other passes that yielded for a step and go on: what followed their batches leads to the step."""
+        return [each for each in self._pending if each not in passes and each.living and not each.between_steps]
+
+    def _extend_row(self, event: Event, now_s: float) -> None:
+        table, last = self.table, self._last_row
+        owners = [*(last or [self.timer.outside]), *self._beside(last), self.timer.after]
+        seconds, comm_s = self.timer.collect(owners, now_s)
+        table.step_time_s[-1] += seconds
+        table.collectives_s[-1] += comm_s
+        table.backwards[-1] += self._backwards
+        table.made[-1] += self._made
+        table.sent[-1] += self._sent
+        table.ended_at_s[-1], table.host_ended_s[-1] = self.unix_s(now_s), event.end_s
+        self._backwards = self._made = self._sent = 0
+        self.optimizers.in_row += 1
+
+    def _on_over(self, event: Event) -> None:
+        self.phases.end_evaluation(None, self._time_s(event, event.end_s))
+
+    def judged(self) -> Judged:
+        """Return what the events mean: with DDP's times, and without the rows that are only traced."""
+        table, trained = self.table, self.trained
+        for event in self._ddp:
+            row = bisect_left(table.host_ended_s, event.end_s)
+            if row < table.count:
+                made, sent = table.made[row] or 1, table.sent[row] or 1
+                table.ddp[row] = DdpTimes(made * event.begin_s, made * event.a, sent * event.b, sent * event.c)
+        if self._measured is not None and self._measured < table.count:
+            table.cut(self._measured)
+        first_s = self.first_step_ended_s
+        return Judged(
+            table,
+            self.phases.summary(self.unix_s),
+            None if first_s is None else self.unix_s(first_s),
+            self.epochs,
+            self.first_pass,
+            {name: (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
+            Doubts(
+                trained.drawn, trained.untrained, trained.compared, trained.mismatched, self.graph_steps, self.uneven
+            ),
+        )
+
+
+class Doubts(NamedTuple):
+    """What a reader of the counts should know.
+
+    drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
+    compared, mismatched: backward passes before which the wrapped model's input was seen, and those where its batch
+    dimension was not what was drawn. graph_steps: steps that CUDA graphs made. uneven: DDP.join() was used.
+    """
+
+    drawn: int = 0
+    untrained: int = 0
+    compared: int = 0
+    mismatched: int = 0
+    graph_steps: int = 0
+    uneven: bool = False
+
+
+class Judged(NamedTuple):
+    """What a log means. phases: the record's. first_step_ended_at_s: unix time.
+
+    epochs: of each loader that trained, the number of passes with each epoch; the one that trained last is last.
+    first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the second
+    step on.
+    """
+
+    table: StepTable
+    phases: dict[str, Any]
+    first_step_ended_at_s: Optional[float]
+    epochs: dict[int, Counter[int]]
+    first_pass: int
+    collectives: dict[int, tuple[int, int, float]]
+    doubts: Doubts
+
+    def join(self, live: Judged) -> Judged:
+        """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone."""
+        first, edge_s = self.table.count, self.table.ended_at_s[-1]
+        self.table.append(live.table, first)
+        spans = {
+            name: [*self.phases[name], *(span for span in live.phases[name] if span[0] >= edge_s)]
+            for name in ("validations_s", "without_a_pass_s", "saves_s")
+        }
+        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases["epoch_steps"] if step > first)]
+        return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans})
+
+
+def judge(events: Log, samples_per_step: int | None, later_stage: bool = False) -> Judged:
+    """Return what a whole log means: it is read twice, as what is usual in the run shows only at its end."""
+    marks = {event.thing: event.end_s for event in events.events() if event.kind == log.MARK}
+    usual: Usual | None = None
+    while True:
+        machine = Machine(samples_per_step, usual)
+        machine.later_stage, machine.marks = later_stage, marks
+        machine.feed(events.events())
+        if usual is not None:
+            return machine.judged()
+        usual = machine.trained.whole()

@@ -1,0 +1,251 @@
+"""What the hooks notify: it appends to the log, and lets the state machine see what came.
+
+Only the main thread calls it; the heartbeat's thread reads. Seconds are from time.perf_counter().
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ddp_ladder_instrument import log
+from ddp_ladder_instrument.log import NO_MARK, OTHER_THREAD, Log
+from ddp_ladder_instrument.machine import Judged, Machine, judge
+
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.torch_facts import CudaMarks
+
+NEVER = 2**62
+EARLY_STEPS = 12
+"""Batches of these steps are looked at as a whole."""
+
+
+class Recorder:
+    """The log of this rank, and its state machine.
+
+    on_optimizer: called with each optimizer before its first step is counted. on_batch: called with each batch that a
+    pass yields during the first EARLY_STEPS. epoch_of: the epoch of a pass's sampler, -1 if it is not known.
+    read_times: called after step ``read_at``; returns the next such step. count_flops: the same at ``count_at``.
+    check_limits: called with step and current time at step ``check_at``; returns the next such step.
+    marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and the number of all; None without.
+    joins: this process is in init_process_group().
+    """
+
+    def __init__(self, samples_per_step: int | None = None, rank: int = 0) -> None:
+        self.log = Log()
+        self.machine = Machine(samples_per_step)
+        self._samples_per_step = samples_per_step
+        self._rank = rank
+        self.marks: CudaMarks | None = None
+        self.stages: tuple[int, int] | None = None
+        self.calls = 0
+        self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
+        self.on_batch: Callable[[int, object], None] = lambda number, batch: None
+        self.epoch_of: Callable[[int], int] = lambda number: -1
+        self.is_capturing: Callable[[], bool] = lambda: False
+        self.read_at = self.count_at = self.check_at = NEVER
+        self.read_times: Callable[[int], int] = lambda step: NEVER
+        self.count_flops: Callable[[int], int] = lambda step: NEVER
+        self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
+        self.joins = False
+        self.on_joins: Callable[[bool], None] = lambda joins: None
+        self.active = -1  # the pass that drew last and is not over
+        self._passes = 0
+        self._begun: list[int] = []  # passes that began since the last step
+        self._thread = threading.get_ident()
+        self._fed = 0  # events that the machine has seen
+        self._ended = False
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._stepped: set[int] = set()
+        self._graphs: dict[int, int] = {}  # numbers of CUDA graphs, by id
+        self._last: Callable[[], Any] = lambda: None
+        self._last_number = -1
+        self._is_over = False  # a pass ended since the last step
+
+    def use_device(self, marks: CudaMarks, is_capturing: Callable[[], bool]) -> None:
+        """Mark from now on on the device, too, where the owner of the time may change."""
+        self.marks, self.is_capturing = marks, is_capturing
+        self._mark()
+
+    def begin(self) -> None:
+        """Begin the log: what came before is start-up."""
+        self.log.begin(self._rank)
+        self._feed()
+
+    @property
+    def steps(self) -> int:
+        """Return the number of rows so far."""
+        return self.machine.table.count
+
+    @property
+    def evaluating(self) -> bool:
+        """Return True while the trained model is in eval mode, as far as is known."""
+        return self.machine.timer.evaluating
+
+    def _feed(self) -> None:
+        if threading.get_ident() != self._thread:  # the garbage collector may end a pass in any thread
+            return
+        start, self._fed = self._fed, len(self.log)
+        self.machine.feed(self.log.events(start))
+
+    def _mark(self) -> int:
+        return NO_MARK if self.marks is None else self.marks.add()
+
+    # Passes
+
+    def new_pass(self, loader: int, real: int, is_main: bool) -> int:
+        """Begin a pass over a loader, of so many samples that are no padding (-1: unknown); return its number."""
+        self._passes += 1
+        number = self._passes
+        now_s = time.perf_counter()
+        self.log.add(log.PASS, now_s, now_s, number, loader, real, self._mark() if is_main else OTHER_THREAD)
+        self._begun.append(number)
+        return number
+
+    def made(self, number: int, entered_s: float) -> None:
+        """Note that a pass's iterator is made."""
+        self.log.add(log.MADE, entered_s, time.perf_counter(), number, 0, 0, self._mark())
+        self.active = -1
+
+    def drawn(self, number: int, entered_s: float, size: int, left_out: int, with_grad: bool, mark: int) -> None:
+        """Note a batch of ``size`` indices, padding included, of which ``left_out`` did not arrive."""
+        kind = log.DRAW if with_grad else log.DRAW_NO_GRAD
+        self.log.add(kind, entered_s, time.perf_counter(), number, size, left_out, mark)
+
+    def enter(self, number: int) -> int:
+        """Make this pass the active one; return the mark of that."""
+        if self.active == number:
+            return NO_MARK
+        self.active = number
+        return self._mark()
+
+    def ended(self, number: int, exhausted: bool) -> None:
+        """Note that a pass is over."""
+        now_s = time.perf_counter()
+        self.log.add(log.END, now_s, now_s, number, exhausted, 0, self._mark())
+        self._is_over = True
+        if self.active == number:
+            self.active = -1
+        self._feed()
+
+    # The training
+
+    def forward(self, module: int, first: int, second: int, gradients: int) -> None:
+        """Note a forward pass of a wrapped module."""
+        now_s = time.perf_counter()
+        self.log.rows.extend((log.FORWARD, now_s, now_s, module, first, second, gradients))
+
+    def backward(self, begin_s: float) -> None:
+        """Note a backward pass that has ended."""
+        if self.is_capturing():
+            self.log.add(log.CAPTURE, begin_s, time.perf_counter(), -1)
+        else:
+            mark = self._mark() if self._is_over else NO_MARK
+            self.log.rows.extend((log.BACKWARD, begin_s, time.perf_counter(), 0, 0, 0, mark))
+
+    def zeroed(self, optimizer: Any) -> None:
+        """Note that an optimizer discards its gradients; None: the whole model does."""
+        now_s = time.perf_counter()
+        number = -1 if optimizer is None else self._number(optimizer)
+        self.log.rows.extend((log.ZERO, now_s, now_s, number, 0, 0, NO_MARK))
+
+    def skipped(self) -> None:
+        """Note a step that GradScaler skips."""
+        now_s = time.perf_counter()
+        self.log.add(log.SKIP, now_s, now_s)
+
+    def mode(self, is_train: bool) -> None:
+        """Note that the trained model is put in another mode."""
+        now_s = time.perf_counter()
+        self.log.add(log.TRAIN if is_train else log.EVAL, now_s, now_s, 0, 0, 0, self._mark())
+        self.active = -1
+        self._feed()
+
+    def span(self, kind: int, begin_s: float, end_s: float, thing: int = 0, size: int = 0, ranks: int = 0) -> None:
+        """Note a collective, a save, the making of a process group, or the replay of a CUDA graph."""
+        self.log.add(kind, begin_s, end_s, thing, size, ranks, NO_MARK)
+
+    def replayed(self, graph: int, begin_s: float) -> None:
+        """Note the replay of a CUDA graph; if it contains a step, that is one."""
+        number = self._graphs.setdefault(graph, len(self._graphs))
+        self.log.add(log.REPLAY, begin_s, time.perf_counter(), number, 0, 0, self._mark())
+        self._let_step()
+
+    def _number(self, optimizer: Any) -> int:
+        if self._last() is not optimizer:
+            number = self._optimizers.setdefault(optimizer, len(self._optimizers))
+            self._last, self._last_number = weakref.ref(optimizer), number
+        return self._last_number
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Note an optimizer's step; torch calls this after each."""
+        now_s = time.perf_counter()
+        if self._ended:  # the script caught our SystemExit and continues
+            self.check_limits(self.steps, now_s)
+        self.calls += 1
+        number = self._number(optimizer)
+        if number not in self._stepped:
+            self._stepped.add(number)
+            self.stepped.add(optimizer)
+            self.on_optimizer(optimizer)
+        if self.is_capturing():  # into a CUDA graph: no step is made
+            self.log.add(log.CAPTURE, now_s, now_s, number)
+            return
+        for begun in self._begun:
+            self.log.add(log.EPOCH, now_s, now_s, begun, self.epoch_of(begun))
+        self._begun.clear()
+        self._is_over = False
+        self.log.rows.extend((log.STEP, now_s, now_s, number, 0, 0, self._mark()))
+        self._let_step()
+
+    def _let_step(self) -> None:
+        """Let the machine see what may be a step, and call back if it is one."""
+        machine, calls, rows = self.machine, self.machine.calls, self.machine.table.count
+        self._feed()
+        if machine.calls == calls:
+            return
+        table = machine.table
+        self.log.sum_up(table.samples[-1] if table.count > rows else 0)
+        if table.count >= min(self.read_at, self.count_at, self.check_at):
+            self._call_back(table.host_ended_s[-1])
+
+    def _call_back(self, now_s: float) -> None:
+        steps = self.steps
+        if steps >= self.read_at:
+            self.read_at = self.read_times(steps)
+        if steps >= self.count_at:
+            self.count_at = self.count_flops(steps)
+        # With several optimizers, check only after the last of them has stepped.
+        if steps >= self.check_at and self.machine.optimizers.all_stepped:
+            self._ended = True  # remains True if the check raises
+            self.check_at = self.check_limits(steps, now_s)
+            self._ended = False
+
+    def hold_stage(self, first: int, stages: int) -> None:
+        """Note which of a pipeline's stages this rank holds: the ranks with the first one count the samples for all."""
+        self.stages = first, stages
+        self.machine.later_stage = first > 0
+
+    def end_measured(self) -> None:
+        """Note that the steps that follow are not measured."""
+        now_s = time.perf_counter()
+        self.log.add(log.MEASURED, now_s, now_s)
+        self._feed()
+
+    def end(self) -> None:
+        """End the log: the program is over, and the marks that the device has passed are known."""
+        now_s = time.perf_counter()
+        if self.marks is not None:
+            for number, passed_s in self.marks.passed_s():
+                self.log.add(log.MARK, passed_s, passed_s, number)
+        self.log.add(log.OVER, now_s, now_s)
+        self._feed()
+
+    def judged(self) -> Judged:
+        """Return what the whole log means."""
+        found = judge(self.log, self._samples_per_step, self.machine.later_stage)
+        return found.join(self.machine.judged()) if self.log.is_cut else found

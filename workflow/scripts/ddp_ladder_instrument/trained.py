@@ -1,0 +1,330 @@
+"""Which batches are trained on: those that a backward pass followed whose gradients a step applied.
+
+Batches of a pass wait in a queue. A backward pass takes as many as are usual for their loader in this run: the counts of
+draws and of backward passes between two draws (a cycle) show the ratio, and show batches that are drawn ahead (the
+passes that follow a loader's last batch). What waits beyond that was drawn and skipped. If no backward pass is seen in
+the whole run (gradients computed in a way of their own), a step takes its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import NamedTuple, Optional
+
+LEAST_SHARE = (
+    0.5  # of the backward passes, in relation to the loader that has most: a loader with less has none of its own
+)
+OUTSIDE, AFTER = -1, -2  # numbers of what owns the time of a loop without a DataLoader, and that after a pass
+
+
+class Batch(NamedTuple):
+    """A batch: samples with the sampler's padding, those that did not arrive; drawn without gradients or in eval mode."""
+
+    size: int
+    left_out: int
+    flagged: bool
+
+
+class Pass:
+    """One pass over a DataLoader: its batches that wait, and since the last row what it drew and the time it owns.
+
+    real: samples of it that are no padding, which come first. stepped: a row trained on it. before: the pass that was
+    active when this one was entered. ahead: batches that are drawn ahead. between_steps: its last batch was drawn in an
+    eval mode that began after a step, before the next one's batch was drawn.
+    """
+
+    __slots__ = (
+        "ahead", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "cycle_backwards",
+        "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "living", "loader", "number", "position", "queue",
+        "real", "step", "stepped", "untrained", "wait_s",
+    )  # fmt: skip
+
+    def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
+        self.number, self.loader, self.real, self.began_s = number, loader, real, began_s
+        self.living, self.stepped, self.exhausted = True, False, False
+        self.before: Optional[Pass] = None
+        self.queue: deque[Batch] = deque()
+        self.ahead: Optional[int] = None
+        self.epoch = -1
+        self.position = self.drawn = self.untrained = 0
+        self.fresh = self.cycle_draws = self.cycle_backwards = 0
+        self.begin_step(-1)
+
+    def begin_step(self, step: int) -> None:
+        """Reset what belongs to a row; ``step`` counts from 0."""
+        self.step = step
+        self.batches = 0
+        self.wait_s = self.carried_s = self.carried_comm_s = 0.0
+        self.between_steps = self.dropped = False
+
+    def is_drawn(self, step: int) -> bool:
+        """Return True if it yielded a batch for this step."""
+        return self.step == step and self.batches > 0
+
+    def take(self, index: int = 0) -> tuple[int, int]:
+        """Remove a batch that waits; return its samples and its other indices (padding, and what did not arrive)."""
+        size, left_out, _ = self.queue[index]
+        del self.queue[index]
+        self.position += size
+        padding = min(max(self.position - self.real, 0), size) if self.real >= 0 else 0
+        others = min(padding + left_out, size)
+        return size - others, others
+
+
+class Usual:
+    """What is usual in a run, of the log so far, or of a whole one.
+
+    backwards: the number of backward passes. parts: of each loader the backward passes before which it drew. cycles: of
+    each loader the pairs (draws, backward passes until the next draw). ahead: of each pass, the batches drawn ahead.
+    optimizers: those that have stepped.
+    """
+
+    def __init__(self) -> None:
+        self.backwards = 0
+        self.parts: Counter[int] = Counter()
+        self.cycles: dict[int, Counter[tuple[int, int]]] = {}
+        self.ahead: dict[int, int] = {}
+        self.optimizers: set[int] = set()
+        self._modes: dict[int, tuple[int, int]] = {}
+
+    def add_cycle(self, loader: int, draws: int, backwards: int) -> None:
+        """Count a cycle."""
+        counts = self.cycles.setdefault(loader, Counter())
+        counts[draws, backwards] += 1
+        known = self._modes.get(loader)
+        if known is None or counts[draws, backwards] > counts[known]:
+            self._modes[loader] = draws, backwards
+
+    def cycle(self, loader: int) -> tuple[int, int] | None:
+        """Return the commonest cycle; None before the first one is over."""
+        return self._modes.get(loader)
+
+    def is_regular(self, loader: int) -> bool:
+        """Return True if the commonest number of draws is that of half of the cycles or more."""
+        counts, mode = self.cycles[loader], self._modes[loader]
+        alike = sum(number for (draws, _), number in counts.items() if draws == mode[0])
+        return 2 * alike >= sum(counts.values())
+
+    def note_ahead(self, each: Pass) -> None:
+        """Note how many batches a pass that is over had drawn ahead: the backward passes after its last batch tell."""
+        if each.loader not in self._modes:
+            self.add_cycle(each.loader, each.cycle_draws, each.cycle_backwards)
+        draws, backwards = self._modes[each.loader]
+        whole, rest = divmod(draws, backwards)
+        used = each.cycle_backwards * whole if not rest else each.cycle_backwards // backwards * draws
+        if used > draws or each.exhausted:
+            self.ahead[each.number] = max(0, used - draws)
+
+
+class TrainedBatches:
+    """The batches of the running step that a backward pass used.
+
+    usual: of the whole log, where it is known; else it is counted meanwhile (then the first cycles are a guess).
+    taken: of each pass the samples and other indices, which the next step applies. drawn, untrained: batches of passes
+    that trained, and those of them that no step used.
+    """
+
+    def __init__(self, usual: Usual | None) -> None:
+        self.seen = Usual()
+        self.usual = usual or self.seen
+        self.taken: dict[Pass, tuple[int, int]] = {}
+        self.made = 0  # backward passes since the last step
+        self.drawn = self.untrained = 0
+        self.mismatched = self.compared = 0
+        self._zeroed: dict[Pass, tuple[int, int]] = {}
+        self._zeroed_by: set[int] = set()
+        self._open: list[Pass] = []  # with batches that wait
+        self._fresh: list[Pass] = []  # that drew since the last backward pass
+        self._last: list[Pass] = []  # that the last backward pass trained
+        self._forwards: list[tuple[int, int]] = []
+
+    @property
+    def is_seen(self) -> bool:
+        """True if a gradient may have been computed since the last step."""
+        return self.made > 0
+
+    def draw(self, each: Pass, batch: Batch) -> None:
+        """A pass yields a batch."""
+        if each.cycle_backwards:
+            self.seen.add_cycle(each.loader, each.cycle_draws, each.cycle_backwards)
+            each.cycle_draws = each.cycle_backwards = 0
+        each.cycle_draws += 1
+        each.fresh += 1
+        each.drawn += 1
+        self.drawn += each.stepped
+        each.queue.append(batch)
+        if each.fresh == 1:
+            self._fresh.append(each)
+            if len(each.queue) == 1:
+                self._open.append(each)
+
+    def forward(self, dimensions: tuple[int, int]) -> None:
+        """The wrapped model is called with an input of these first two dimensions."""
+        self._forwards.append(dimensions)
+
+    def backward(self) -> None:
+        """A backward pass uses batches."""
+        self.made += 1
+        self.seen.backwards += 1
+        self._use_some()
+
+    def _use_some(self) -> None:
+        fresh = self._fresh
+        trained = self._accepted(fresh) if fresh else self._last
+        for each in fresh:
+            self.seen.parts[each.loader] += 1
+        used = None
+        for each in trained:
+            samples, others = self._use(each)
+            if samples + others:
+                before = self.taken.get(each, (0, 0))
+                self.taken[each] = before[0] + samples, before[1] + others
+                used = (used or 0) + samples
+            each.cycle_backwards += 1
+        if used is None and not self.taken and self._zeroed:  # the same batches again: a second gradient of them
+            self.taken, self._zeroed = self._zeroed, {}
+        self._compare(used)
+        for each in fresh:
+            each.fresh = 0
+            if each not in trained:
+                self._discard(each)
+        self._leave([each for each in self._last if each not in trained])
+        self._fresh, self._last = [], trained
+        self._zeroed_by.clear()
+        if self._open:
+            self._open = [each for each in self._open if each.queue]
+
+    def _leave(self, passes: list[Pass]) -> None:
+        """Note what passes that are over show of batches that were drawn ahead; what still waits was not trained on."""
+        for each in passes:
+            if not each.living:
+                self.seen.note_ahead(each)
+                self._discard(each)
+
+    def _accepted(self, fresh: list[Pass]) -> list[Pass]:
+        """Return the passes among those that drew whose batches this backward pass is of."""
+        pool = [each for each in fresh if not all(batch.flagged for batch in each.queue)] or fresh
+        parts = self.usual.parts
+        if pool is fresh and self._last and fresh[0] not in self._last:
+            # A validation alone was drawn, unless its loader draws as often as that whose batches are used again.
+            most = max(parts[each.loader] for each in self._last)
+            if parts[fresh[0].loader] < LEAST_SHARE * most:
+                return self._last
+        living = {each.loader for each in pool if each.living}
+        pool = [each for each in pool if each.living or each.loader not in living]
+        most = max(parts[each.loader] for each in pool)
+        return [each for each in pool if parts[each.loader] >= LEAST_SHARE * most]
+
+    def _use(self, each: Pass) -> tuple[int, int]:
+        """Take the batches of a pass that a backward pass uses; return their samples and other indices."""
+        cycle = self.usual.cycle(each.loader)
+        draws, backwards = cycle or (each.fresh, 1)
+        if each.fresh:
+            if cycle and not self.usual.is_regular(each.loader):
+                draws, backwards = each.fresh, 1
+            draws = self._of_forward(each, draws) if backwards == 1 else draws
+            if each.ahead is None:
+                ahead = self.usual.ahead.get(each.number)
+                each.ahead = max(0, len(each.queue) - draws) if ahead is None else ahead
+            self._skip(each, len(each.queue) - each.ahead - draws)
+        begins = each.cycle_backwards % backwards == 0
+        number = draws // backwards if draws % backwards == 0 else draws * begins
+        samples = others = 0
+        for _ in range(min(number, len(each.queue))):
+            one = each.take()
+            samples += one[0]
+            others += one[1]
+        return samples, others
+
+    def _of_forward(self, each: Pass, draws: int) -> int:
+        """Return how many of the batches that wait the model's only input was made of, if its size shows that."""
+        if len(self._forwards) != 1 or each.fresh < 2:
+            return draws
+        total, wanted = 0, self._forwards[0]
+        for number, batch in enumerate(reversed(each.queue), 1):
+            total += batch.size - batch.left_out
+            if total in wanted and total > 1:
+                return number
+        return draws
+
+    def _skip(self, each: Pass, number: int) -> None:
+        """Drop batches that were drawn and that no backward pass will use: flagged ones first, else the oldest."""
+        for _ in range(number):
+            index = next((k for k, batch in enumerate(each.queue) if batch.flagged), 0)
+            each.take(index)
+            self._drop(each, 1)
+
+    def _drop(self, each: Pass, number: int) -> None:
+        each.untrained += number
+        self.untrained += number * each.stepped
+
+    def _discard(self, each: Pass) -> None:
+        """Drop all batches of a pass that wait: the backward pass is not of them."""
+        self._drop(each, len(each.queue))
+        while each.queue:
+            each.take()
+
+    def _compare(self, used: int | None) -> None:
+        """Compare the batch dimension of the model's inputs with what was drawn."""
+        if used and self._forwards:
+            self.compared += 1
+            known = [pair for pair in self._forwards if pair[0] >= 0]
+            agrees = any(used in pair for pair in known) or sum(pair[0] for pair in known) == used
+            self.mismatched += bool(known) and not agrees
+        self._forwards.clear()
+
+    def zero(self, optimizer: int) -> None:
+        """Gradients are discarded. optimizer: -1: of the whole model."""
+        if not self.taken:
+            return
+        self._zeroed_by.add(optimizer)
+        known = self.usual.optimizers
+        if -1 in self._zeroed_by or (known and known <= self._zeroed_by):
+            for each in [each for each in self.taken if each.living or each.stepped]:
+                self._zeroed[each] = self.taken.pop(each)
+
+    def discard_taken(self) -> None:
+        """Drop the batches since the last step: GradScaler has skipped their step."""
+        for each in self.taken:
+            self._drop(each, 1)
+            each.batches = 0
+        self.taken = {}
+        self.made = 0
+
+    def waiting(self) -> list[Pass]:
+        """Return the passes with batches that wait."""
+        return self._open
+
+    def apply(self, optimizer: int) -> dict[Pass, tuple[int, int]]:
+        """A step applies the gradients: return the samples and other indices of each pass that it trains on."""
+        self.seen.optimizers.add(optimizer)
+        if not self.usual.backwards and self._fresh:  # gradients are computed in a way that is not seen
+            self._use_some()
+        taken, self.taken = self.taken, {}
+        for each in self._zeroed:
+            each.dropped = True
+            self._drop(each, 1)
+        self._zeroed = {}
+        return taken
+
+    def is_first_step(self, each: Pass) -> bool:
+        """Return True once: a step has trained on this pass, whose batches count from now on."""
+        if each.stepped:
+            return False
+        each.stepped = True
+        self.drawn += each.drawn
+        self.untrained += each.untrained
+        return True
+
+    def end_step(self) -> None:
+        """Begin the next step."""
+        self.made = 0
+
+    def end_pass(self, each: Pass, exhausted: bool) -> None:
+        """A pass is over."""
+        each.living, each.exhausted = False, exhausted
+
+    def whole(self) -> Usual:
+        """Return what is usual, after the last event."""
+        self._leave(self._last)
+        return self.seen
