@@ -13,8 +13,9 @@ from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, writ
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import COLUMNS, HEADER
 from ddp_ladder.records.record import Failure, Record, write_record
+from ddp_ladder.records.steps import COLUMNS, HEADER
+from ddp_ladder_instrument.machine import RULES
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs, rank_facts
 
 STEPS = 60
@@ -122,6 +123,7 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
             **fingerprint,
         },
         "steps": {"count": 0, "sha256": ""},
+        "rules": RULES,
         "not_measured": [],
     }
 
@@ -175,12 +177,12 @@ def failure_of(directory: RunDirectory) -> Failure:
 def read_steps(directory: RunDirectory, rank: int) -> Rows:
     """Return the rows of a rank's CSV, without the header, and without ends and DDP's times that are not known."""
     lines = (directory.ranks / f"rank{rank}.csv").read_text().splitlines()
-    return [line.removesuffix(",,,,").removesuffix(",nan").split(",") for line in lines[1:]]
+    return [line.removesuffix(",0").removesuffix(",,,,").removesuffix(",nan").split(",") for line in lines[1:]]
 
 
 def csv_text(rows: Rows) -> str:
     """Return a rank's CSV with its header; ends and DDP's times may be missing in the rows."""
-    unknown = ["nan", "", "", "", ""]
+    unknown = ["nan", "", "", "", "", "0"]
     full = [row + unknown[len(row) - len(COLUMNS) :] if len(row) >= len(COLUMNS) else row for row in rows]
     return "".join(f"{','.join(row)}\n" for row in [[*HEADER], *full])
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SkipBatchSampler
 from ddp_ladder_instrument import samplers
-from ddp_ladder_instrument.batches import NEVER
+from ddp_ladder_instrument.judgement import training_loader
+from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import Sampling
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
@@ -166,7 +167,7 @@ class GoesOn(DistributedSampler):
 
 
 def real_samples(loader: DataLoader[Any]) -> int:
-    return samplers.new_loop(loader).real_samples
+    return samplers.sampling(loader).real_samples
 
 
 DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
@@ -214,23 +215,29 @@ def test_samplers_that_drop_do_not_pad(data: Data) -> None:
 
 def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
     """Return the record's facts after a pass with a step over each of these samplers."""
-    training = samplers.TrainingLoader()
+    recorder = Recorder()
+    loaders = samplers.Loaders(recorder)
+    recorder.epoch_of = loaders.epoch_of
     for loader in passes:
-        loop = samplers.new_loop(loader)
-        training.begin_pass(loop, world_size)
-        loop.living = False
-    return training.facts
+        found = loaders.begin(loader)
+        recorder.drawn(found.number, 0.0, 1, 0, True, -1)
+        recorder.backward(0.0)
+        recorder.after_step(STEPS, (), {})
+        found.living = False
+        recorder.ended(found.number, False)
+    return training_loader(recorder.judged(), loaders.facts, world_size)
+
+
+class Steps:
+    """Steps as an optimizer."""
+
+
+STEPS = Steps()
 
 
 def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
     sampler = distributed(data)
-    first, second, third = (samplers.new_loop(DataLoader(data, sampler=sampler)) for _ in range(3))
-    training = samplers.TrainingLoader()
-    for loop in (first, second, third):
-        assert loop.loader() is None
-        training.begin_pass(loop, 2)
-    found, kept = training.facts, weakref.ref(sampler)
-    assert found is not None
+    found, kept = facts(DataLoader(data, sampler=sampler) for _ in range(3)), weakref.ref(sampler)
     assert (found["sampler"], found["shards"], found["set_epoch_called"]) == ("DistributedSampler", True, False)
     assert found["passes"] == 3
     del sampler

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import RankPhases
 from ddp_ladder.records.record import Rank, Remark
 from ddp_ladder.records.statistic import Warmup, median_interval
+from ddp_ladder.records.steps import Steps
 from ddp_ladder.records.timing import (
     block_edges,
     log_figures,

@@ -402,6 +402,9 @@ class Machine:
             0  # its forward passes of the running row, and those whose backward passes send gradients
         )
         self._backwards = 0  # of the running row
+        self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
+        self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
+        self._compared = self._mismatched = 0
         self._offset_s = 0.0  # of unix time
         self._measured: int | None = None
         self._captured: list[int] = []
@@ -522,7 +525,8 @@ class Machine:
         if event.thing == self._module:
             self._made += 1
             self._sent += event.c == log.SENDS
-        self.trained.forward((int(event.a), int(event.b)))
+        self._inputs.append((int(event.a), int(event.b)))
+        self.trained.forward(self._inputs[-1])
 
     def _on_backward(self, event: Event) -> None:
         self._backwards += 1
@@ -639,13 +643,14 @@ class Machine:
         samples, padding = (sum(values) for values in zip(*taken.values())) if taken else (0, 0)
         if self.samples_per_step is not None:
             samples, padding = self.samples_per_step, 0
+        self._compare((samples + padding, self._inputs))
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
             self.collectives.clear()
         if self.later_stage:  # of a pipeline: the ranks with the first stage count the samples for all
             samples = padding = 0
         unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
-        table.add(samples, padding, seconds, wait_s, unix_s, comm_s, *counts, event.end_s)
+        table.add(samples, padding, max(0.0, seconds), wait_s, unix_s, comm_s, *counts, event.end_s)
         if table.count == 1:
             self.first_step_ended_s = now_s
         self._first_steps_of(passes)
@@ -656,6 +661,20 @@ class Machine:
             timer.without_loader = False
         self._drew = (self._drew[1] or table.count == 1, bool(passes))
         self.optimizers.end_row()
+
+    def _compare(self, following: tuple[int, list[tuple[int, int]]]) -> None:
+        """Compare the samples of the last row, which is complete now, with the batch dimension of the model's inputs."""
+        samples, inputs = self._of_row
+        self._of_row, self._inputs = following, []
+        if not samples or not inputs:
+            return
+        self._compared += 1
+        total = 0
+        for pair in reversed(inputs):  # the first ones may be of batches that were skipped
+            total += pair[0]
+            if samples in (total, *pair):
+                return
+        self._mismatched += 1
 
     def _is_before_training(self, taken: dict[Pass, tuple[int, int]]) -> bool:
         """Return True if the only row so far had no batch and no backward pass, and the second one has."""
@@ -693,6 +712,8 @@ class Machine:
         table.sent[-1] += self._sent
         table.ended_at_s[-1], table.host_ended_s[-1] = self.unix_s(now_s), event.end_s
         self._backwards = self._made = self._sent = 0
+        self._of_row[1].extend(self._inputs)
+        self._inputs = []
         self.optimizers.in_row += 1
 
     def _on_over(self, event: Event) -> None:
@@ -701,6 +722,7 @@ class Machine:
     def judged(self) -> Judged:
         """Return what the events mean: with DDP's times, and without the rows that are only traced."""
         table, trained = self.table, self.trained
+        self._compare((0, []))
         for event in self._ddp:
             row = bisect_left(table.host_ended_s, event.end_s)
             if row < table.count:
@@ -716,18 +738,17 @@ class Machine:
             self.epochs,
             self.first_pass,
             {name: (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
-            Doubts(
-                trained.drawn, trained.untrained, trained.compared, trained.mismatched, self.graph_steps, self.uneven
-            ),
+            Batches(trained.drawn, trained.untrained, self._compared, self._mismatched, self.graph_steps),
+            self.uneven,
         )
 
 
-class Doubts(NamedTuple):
+class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
-    compared, mismatched: backward passes before which the wrapped model's input was seen, and those where its batch
-    dimension was not what was drawn. graph_steps: steps that CUDA graphs made. uneven: DDP.join() was used.
+    compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is not
+    what was drawn. graph_steps: steps that CUDA graphs made.
     """
 
     drawn: int = 0
@@ -735,7 +756,6 @@ class Doubts(NamedTuple):
     compared: int = 0
     mismatched: int = 0
     graph_steps: int = 0
-    uneven: bool = False
 
 
 class Judged(NamedTuple):
@@ -743,7 +763,7 @@ class Judged(NamedTuple):
 
     epochs: of each loader that trained, the number of passes with each epoch; the one that trained last is last.
     first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the second
-    step on.
+    step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps.
     """
 
     table: StepTable
@@ -752,7 +772,8 @@ class Judged(NamedTuple):
     epochs: dict[int, Counter[int]]
     first_pass: int
     collectives: dict[int, tuple[int, int, float]]
-    doubts: Doubts
+    batches: Batches
+    is_uneven: bool
 
     def join(self, live: Judged) -> Judged:
         """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone."""

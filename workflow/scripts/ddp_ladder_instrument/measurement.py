@@ -257,6 +257,8 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     observed, precision = _observed(measurement)
     device, facts = observed["device"], _log_facts(measurement, place["world_size"])
     fields = judged_fields(judged, facts)
+    if fields["ddp"] is not None and not fields["ddp"]["samples"]:
+        measurement.not_measured.append("ddp: DDP timed no step")
     first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
     batch_per_gpu, backward_passes = fields.pop("batch_per_gpu"), fields.pop("backward_passes")
     return {

@@ -209,7 +209,7 @@ class CudaMarks:
         self.unreadable = 0
         self._spare: list[torch.cuda.Event] = []
         self._open: deque[torch.cuda.Event] = deque()
-        self._before: torch.cuda.Event | None = None  # the last event that was read
+        self._before: Any = None  # the last event that was read
         self._passed_s = array("d")  # when the device passed each mark that was read, by the host's clock
 
     def add(self) -> int:
@@ -230,16 +230,15 @@ class CudaMarks:
     def _harvest(self, at_most: int) -> None:
         """Read the oldest events that the device has passed."""
         while at_most and self._open and self._open[0].query():
-            event = self._open.popleft()
-            seconds = 0.0
+            event, passed_s = self._open.popleft(), self._passed_s[-1]
             try:
-                seconds = max(0.0, self._before.elapsed_time(event) / 1000.0) if self._before is not None else 0.0
+                # Not always later: a prefetcher may have marked a stream of its own, which is behind the training's.
+                passed_s += self._before.elapsed_time(event) / 1000.0
+                event, self._before = self._before, event
             except RuntimeError:  # such as events of two devices: a step of the training must not fail for its time
                 self.unreadable += 1
-            self._passed_s.append(self._passed_s[-1] + seconds)
-            if self._before is not None:
-                self._spare.append(self._before)
-            self._before = event
+            self._passed_s.append(passed_s)
+            self._spare.append(event)
             at_most -= 1
 
     @property

@@ -130,13 +130,13 @@ class TrainedBatches:
         self.taken: dict[Pass, tuple[int, int]] = {}
         self.made = 0  # backward passes since the last step
         self.drawn = self.untrained = 0
-        self.mismatched = self.compared = 0
         self._zeroed: dict[Pass, tuple[int, int]] = {}
         self._zeroed_by: set[int] = set()
         self._open: list[Pass] = []  # with batches that wait
         self._fresh: list[Pass] = []  # that drew since the last backward pass
         self._last: list[Pass] = []  # that the last backward pass trained
-        self._forwards: list[tuple[int, int]] = []
+        self._forwards = 0  # since the last backward pass
+        self._dimensions = -1, -1  # of the last one's input
 
     @property
     def is_seen(self) -> bool:
@@ -160,7 +160,8 @@ class TrainedBatches:
 
     def forward(self, dimensions: tuple[int, int]) -> None:
         """The wrapped model is called with an input of these first two dimensions."""
-        self._forwards.append(dimensions)
+        self._forwards += 1
+        self._dimensions = dimensions
 
     def backward(self) -> None:
         """A backward pass uses batches."""
@@ -173,17 +174,17 @@ class TrainedBatches:
         trained = self._accepted(fresh) if fresh else self._last
         for each in fresh:
             self.seen.parts[each.loader] += 1
-        used = None
+        used = False
         for each in trained:
             samples, others = self._use(each)
             if samples + others:
                 before = self.taken.get(each, (0, 0))
                 self.taken[each] = before[0] + samples, before[1] + others
-                used = (used or 0) + samples
+                used = True
             each.cycle_backwards += 1
-        if used is None and not self.taken and self._zeroed:  # the same batches again: a second gradient of them
+        if not used and not self.taken and self._zeroed:  # the same batches again: a second gradient of them
             self.taken, self._zeroed = self._zeroed, {}
-        self._compare(used)
+        self._forwards = 0
         for each in fresh:
             each.fresh = 0
             if each not in trained:
@@ -203,16 +204,14 @@ class TrainedBatches:
 
     def _accepted(self, fresh: list[Pass]) -> list[Pass]:
         """Return the passes among those that drew whose batches this backward pass is of."""
-        pool = [each for each in fresh if not all(batch.flagged for batch in each.queue)] or fresh
+        pool = [each for each in fresh if not all(batch.flagged for batch in each.queue)]
+        is_flagged, pool = not pool, pool or fresh
         parts = self.usual.parts
-        if pool is fresh and self._last and fresh[0] not in self._last:
-            # A validation alone was drawn, unless its loader draws as often as that whose batches are used again.
-            most = max(parts[each.loader] for each in self._last)
-            if parts[fresh[0].loader] < LEAST_SHARE * most:
-                return self._last
         living = {each.loader for each in pool if each.living}
         pool = [each for each in pool if each.living or each.loader not in living]
         most = max(parts[each.loader] for each in pool)
+        if is_flagged and most < LEAST_SHARE * max((parts[each.loader] for each in self._last), default=0):
+            return self._last  # only a validation drew: the batches before it are used again
         return [each for each in pool if parts[each.loader] >= LEAST_SHARE * most]
 
     def _use(self, each: Pass) -> tuple[int, int]:
@@ -238,9 +237,9 @@ class TrainedBatches:
 
     def _of_forward(self, each: Pass, draws: int) -> int:
         """Return how many of the batches that wait the model's only input was made of, if its size shows that."""
-        if len(self._forwards) != 1 or each.fresh < 2:
+        if self._forwards != 1 or each.fresh < 2:
             return draws
-        total, wanted = 0, self._forwards[0]
+        total, wanted = 0, self._dimensions
         for number, batch in enumerate(reversed(each.queue), 1):
             total += batch.size - batch.left_out
             if total in wanted and total > 1:
@@ -263,15 +262,6 @@ class TrainedBatches:
         self._drop(each, len(each.queue))
         while each.queue:
             each.take()
-
-    def _compare(self, used: int | None) -> None:
-        """Compare the batch dimension of the model's inputs with what was drawn."""
-        if used and self._forwards:
-            self.compared += 1
-            known = [pair for pair in self._forwards if pair[0] >= 0]
-            agrees = any(used in pair for pair in known) or sum(pair[0] for pair in known) == used
-            self.mismatched += bool(known) and not agrees
-        self._forwards.clear()
 
     def zero(self, optimizer: int) -> None:
         """Gradients are discarded. optimizer: -1: of the whole model."""

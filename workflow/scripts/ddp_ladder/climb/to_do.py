@@ -57,7 +57,9 @@ def _left_out(plan: Plan, stage: str, runs: RunRecords) -> set[str]:
 
 
 def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
-    """Write the records that are missing or disagree with their raw files, of scales without runs to measure.
+    """Write the records that are missing, disagree with their raw files or were made by other rules.
+
+    Of scales without runs to measure.
 
     Yields the files that it has written.
     """
@@ -65,7 +67,9 @@ def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
     for job in as_made(plan, runs).jobs:
         for spec in () if str(job.scale) in to_do else job.runs:
             record, file = runs.kept(spec), runs.directory(spec).record
-            if record is not None and not file.is_dir() and not runs.is_believed(spec):
+            if record is None or file.is_dir():
+                continue
+            if not runs.is_believed(spec) or spec.name in runs.judged_anew:
                 write_record(file, record)
                 yield file
 

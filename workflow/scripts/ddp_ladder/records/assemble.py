@@ -76,6 +76,7 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         files=digests(raw.directory),
         flops=_flops(raw),
         usage=usage and _without_secrets(usage),
+        rules=min((end.rules for end in raw.ends), default=0),
         schema_version=SCHEMA_VERSION,
     )
 

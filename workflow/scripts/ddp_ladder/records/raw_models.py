@@ -327,6 +327,25 @@ class RankFacts(Model):
         return None
 
 
+class Communication(Model):
+    """What a rank sent by one kind of call, from the second step on, that DDP's reducer does not time."""
+
+    name: Name
+    calls: Count
+    bytes: Count
+    seconds: Duration = Field(description="That the script waited in these calls.")
+
+
+class Batches(Model):
+    """What the log of a rank shows of its batches, beyond their number."""
+
+    drawn: Count = Field(description="Batches of the passes that trained.")
+    untrained: Count = Field(description="Those of them that no backward pass and step used.")
+    compared: Count = Field(description="Steps of which the inputs of the model that DDP wraps were seen.")
+    mismatched: Count = Field(description="Those of them whose batch dimension was not what was drawn.")
+    graph_steps: Count = Field(description="Steps that CUDA graphs made.")
+
+
 HOOK = "hook "
 """Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
 
@@ -357,6 +376,13 @@ class RankEnd(RawFile, RankFacts):
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
     fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
     steps: StepsFile
+    rules: Count = Field(0, description="Version of the rules that judged the log; 0: none was kept.")
+    log: Mapping[str, Any] | None = Field(
+        None, description="SHA-256 of the rank's log, and the facts that are needed to judge it. Open map."
+    )
+    batches: Batches | None = None
+    communication: Several[Communication] = ()
+    joins_uneven: bool = Field(False, description="DistributedDataParallel.join() was used: numbers of steps may differ.")
     not_measured: Several[str]
 
     @property

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import significant
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
-from ddp_ladder.records.raw_files import RankFiles, Steps
+from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
 from ddp_ladder.records.statistic import PerBlock, Warmup, median, statistic_of
+from ddp_ladder.records.steps import Steps
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0
