@@ -57,6 +57,18 @@ class Steps:
     def __len__(self) -> int:
         return len(self.step_time_s)
 
+    def first(self, count: int) -> Steps:
+        """Return the first ``count`` steps."""
+        ended_at_s, ddp_s = self.ended_at_s, self.ddp_s
+        return Steps(
+            samples=self.samples[:count],
+            padding_samples=self.padding_samples[:count],
+            step_time_s=self.step_time_s[:count],
+            data_wait_s=self.data_wait_s[:count],
+            ended_at_s=None if ended_at_s is None else ended_at_s[:count],
+            ddp_s=None if ddp_s is None else ddp_s[:count],
+        )
+
 
 @dataclass(frozen=True)
 class RankFiles:
