@@ -112,6 +112,17 @@ def test_a_validation_and_a_save_after_the_last_step(run: RunDirectory) -> None:
     assert (found["validation"], found["saving"], found["end"]) == (2.0, 1.0, 2.0)
 
 
+def test_a_validation_after_the_end_of_the_other_rank(run: RunDirectory) -> None:
+    """Rank 1, which is the slower one, has ended: the run goes on until rank 0 has validated."""
+    ended_s = write_loop(run, 0, steps_s=[STEP_S] * STEPS, end_s=6.0)
+    write_loop(run, 1, steps_s=[STEP_S + 1e-5] * STEPS, end_s=0.1)
+    end_run(run, ended_s)
+    last_s = STARTED_AT_S + 0.1 + STARTUP_S + (STEPS - 1) * STEP_S
+    edit_rank(run, 0, phases={"epoch_steps": [], "validations_s": [(last_s + 0.5, last_s + 5.5)]})
+    found = owners(assemble(run))
+    assert (found["validation"], found["end"], found["launcher"]) == (5.0, 1.0, LAUNCH_S + 0.5)
+
+
 def test_a_gpu_that_is_behind_its_host_still_computes(run: RunDirectory) -> None:
     """The host launches 100 steps of 100 ms within 1 s and waits: that time is no end, and no pause."""
     for rank in (0, 1):

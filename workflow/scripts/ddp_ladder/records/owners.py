@@ -29,7 +29,7 @@ OWNERS: Mapping[str, str] = {
     NOT_TOLD_APART: "in the steps of ranks whose communication was not timed",
     VALIDATION: "passes over a DataLoader without a step, from model.eval() to model.train()",
     SAVING: "torch.save",
-    BETWEEN: "two passes over the training data, such as the start of the loader's workers",
+    BETWEEN: "from a pass over the training data to the next one, such as the start of the loader's workers",
     END: "from the last step to the end of the script, without validation and saving",
     PROFILE: "the profiled steps after the training, and writing their trace",
     UNEXPLAINED: "in no step, and nothing of the above",
@@ -55,9 +55,9 @@ def owners_of(raw: RawRun, step: StepParts | None) -> dict[str, float]:
         return {}
     slowest = int(np.argmax([each.rows_s.sum() for each in known]))
     files, own = [*raw.ranks.values()][slowest], known[slowest]
-    ended_s, startup_s = _ended_s(files, own), _startup_s(raw, files)
-    after_s = max(0.0, files.end.ended_at_s - ended_s)
-    validating_s, saving_s = (max(of_ranks) for of_ranks in zip(*map(_after_steps, raw.ranks.values()), strict=True))
+    startup_s, most = _startup_s(raw, files), max(len(each.rows_s) for each in known)
+    last = [_after_steps(*each) for each in zip(raw.ranks.values(), known, strict=True) if len(each[1].rows_s) == most]
+    after_s, validating_s, saving_s = (max(of_ranks) for of_ranks in zip(*last, strict=True))
     profile_s = raw.profiling.took_s if raw.profiling else 0.0
     ending_s = _shares(after_s, {VALIDATION: validating_s, SAVING: saving_s, PROFILE: profile_s}, END)
     loop_s = _loop(own, known, files.end.phases.epoch_steps if files.end.phases else ())
@@ -67,12 +67,6 @@ def owners_of(raw: RawRun, step: StepParts | None) -> dict[str, float]:
     for part in (loop_s, ending_s):
         found.update({name: found.get(name, 0.0) + seconds for name, seconds in part.items()})
     return {name: max(0.0, found[name]) for name in OWNERS if name in found and (found[name] or name != PROFILE)}
-
-
-def _ended_s(files: RankFiles, own: Pauses) -> float:
-    """Return when the last step had ended, also on a GPU that was behind its host."""
-    assert files.steps.ended_at_s is not None
-    return float(files.steps.ended_at_s[0] + (own.rows_s + own.idle_s).sum())
 
 
 def _startup_s(raw: RawRun, files: RankFiles) -> float:
@@ -87,14 +81,15 @@ def _startup_s(raw: RawRun, files: RankFiles) -> float:
     return max(0.0, first_s - next(begun, first_s))
 
 
-def _after_steps(files: RankFiles) -> tuple[float, float]:
-    """Return how long a rank validated, and saved, after its last step."""
+def _after_steps(files: RankFiles, own: Pauses) -> tuple[float, float, float]:
+    """Return how long a rank went on after its last step, also on a GPU that was behind, and validated, and saved."""
     phases, ends_s = files.end.phases, files.steps.ended_at_s
-    if phases is None or ends_s is None:
-        return 0.0, 0.0
-    edges_s = np.array([ends_s[-1], max(ends_s[-1], files.end.ended_at_s)])
-    validating_s = float(covered_s(edges_s, phases.passes_s).sum())
-    return validating_s, float(covered_s(edges_s, (*phases.passes_s, *phases.saves_s)).sum()) - validating_s
+    assert ends_s is not None
+    ended_s = float(ends_s[0] + (own.rows_s + own.idle_s).sum())
+    edges_s = np.array([ended_s, max(ended_s, files.end.ended_at_s)])
+    passes_s, saves_s = (phases.passes_s, phases.saves_s) if phases else ((), ())
+    validating_s, both_s = (float(covered_s(edges_s, spans).sum()) for spans in (passes_s, (*passes_s, *saves_s)))
+    return float(edges_s[1] - ended_s), validating_s, both_s - validating_s
 
 
 def _shares(whole_s: float, parts_s: Mapping[str, float], rest: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ two hosts may differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,23 +76,37 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     shared = min(len(each.rows_s) for each in pauses)
     rows_s = np.stack([each.rows_s[:shared] for each in pauses])
     known_s = np.stack([each.known_s[:shared] for each in pauses])
+    spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
     alone, steps = known_s.argmax(axis=0), np.arange(shared)
     waits_s = np.minimum(known_s[alone, steps] - known_s, rows_s - rows_s[alone, steps]).clip(0.0)
-    if not waits_s.any():
+    if waits_s.any():
+        by_rank = zip(raw.ranks.items(), waits_s, strict=True)
+        corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
+        raw = replace(raw, ranks=corrected)
+    inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s)
+    held_s, firsts = waits_s.max(axis=0) + inside_s, spans_s.argmax(axis=0)
+    first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
+    of_first = (firsts == first) & (held_s > 0)
+    share = float(held_s[of_first].sum() / (pauses[first].rows_s + pauses[first].idle_s).sum()) if shared else 0.0
+    if share < NOTABLE_SHARE:
         return raw, ()
-    corrected = {
-        k: replace(files, steps=_shortened(files.steps, of_rank_s))
-        for (k, files), of_rank_s in zip(raw.ranks.items(), waits_s, strict=True)
-    }
-    waited_s = waits_s.max(axis=0)
-    of_each = [float(waited_s[alone == index].sum()) for index in range(len(ranks))]
-    index = int(np.argmax(of_each))
-    share = of_each[index] / float((pauses[index].rows_s + pauses[index].idle_s).sum())
-    of_rank = (alone == index) & (waited_s > 0)
-    validates = bool(pauses[index].validating_s[:shared][of_rank].any())
-    saves = bool(pauses[index].saving_s[:shared][of_rank].any())
-    remark = _alone(ranks[index].end.rank, validates, saves, share)
-    return replace(raw, ranks=corrected), (remark,) if share >= NOTABLE_SHARE else ()
+    kinds = {"validates": pauses[first].validating_s, "saves": pauses[first].saving_s}
+    does = [kind for kind, seconds in kinds.items() if seconds[:shared][of_first].any()]
+    is_inside = inside_s[of_first].sum() > held_s[of_first].sum() / 2
+    return raw, (_alone(ranks[first].end.rank, does, share, is_inside=is_inside),)
+
+
+def _alone_inside(spans_s: Array, rows_s: Array) -> Array:
+    """Return how much longer than usual each step is on every rank because one of them validates or saves in it alone.
+
+    spans_s, rows_s: ranks x steps. What goes on in the background makes no step longer.
+    """
+    second_s, first_s = np.partition(spans_s, len(spans_s) - 2, axis=0)[-2:]
+    shortest_s = rows_s.min(axis=0)
+    calm_s = shortest_s[first_s == 0]
+    room_s = shortest_s - np.median(calm_s) if len(calm_s) else np.zeros_like(shortest_s)
+    longer_s: Array = np.minimum(first_s - second_s, room_s).clip(0.0)
+    return longer_s
 
 
 def _shortened(steps: Steps, waits_s: Array) -> Steps:
@@ -109,15 +123,17 @@ def _shortened(steps: Steps, waits_s: Array) -> Steps:
     return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp_s=ddp_s)
 
 
-def _alone(rank: int, validates: bool, saves: bool, share: float) -> Remark:
-    does = " and ".join(["validates"] * validates + ["saves"] * saves)
-    cures = ["let every rank validate a part of the data, or validate less often"] * validates
-    cures += ["save less often, or while the training goes on (torch.distributed.checkpoint.async_save)"] * saves
+def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> Remark:
+    cures = {
+        "validates": "let every rank validate a part of the data, or validate less often",
+        "saves": "save less often, or while the training goes on (torch.distributed.checkpoint.async_save)",
+    }
+    where = "in the steps of all ranks" if is_inside else "in no step of any rank"
     return Remark(
         name=ALONE,
-        what=f"rank {rank} {does} {significant(100 * share)} s of each 100 s while the others wait; this is in no step "
-        "of any rank",
-        next="; ".join(cures),
+        what=f"rank {rank} {' and '.join(does)} {significant(100 * share)} s of each 100 s while the others wait; this "
+        f"is {where}",
+        next="; ".join(cures[each] for each in does),
     )
 
 
