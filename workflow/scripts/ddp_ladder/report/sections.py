@@ -236,7 +236,10 @@ def _owners(view: ReportView) -> Iterator[Block]:
         name = f"{point.scale} plain" if point.is_plain else view.place(point)
         cells = [_seconds(owners_s.get(owner), wall_s) for owner in shown]
         rows.append((Cell(name, value=number), *cells, _seconds(wall_s, None)))
-    headings: tuple[Content, ...] = ("scale", *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time")))
+    headings: tuple[Content, ...] = (
+        "scale",
+        *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time")),
+    )
     yield table_block("Owners of the seconds at each scale", headings, rows, "scales", "figures owners")
     yield Block(SECONDS)
     yield Block(items=tuple(Cell(full_stop(OWNERS[name]), lead=capitalised(name)) for name in shown), style="notes")
