@@ -303,3 +303,17 @@ def test_the_owners_of_each_scale_add_up_to_its_wall_time(tmp_path: Path) -> Non
     assert (first["saving"], second["saving"]) == ("0.00 0.0\u00a0%", "3.00 21\u00a0%")
     assert (first["computation and communication"], second["computation"]) == (UNKNOWN, UNKNOWN)
     assert len(meanings.items) == len(names) - 2
+
+
+def test_a_gate_on_a_run_with_unexplained_seconds_is_uncertain(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1, scales=["1x1", "1x2"])
+    for pause_s, doubted in ((0.1, False), (3.0, True)):
+        for spec in plan.runs:
+            run = RunDirectory(tmp_path / "runs" / spec.name)
+            for rank in range(spec.world_size):
+                ended_s = write_loop(run, rank, steps_s=[0.1] * 60, pauses={30: ("nothing", pause_s)})
+            end_run(run, ended_s)
+            reassemble(run)
+        gate = judge(plan, "stage2", tmp_path)
+        assert gate.is_open
+        assert any("are unexplained" in found.measured for found in gate.uncertain("default")) is doubted
