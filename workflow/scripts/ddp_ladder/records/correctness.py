@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
@@ -36,7 +37,8 @@ OWN_SAMPLES = (
 )
 EQUALLY_MANY = (
     "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
-    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank)"
+    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank), or "
+    "train within DDP's join() (with model.join():), which allows uneven inputs"
 )
 WRAP = (
     "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "
@@ -74,7 +76,7 @@ def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     yield from _finite(raw.ends)
     yield _equal_parameters(raw)
     if len(raw.ends) > 1:
-        yield _equal_steps(raw.ends)
+        yield _equal_steps(raw)
     yield from _order(raw.ends)
 
 
@@ -243,12 +245,14 @@ def _which_differ(tables: Mapping[int, Table]) -> str:
     return ""
 
 
-def _equal_steps(ends: Sequence[RankEnd]) -> Diagnosis:
-    counts = {end.rank: end.steps.count for end in ends}
+def _equal_steps(raw: RawRun) -> Diagnosis:
+    counts = {end.rank: end.steps.count for end in raw.ends}
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     ok = counts[fewest] == counts[most]
     apart = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
     measured, wanted = f"{counts[most]} on every rank" if ok else apart, "as many steps on every rank"
+    if not ok and joins_uneven(raw.ranks):
+        return diagnose("equal steps", True, f"{apart}, in DDP's join()", f"{wanted}, or uneven inputs in join()")
     verdict = "the ranks made different numbers of steps"
     return diagnose("equal steps", ok, measured, wanted, verdict, apart, EQUALLY_MANY)
 
