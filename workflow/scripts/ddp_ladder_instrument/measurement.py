@@ -274,11 +274,11 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "pipeline_stage": measurement.clock.pipeline_stage,
         **observed,
         "fingerprint": {
-            "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
+            "script_sha256": measurement.not_measured.read("script_sha256", measurement.program.sha256),
             "args": list(measurement.program.args),
             "batch_per_gpu": _batch_per_gpu(measurement),
             "backward_passes": measurement.clock.backwards.usual or None,
-            "sources": measurement.not_measured.attempt("sources", host.source_files) or {},
+            "sources": measurement.not_measured.read("sources", host.source_files),
             "configuration": measurement.configuration,
             **precision,
             "num_workers": loader["num_workers"] if loader else None,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.records.fingerprint import unread
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
@@ -285,6 +286,13 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
 
 def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     """Yield what a reader should know although it may be intended."""
+    for field, ranks in unread(raw.ends).items():
+        yield Remark(
+            name="fingerprint",
+            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared between "
+            "the ranks, and it equals that of no other run",
+            next="see not_measured in the end records of these ranks, in ranks/",
+        )
     if raw.pipeline_stages:
         yield Remark(
             name="pipeline",

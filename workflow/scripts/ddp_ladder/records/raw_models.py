@@ -327,6 +327,9 @@ class RankFacts(Model):
         return None
 
 
+UNREAD = "could not be read"
+"""The value of a field of the fingerprint whose reading raised: it equals nothing, not even another such value."""
+
 HOOK = "hook "
 """Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
 
