@@ -287,7 +287,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "cpu_model": host.cpu_model(),
             "cpus": host.cpus(),
             "cpu_set": host.cpu_set(),
-            "libraries": host.libraries(),
+            "libraries": measurement.not_measured.read("libraries", host.libraries),
         },
         "steps": {"count": table.count, "sha256": None},
         "not_measured": [*measurement.not_measured, *FAILED_HOOKS],

@@ -289,8 +289,8 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     for field, ranks in unread(raw.ends).items():
         yield Remark(
             name="fingerprint",
-            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared between "
-            "the ranks, and it equals that of no other run",
+            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared "
+            "between the ranks, and it equals that of no other run",
             next="see not_measured in the end records of these ranks, in ranks/",
         )
     if raw.pipeline_stages:
