@@ -5,12 +5,13 @@ One of them is the amount of training, in steps or samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import UNREAD, RankEnd
 from ddp_ladder.records.record import Record
 
@@ -280,6 +281,18 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
+def _varying_batches(files: RankFiles) -> list[int] | None:
+    """Return the smallest and the largest batch of a step, if most steps do not have the usual one; else None.
+
+    The last step of each pass alone, or steps of as many more batches, make no varying size.
+    """
+    sizes = Counter((files.steps.samples + files.steps.padding_samples).tolist())
+    sizes.pop(0, None)
+    of_usual = max(sizes.values(), default=0)
+    varies = len(sizes) > 2 and 2 * of_usual < sum(sizes.values())
+    return [min(sizes), max(sizes)] if varies else None
+
+
 def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
     """Return the fields that could not be read, with the ranks that could not."""
     found: dict[str, list[int]] = {}
@@ -305,6 +318,7 @@ def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
         **first.fingerprint,
         **dict.fromkeys(unread(raw.ends), UNREAD),
         "batch_per_gpu": of_first and of_first // (raw.pipeline_stages or 1),
+        "batch_varies": _varying_batches(raw.ranks[0]),
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,
