@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.fingerprint import MUST_MATCH, differences
+from ddp_ladder.records.raw_files import COLUMNS
 from ddp_ladder.records.raw_models import UNREAD
 from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
 from ddp_ladder_instrument import files
 from make_records import make_record, make_spec
-from make_runs import edit, write_run
+from make_runs import edit, read_steps, reassemble, write_run, write_steps
 
 MEASURED = {
     "script_sha256": "f" * 64,
@@ -171,6 +172,26 @@ def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
     assert (record.failure, record.fingerprint["sources"]) == (None, UNREAD)
     (remark,) = record.remarks
     assert remark.what.startswith("sources could not be read on rank 1: it was not compared between the ranks")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ([4, 9, 32, 17, 5, 11], [4, 32]),
+        ([64] * 4 + [17], None),
+        ([64, 17], None),  # passes of two steps
+        ([64, 64, 32, 17], None),
+    ],
+)
+def test_only_a_size_that_most_steps_do_not_have_varies(
+    tmp_path: Path, sizes: list[int], found: list[int] | None
+) -> None:
+    run = write_run(tmp_path, make_spec("1x1"))
+    rows = read_steps(run, 0)
+    for number, row in enumerate(rows):
+        row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
+    write_steps(run, 0, rows)
+    assert reassemble(run).fingerprint["batch_varies"] == found
 
 
 def test_the_instrument_writes_the_same_word() -> None:
