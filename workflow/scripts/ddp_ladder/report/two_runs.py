@@ -48,7 +48,7 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
     yield "ranks", f"{formats.whole(world.size)} on {formats.count(len(set(world.hosts)), 'host')}"
     ends = (significant(rate.samples_per_s_low), significant(rate.samples_per_s_high)) if rate else ("", "")
     yield "samples/s", f"{significant(rate.samples_per_s)} {formats.interval(*ends)}" if rate else formats.UNKNOWN
-    yield "source of the samples", rate.source if rate else formats.UNKNOWN
+    yield "samples are", rate.source if rate else formats.UNKNOWN
     yield "samples / time", significant(rate.samples_per_s_total if rate else None)
     batch = _global_batch(record)
     each = f" ({batch / record.spec.world_size:,.10g} per rank)" if batch else ""
