@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SkipBatchSampler
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, IterableDatasetShard, SkipBatchSampler
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.batches import NEVER
 from ddp_ladder_instrument.samplers import Sampling
@@ -233,6 +233,13 @@ def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
     assert sorted(seen) == list(range(len(data)))
     of_samples = DealsBatches(SequentialSampler(data), 2, 1, shuffle=False)
     assert real_samples(DataLoader(data, batch_size=2, sampler=of_samples)) == (7 if len(data) == 15 else NEVER)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader, DataLoaderShard])
+def test_a_loader_that_collates_nothing_gives_items(data: Data, kind: Callable[..., Any]) -> None:
+    for items, loader in ((True, kind(data, batch_size=None)), (False, kind(data, batch_size=4))):
+        outer = loader if kind is DataLoaderShard else None
+        assert samplers.new_loop(loader, outer).batch_sizes.items is items
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,8 @@ def new_loop(loader: Any, outer: Any = None) -> Loop:
     with contextlib.suppress(Exception):  # a property defined by another library may raise anything
         loop.source = Source(loader)
         loop.real_samples = loop.source.sampling.real_samples
-        loop.batch_sizes = loop.source.sizes if outer is None else loop.batch_sizes
+        if outer is None or (outer is loader and loop.source.sizes.items):  # others put other batches together
+            loop.batch_sizes = loop.source.sizes
     return loop
 
 
