@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.records.fingerprint import unread
 from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
@@ -44,6 +45,10 @@ WRAP = (
     "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "
     "wrapper: model = DistributedDataParallel(model)"
 )
+
+
+FIRST_SAMPLES = "first samples: "
+"""Begins the entry of RankEnd.not_measured on digests that raised."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,12 @@ def _devices(raw: RawRun) -> Diagnosis:
 
 
 def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
-    """Check that no two ranks share samples; nothing for one rank, no samples seen, or samples that are all alike."""
-    shares = shared_samples(ends)
+    """Check that no two ranks share samples; nothing for one rank. Without evidence it passes, and says so."""
+    if len(ends) < 2:
+        return
+    shares, wanted = shared_samples(ends), "other samples on each rank"
     if not shares:
+        yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
     (first, second), most = max(shares.items(), key=lambda item: item[1])
     loader = ends[0].loader
@@ -148,7 +156,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         "disjoint data",
         most < MOST_SHARED,
         measured if most else "no two ranks share any of their first samples",
-        "other samples on each rank",
+        wanted,
         "ranks train on the same data",
         f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
         OWN_SAMPLES,
@@ -289,6 +297,13 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
 
 def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     """Yield what a reader should know although it may be intended."""
+    for field, ranks in unread(raw.ends).items():
+        yield Remark(
+            name="fingerprint",
+            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared "
+            "between the ranks, and it equals that of no other run",
+            next="see not_measured in the end records of these ranks, in ranks/",
+        )
     if raw.pipeline_stages:
         yield Remark(
             name="pipeline",
@@ -321,6 +336,24 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         yield Remark(name="flops", what=what, next="for a sharper figure, measure with samples of one length")
 
 
+def _why_no_shares(ends: Sequence[RankEnd]) -> str:
+    """Return why it is not known which samples the ranks share."""
+    unseen = [end for end in ends if not end.first_samples]
+    if not unseen:  # a constant proves nothing
+        return "the first batches of a rank are all alike"
+    return f"on rank {in_short([str(end.rank) for end in unseen], NAMED)} {_why_no_samples(unseen[0])}"
+
+
+def _why_no_samples(end: RankEnd) -> str:
+    """Return why the first batches of this rank have no digests."""
+    failed = [note for note in end.not_measured if note.startswith(FIRST_SAMPLES)]
+    if failed:
+        return f"the first batches could not be read ({failed[0].removeprefix(FIRST_SAMPLES)})"
+    if end.loader is None:
+        return "no DataLoader of torch gave the training a batch"
+    return "the first batches hold no tensors in the host's memory"
+
+
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
     batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
@@ -336,6 +369,13 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             what=f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
             next="let every rank read the same dataset, or leave the division to the datasets, without "
             "DistributedSampler: now some samples are in no rank's part",
+        )
+    if not all(end.first_samples for end in ends) and any(end.parameters for end in ends):
+        yield Remark(
+            name="disjoint data",
+            what=f"whether the ranks train on different data could not be checked: {_why_no_shares(ends)}",
+            next="see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
+            "divided by rank",
         )
     loader, shares = ends[0].loader, shared_samples(ends)
     if shares and loader and loader.shards is False and max(shares.values()) < MOST_SHARED:

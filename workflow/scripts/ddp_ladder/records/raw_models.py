@@ -352,6 +352,9 @@ class Batches(Model):
     graph_steps: Count = Field(description="Steps that CUDA graphs made.")
 
 
+UNREAD = "could not be read"
+"""The value of a field of the fingerprint whose reading raised: it equals nothing, not even another such value."""
+
 HOOK = "hook "
 """Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
 
