@@ -223,10 +223,10 @@ def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
     counted, seen = 0, []
     for rank in (0, 1):
         of_rank = DealsBatches(BatchSampler(SequentialSampler(data), 3, False), 2, rank, shuffle=False)
-        loop = samplers.new_loop(DataLoader(data, batch_sampler=of_rank))
-        assert loop.real_samples == NEVER
+        loop = samplers.Source(DataLoader(data, batch_sampler=of_rank))
+        assert loop.sampling.real_samples == NEVER
         for batch in of_rank:
-            size, padding = loop.batch_sizes.measure(torch.zeros(len(batch)), len(batch))
+            size, padding = loop.sizes.measure(torch.zeros(len(batch)), len(batch))
             assert size + padding == 3
             counted += size
             seen += batch[:size]
@@ -240,7 +240,7 @@ def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
 def test_a_loader_that_collates_nothing_gives_items(data: Data, kind: Callable[..., Any]) -> None:
     for items, loader in ((True, kind(data, batch_size=None)), (False, kind(data, batch_size=4))):
         outer = loader if kind is DataLoaderShard else None
-        assert samplers.new_loop(loader, outer).batch_sizes.items is items
+        assert samplers.Loaders(Recorder()).begin(loader, outer).batch_sizes.items is items
 
 
 @pytest.mark.parametrize(

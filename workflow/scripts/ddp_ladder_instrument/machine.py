@@ -704,7 +704,7 @@ class Machine:
 
     def _owners(self, passes: list[Pass], dropped: list[Pass]) -> list[Pass]:
         """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
-        if passes == self._last_row == self._pending and self.timer.owner is not self.timer.after and not dropped:
+        if passes and passes == self._last_row == self._pending and self.timer.owner is not self.timer.after and not dropped:
             return passes  # as in most loops
         before = [each for each in self._last_row if each not in passes and (each.living or not passes)]
         beside = self._beside(passes)
