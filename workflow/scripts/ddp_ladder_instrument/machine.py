@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Event, Log
-from ddp_ladder_instrument.trained import AFTER, OUTSIDE, Batch, Pass, TrainedBatches, Usual
+from ddp_ladder_instrument.trained import AFTER, EVAL_MODE, NO_GRAD, OUTSIDE, Batch, Pass, TrainedBatches, Usual
 
 RULES = 1
 """Version of the rules: a record made by another one is made anew from the log."""
@@ -252,6 +252,8 @@ class PassTimer:
         """Return to the pass before this one, which is over."""
         if self.owner is each:
             self._own(self._return_to(each.before), now_s)
+        elif each.stepped and self.owner is not None and self.owner.number >= 0:  # one that is drawn from beside it
+            self._own(self._return_to(self.owner), now_s)
         each.before = None
 
     def eval_mode(self, now_s: float) -> None:
@@ -302,8 +304,8 @@ class PassTimer:
         return None if self.evaluating else self.after
 
     def give_after_to(self, each: Pass, now_s: float) -> None:
-        """Give the time since the end of the last pass to this one."""
-        if self.owner is self.after:
+        """Give the time since the end of the last pass to this one; before the first step, it has no other owner."""
+        if self.owner in (self.after, self.outside):
             self.owner = each
             self._own(self.after, now_s)
 
@@ -492,7 +494,8 @@ class Machine:
             self._pending.append(each)
         each.batches += 1
         each.between_steps = timer.evaluating and timer.between_steps
-        self.trained.draw(each, Batch(int(a), int(b), timer.evaluating or self._without_grad))
+        flag = NO_GRAD if self._without_grad else EVAL_MODE * timer.evaluating
+        self.trained.draw(each, Batch(int(a), int(b), flag))
         each.wait_s += end_s - begin_s
         while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
             begin_s, end_s, name, size = self._comm.pop()
@@ -534,10 +537,10 @@ class Machine:
 
     def _on_backward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._backwards += 1
-        over = [each for each in self._pending if not each.living]
-        if over and len(over) == len(self._pending):
-            self.timer.give_after_to(over[-1], self._time_s(c, end_s))
         self.trained.backward()
+        used = self.trained.last
+        if used and not any(each.living for each in used):
+            self.timer.give_after_to(used[-1], self._time_s(c, end_s))
 
     def _on_zero(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self.trained.zero(int(thing))
@@ -548,10 +551,10 @@ class Machine:
 
     def _end_skipped(self) -> None:
         """Discard the batches since the last step: no step trains on them. Their time belongs to the next one."""
-        self.trained.discard_taken()
         for each in self._pending:
             each.batches = 0
-        self._pending = []
+        dropped = [each for each in self._pending if each.dropped]  # by the skipped step before this one
+        self._pending = [*dict.fromkeys([*dropped, *self.trained.discard_taken()])]
         self._skipped = False
 
     def _on_capture(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
@@ -643,6 +646,8 @@ class Machine:
     def _add_row(self, taken: dict[Pass, tuple[int, int]], host_s: float, now_s: float) -> None:
         table, timer, passes = self.table, self.timer, [*taken]
         dropped = [each for each in self._pending if each.dropped]
+        if passes and timer.owner is timer.outside:
+            timer.give_after_to(passes[-1], now_s)
         samples = padding = 0
         for real, others in taken.values():
             samples += real
@@ -704,7 +709,12 @@ class Machine:
 
     def _owners(self, passes: list[Pass], dropped: list[Pass]) -> list[Pass]:
         """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
-        if passes and passes == self._last_row == self._pending and self.timer.owner is not self.timer.after and not dropped:
+        if (
+            passes
+            and passes == self._last_row == self._pending
+            and self.timer.owner is not self.timer.after
+            and not dropped
+        ):
             return passes  # as in most loops
         before = [each for each in self._last_row if each not in passes and (each.living or not passes)]
         beside = self._beside(passes)
