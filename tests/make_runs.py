@@ -202,6 +202,50 @@ def add_ddp_times(
     write_steps(directory, rank, rows)
 
 
+def write_loop(
+    directory: RunDirectory,
+    rank: int,
+    *,
+    steps_s: Sequence[float],
+    pauses: Mapping[int, tuple[str, float]] | None = None,
+    data_wait_s: float = 0.0,
+    offset_s: float = 0.0,
+    end_s: float = 0.3,
+    **end: Any,
+) -> float:
+    """Write a rank's steps with their ends, and its end record; return when the rank ends, by the job's clock.
+
+    pauses: before which step, counted from 1, in no step, which kind (validation, save, eval mode, epoch, nothing) and
+    how long. offset_s: of the clock of the rank's host. end_s: from the last step to the rank's end. end: other fields.
+    """
+    phases: dict[str, Any] = {name: [] for name in ("epoch_steps", "validations_s", "without_a_pass_s", "saves_s")}
+    rows, now_s = [], STARTED_AT_S + 0.1 + STARTUP_S - steps_s[0] + offset_s
+    begun_s = now_s + steps_s[0]
+    (_, samples, *_), *_ = read_steps(directory, rank)
+    for k, step_s in enumerate(steps_s, start=1):
+        kind, pause_s = (pauses or {}).get(k, ("nothing", 0.0))
+        span = (now_s, now_s + pause_s)
+        if kind == "epoch":
+            phases["epoch_steps"].append(k)
+        for name in {"validation": ["validations_s"], "save": ["saves_s"]}.get(kind, []):
+            phases[name].append(span)
+        if kind == "eval mode":
+            phases["validations_s"].append(span)
+            phases["without_a_pass_s"].append(span)
+        now_s += pause_s + step_s
+        rows.append([str(k), samples, "0", f"{step_s:.9f}", f"{data_wait_s:.9f}", f"{now_s:.3f}"])
+    write_steps(directory, rank, rows)
+    ended_s = now_s + end_s
+    known = {"ended_at_s": ended_s, "training_s": ended_s - begun_s, "phases": phases}
+    edit_rank(directory, rank, **{**known, **end})
+    return ended_s - offset_s
+
+
+def end_run(directory: RunDirectory, ended_s: float, after_s: float = 0.5) -> None:
+    """Let the job see the run end ``after_s`` after its ranks."""
+    edit(directory.ended, lambda end: end.update(ended_at_s=ended_s + after_s))
+
+
 def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:
     """Write any content as a rank's CSV, with the matching digest."""
     (directory.ranks / f"rank{rank}.csv").write_bytes(content)

@@ -99,7 +99,7 @@ def train(device: Device) -> Script:
     return Script(device)
 
 
-HOST_S = 0.02  # that a test may take
+HOST_S = 0.1  # that a test may take
 
 
 def test_times_are_those_of_the_device(train: Script, device: Device) -> None:

@@ -79,7 +79,7 @@ def rows_after_steps(machine: Machine, script: Script) -> list[int]:
     counts = []
     for event in script.log.events():
         machine.feed(iter((event,)))
-        if event.kind in (log.STEP, log.REPLAY):
+        if event[0] in (log.STEP, log.REPLAY):
             counts.append(machine.table.count)
     return counts
 

@@ -106,6 +106,24 @@ def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Pat
     assert [(rank.rank, rank.local_rank, rank.steps) for rank in ranks] == [(0, 0, 40), (1, 1, 40)]
 
 
+WHOLE = """
+    import torch
+    from torch.utils.data import DataLoader
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in DataLoader(range(40), batch_size=1, collate_fn=lambda indices: torch.ones(64, 8)):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_guess_says_where_the_number_is_set(tmp_path: Path) -> None:
+    done = run_plainly(tmp_path, INSTRUMENT, script(tmp_path, WHOLE), env={"DDP_LADDER_DIRECTORY": "own"})
+    assert done.code == 0, done.err
+    assert "(samples: guessed)" in done.err
+    assert "samples        a guess: a batch may have 1 or 64; in the ladder, workload.samples_per_step" in done.err
+
+
 def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:
     """Also not one with more ranks, whose last ones find no claim of their own."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SkipBatchSampler
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, IterableDatasetShard, SkipBatchSampler
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.judgement import training_loader
 from ddp_ladder_instrument.recorder import NEVER, Recorder
@@ -203,6 +203,53 @@ def test_real_samples_of_accelerate_add_up_to_the_dataset(length: int, split: bo
         real = real_samples(DataLoader(data, batch_sampler=shard))
         seen += [index for batch in shard for index in batch][:real]
     assert sorted(seen) == list(range(length))
+
+
+class DealsBatches(DistributedSampler):
+    """As speechbrain's DistributedSamplerWrapper: what it wraps gives batches, or samples."""
+
+    def __init__(self, sampler: Any, *args: Any, **options: Any) -> None:
+        super().__init__(sampler, *args, **options)
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        items = list(self.sampler)
+        return iter([items[index] for index in super().__iter__()])
+
+
+@pytest.mark.parametrize("batches", [4, 5])
+def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
+    data = TensorDataset(torch.arange(3 * batches))
+    counted, seen = 0, []
+    for rank in (0, 1):
+        of_rank = DealsBatches(BatchSampler(SequentialSampler(data), 3, False), 2, rank, shuffle=False)
+        loop = samplers.Source(DataLoader(data, batch_sampler=of_rank))
+        assert loop.sampling.real_samples == NEVER
+        for batch in of_rank:
+            size, padding = loop.sizes.measure(torch.zeros(len(batch)), len(batch))
+            assert size + padding == 3
+            counted += size
+            seen += batch[:size]
+    assert counted == len(data)
+    assert sorted(seen) == list(range(len(data)))
+    of_samples = DealsBatches(SequentialSampler(data), 2, 1, shuffle=False)
+    assert real_samples(DataLoader(data, batch_size=2, sampler=of_samples)) == (7 if len(data) == 15 else NEVER)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader, DataLoaderShard])
+def test_a_loader_that_collates_nothing_gives_items(data: Data, kind: Callable[..., Any]) -> None:
+    for items, loader in ((True, kind(data, batch_size=None)), (False, kind(data, batch_size=4))):
+        outer = loader if kind is DataLoaderShard else None
+        assert samplers.Loaders(Recorder()).begin(loader, outer).batch_sizes.items is items
+
+
+@pytest.mark.parametrize(
+    ("index", "collates", "samples"),
+    [([4, 7], True, 2), ((4, 7), True, 2), (4, False, 1), ([4, 7], False, 2), ("key", False, 1), ((4, 7), False, None),
+     (torch.tensor(4), False, 1), (torch.tensor([4, 7]), False, 2), (slice(4), False, None)],
+)  # fmt: skip
+def test_an_index_is_one_sample_and_a_list_as_many(index: object, collates: bool, samples: int | None) -> None:
+    assert samplers.samples_of(index, collates) == samples
 
 
 def test_samplers_that_drop_do_not_pad(data: Data) -> None:

@@ -103,7 +103,7 @@ def test_times_belong_to_the_step_that_they_are_of(
         recorder.machine.table.add(1, 0, step_s, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
         if recorder.steps >= read_at:
             read_at = timings.read(recorder.steps)
-    rows = {bisect_left(recorder.machine.table.host_ended_s, event.end_s): event.a for event in recorder.log.events()}
+    rows = {bisect_left(recorder.machine.table.host_ended_s, event[2]): event[4] for event in recorder.log.events()}
     # The last step is given out in a next one, which there is not.
     measured = [row for row in rows if row >= 10]
     assert least - 1 <= len(measured) <= most

@@ -125,7 +125,7 @@ class TorchObserver:
         """
         device = torch_facts.describe(self.device)
         on_cuda = device["kind"] == "cuda"
-        named, attempt = self.kept.named(), self._not_measured.attempt
+        named, attempt, read = self.kept.named(), self._not_measured.attempt, self._not_measured.read
         can_read = device_answers or not on_cuda
         if named and not can_read:
             self._not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
@@ -156,8 +156,8 @@ class TorchObserver:
             "backend_class": self.world.backend_class(device["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
-            "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
-            "compiled_graphs": attempt("compiled_graphs", torch_facts.compiled_graphs),
+            "float32_products": read("float32_products", lambda: torch_facts.float32_products(on_cuda)),
+            "compiled_graphs": read("compiled_graphs", torch_facts.compiled_graphs),
             "optimizer": " + ".join(sorted(self.optimizers)) or None,
-            **torch_facts.versions(on_cuda, attempt),
+            **torch_facts.versions(on_cuda, read),
         }

@@ -87,15 +87,21 @@ class Usual:
         self.ahead: dict[int, int] = {}
         self.optimizers: set[int] = set()
         self._modes: dict[int, tuple[int, int]] = {}
+        self._alike: dict[int, int] = {}  # cycles with as many draws as the commonest one
+        self._all: Counter[int] = Counter()
 
     def add_cycle(self, loader: int, draws: int, backwards: int) -> None:
         """Count a cycle."""
         counts = self.cycles.setdefault(loader, Counter())
         counts[draws, backwards] += 1
-        known = self._modes.get(loader)
+        self._all[loader] += 1
+        known = self._modes.get(loader, (0, 0))
         # Of two that are equally common, that with more draws is of batches drawn ahead, or skipped.
-        if known is None or (counts[draws, backwards], -draws) > (counts[known], -known[0]):
-            self._modes[loader] = draws, backwards
+        if known == (draws, backwards) or (counts[draws, backwards], -draws) <= (counts[known], -known[0]):
+            self._alike[loader] += draws == known[0]
+            return
+        self._modes[loader] = draws, backwards
+        self._alike[loader] = sum(number for cycle, number in counts.items() if cycle[0] == draws)
 
     def cycle(self, loader: int) -> tuple[int, int] | None:
         """Return the commonest cycle; None before the first one is over."""
@@ -103,9 +109,7 @@ class Usual:
 
     def is_regular(self, loader: int) -> bool:
         """Return True if the commonest number of draws is that of half of the cycles or more."""
-        counts, mode = self.cycles[loader], self._modes[loader]
-        alike = sum(number for (draws, _), number in counts.items() if draws == mode[0])
-        return 2 * alike >= sum(counts.values())
+        return 2 * self._alike[loader] >= self._all[loader]
 
     def note_ahead(self, each: Pass) -> None:
         """Note how many batches a pass that is over had drawn ahead: the backward passes after its last batch tell."""
@@ -174,7 +178,8 @@ class TrainedBatches:
 
     def _use_some(self) -> None:
         fresh = self._fresh
-        trained = self._accepted(fresh) if fresh else self.last
+        is_usual = len(fresh) == 1 and fresh == self.last
+        trained = fresh if is_usual else self._accepted(fresh) if fresh else self.last
         for each in fresh:
             self.seen.parts[each.loader] += 1
         used = False

@@ -273,6 +273,12 @@ class RankPhases(Model):
     without_a_pass_s: Spans = Field((), description="Those of validations_s in which no pass over a DataLoader began.")
     saves_s: Spans = Field((), description="Begin and end of each torch.save.")
 
+    @property
+    def passes_s(self) -> Spans:
+        """Return the validations that pass over a DataLoader: what surely is no training."""
+        unclear = {*self.without_a_pass_s}
+        return tuple(span for span in self.validations_s if span not in unclear)
+
 
 class Profiling(RawFile):
     """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
@@ -346,6 +352,9 @@ class Batches(Model):
     graph_steps: Count = Field(description="Steps that CUDA graphs made.")
 
 
+UNREAD = "could not be read"
+"""The value of a field of the fingerprint whose reading raised: it equals nothing, not even another such value."""
+
 HOOK = "hook "
 """Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
 
@@ -365,6 +374,9 @@ class RankEnd(RawFile, RankFacts):
         None, description="From the end of the first step to the script's end, on a GPU to that of its work."
     )
     phases: RankPhases | None = None
+    joins_uneven: bool = Field(
+        False, description="DDP's join() let the ranks make different numbers of steps: their inputs are uneven."
+    )
     parameters: RankParameters | None
     pipeline_stage: Count | None = Field(None, description="The first that this rank holds; null: no pipeline.")
     ddp: Ddp | None
@@ -382,7 +394,6 @@ class RankEnd(RawFile, RankFacts):
     )
     batches: Batches | None = None
     communication: Several[Communication] = ()
-    joins_uneven: bool = Field(False, description="DistributedDataParallel.join() was used: numbers of steps may differ.")
     not_measured: Several[str]
 
     @property

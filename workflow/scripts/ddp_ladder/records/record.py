@@ -222,6 +222,11 @@ class Record(Model):
     rules: Count = Field(
         default=0, description="Version of the rules that judged the ranks' logs; 0: a rank kept no log."
     )
+    owners_s: Mapping[str, Duration] = Field(
+        default={},
+        description="Where the seconds of the slowest rank went, by owner; they add up to the wall time. Empty if the "
+        "ends of steps are not known, and in records made before.",
+    )
     schema_version: Version1
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from io import StringIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,12 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.step_time_s)
+
+    def first(self, count: int) -> Steps:
+        """Return the first ``count`` steps."""
+        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        known: dict[str, Any] = {name: each[:count] for name, each in columns.items() if each is not None}
+        return replace(self, **known)
 
 
 def parse_steps(text: str) -> Steps:

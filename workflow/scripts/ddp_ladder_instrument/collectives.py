@@ -1,0 +1,297 @@
+"""The script's collectives: which, for how long the main thread was in them, with how many bytes and ranks.
+
+DDP times its own exchange of gradients, so neither its reducer nor a communication hook is noted here. Functions that
+torch deprecates are not patched: they call the others, and their warning names its caller's line. On a GPU most calls
+only put work into a queue: their seconds are the host's, not those of the exchange.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_ladder_instrument.hooks import Wrap, eager, patch
+from ddp_ladder_instrument.python_hooks import when_imported
+
+Note = Callable[[str, float, float, int, int], None]
+"""Gets name, begin and end (time.perf_counter), bytes, size of the group; size 0: a wait for a call noted before."""
+
+BUFFERS = "buffers"
+NAMES = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "gather"),
+    *("gather_into_tensor", "gather_single", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+    *("scatter", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "send", "recv", "isend", "irecv"),
+    *("batch_isend_irecv", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+    *("send_object_list", "recv_object_list"),
+)
+"""Those that a version of torch lacks are left out."""
+FUNCTIONAL = "torch.distributed._functional_collectives"
+_FUNCTIONAL_NAMES = (
+    *("all_reduce", "broadcast", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single"),
+    *("all_reduce_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
+)
+_BY_MODULE = {
+    "torch.nn.modules._functions": "SyncBatchNorm",
+    "torch.distributed.algorithms.join": "join",
+    "torch.nn.parallel.distributed": "join",  # DDP itself calls these functions only for join()
+}
+_BY_FUNCTION = {"clip_grad_norm_": "clip_grad_norm_"}
+_SET_UP = ("init_process_group", "new_group", "_new_group_with_tag")
+_MAIN = threading.main_thread().ident
+
+
+class Calls:
+    """The outermost calls of the main thread; what they call inside only adds its bytes, and no notes."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._inside = False
+        self._bytes = 0  # of the calls inside
+        self._works: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._functional = ""  # the functional collective that was called last
+
+    def wrap(self, name: str) -> Wrap:
+        """Return the wrapper of a public function of torch.distributed."""
+        now, get_ident, main = time.perf_counter, threading.get_ident, _MAIN
+        inside, ended = eager(self._add_bytes), eager(self._ended)
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if self._inside:
+                    inside(args, kwargs)
+                    return original(*args, **kwargs)
+                if get_ident() != main:
+                    return original(*args, **kwargs)
+                self._inside, self._bytes = True, 0
+                begin_s = now()
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    self._inside = False
+                ended(name, begin_s, now(), sys._getframe(1), args, kwargs, result)
+                return result
+
+            return call
+
+        return wrap
+
+    def wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap Work.wait."""
+        note = eager(self._note)
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            kind = (
+                self._works.get(work) if self._works and not self._inside and threading.get_ident() == _MAIN else None
+            )
+            if kind is None:
+                return original(work, *args, **kwargs)
+            result, begin_s, end_s = self._timed(original, (work, *args), kwargs)
+            note(kind, begin_s, end_s, 0, 0)
+            return result
+
+        return wait
+
+    def wrap_buffers(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap DistributedDataParallel's broadcast of its module's buffers."""
+
+        def noted(module: Any, begin_s: float, end_s: float) -> None:
+            self._note(BUFFERS, begin_s, end_s, self._of_buffers(module), module.process_group.size())
+
+        ended = eager(noted)
+
+        def _sync_buffers(module: Any) -> Any:
+            if self._inside or threading.get_ident() != _MAIN:
+                return original(module)
+            result, begin_s, end_s = self._timed(original, (module,), {})
+            ended(module, begin_s, end_s)
+            return result
+
+        return _sync_buffers
+
+    def wrap_comm_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the registration of a communication hook, which DDP calls, and times, in its backward pass."""
+
+        def _register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
+            @functools.wraps(hook)
+            def quiet(*args: Any) -> Any:
+                before, self._inside = self._inside, self._inside or threading.get_ident() == _MAIN
+                try:
+                    return hook(*args)
+                finally:
+                    self._inside = before
+
+            return original(reducer, state, quiet)
+
+        return _register_comm_hook
+
+    def wrap_functional(self, name: str) -> Wrap:
+        """Return the wrapper of a functional collective, or of wait_tensor if the name is empty.
+
+        torch.compile traces these, so it is left to trace through the wrapper.
+        """
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or self._inside or threading.get_ident() != _MAIN:
+                    return original(*args, **kwargs)
+                result, begin_s, end_s = self._timed(original, args, kwargs)
+                ended(begin_s, end_s, sys._getframe(1), args, kwargs)
+                return result
+
+            return call
+
+        def noted(begin_s: float, end_s: float, caller: FrameType, args: Any, kwargs: Any) -> None:
+            if name:
+                self._functional = _kind(name, caller)
+            of_call = (_bytes(args, kwargs), _size_of(*args, *kwargs.values())) if name else (0, 0)
+            if self._functional:
+                self._note(self._functional, begin_s, end_s, *of_call)
+
+        ended = eager(noted)
+        return wrap
+
+    def _timed(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> tuple[Any, float, float]:
+        self._inside, self._bytes = True, 0
+        begin_s = time.perf_counter()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._inside = False
+        return result, begin_s, time.perf_counter()
+
+    def _add_bytes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._bytes += _bytes(args, kwargs)
+
+    def _ended(
+        self, name: str, begin_s: float, end_s: float, caller: FrameType, args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """Note a call; of an asynchronous one, remember what the script waits for."""
+        kind, size = _kind(name, caller), _group_size(args, kwargs)
+        if not kind or not size:
+            return
+        self._note(kind, begin_s, end_s, max(self._bytes, _bytes(args, kwargs)), size)
+        if result is None:
+            return
+        for work in result if isinstance(result, list) else (result,):
+            if isinstance(work, c10d.Work):
+                self._works[work] = kind
+
+    def _of_buffers(self, module: Any) -> int:
+        """Return the bytes of a module's buffers; they are counted again if their number changes."""
+        buffers = module.modules_buffers
+        number, size = self._sizes.get(module, (-1, 0))
+        if number != len(buffers):
+            size = sum(buffer.nbytes for buffer in buffers)
+            self._sizes[module] = len(buffers), size
+        return size
+
+
+def patch_collectives(note: Note) -> None:
+    """Call ``note`` at the end of each collective that the main thread of this process calls."""
+    calls = Calls(note)
+    _patch_public(calls)
+    patch(c10d.Work, "wait", calls.wrap_wait)
+    patch(DistributedDataParallel, "_sync_buffers", calls.wrap_buffers)
+    patch(torch.distributed, "_register_comm_hook", calls.wrap_comm_hook)
+    when_imported(FUNCTIONAL, lambda _took_s: _patch_functional(calls))
+
+
+def patch_join(note: Callable[[], None]) -> None:
+    """Call ``note`` when a Join context of a DistributedDataParallel is entered, as its join() returns one."""
+    entered = eager(note)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(self: Any) -> Any:
+            if self._enable and any(isinstance(each, DistributedDataParallel) for each in self._joinables):
+                entered()
+            return original(self)
+
+        return enter
+
+    patch(Join, "__enter__", wrap)
+
+
+def _patch_public(calls: Calls) -> None:
+    """Patch the functions in torch.distributed, and wherever torch has bound them by name before."""
+    patched = {}
+    for name in NAMES:
+        original = getattr(c10d, name, None)
+        if original is not None and not hasattr(original, "__deprecated__"):
+            patch(c10d, name, calls.wrap(name))
+            patched[original] = getattr(c10d, name)
+    of_ids = {id(original): replaced for original, replaced in patched.items()}
+    for module in [each for name, each in [*sys.modules.items()] if name.startswith("torch.")]:
+        for name, value in [*vars(module).items()]:
+            if id(value) in of_ids:
+                setattr(module, name, of_ids[id(value)])
+    # What torch.compile puts into its graph in place of each.
+    traced = getattr(sys.modules.get(FUNCTIONAL), "traceable_collective_remaps", {})
+    traced.update({patched[original]: new for original, new in [*traced.items()] if original in patched})
+
+
+def _patch_functional(calls: Calls) -> None:
+    module = sys.modules[FUNCTIONAL]
+    for name in _FUNCTIONAL_NAMES:
+        if hasattr(module, name):
+            setattr(module, name, calls.wrap_functional(name)(getattr(module, name)))
+    module.wait_tensor = calls.wrap_functional("")(module.wait_tensor)  # type: ignore[attr-defined]
+
+
+def _kind(name: str, caller: FrameType) -> str:
+    """Return the name to note: the function's, or who called it if that is torch; empty in the set-up of a group."""
+    module: str = caller.f_globals.get("__name__", "")
+    if not module.startswith("torch."):
+        return name
+    function = caller.f_code.co_name
+    if function in _SET_UP:
+        return ""
+    return _BY_MODULE.get(module) or _BY_FUNCTION.get(function) or name
+
+
+def _bytes(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Return the bytes of the largest argument: a tensor, or all tensors of a list."""
+    most = 0
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            most = max(most, value.nbytes)
+        elif isinstance(value, list):
+            most = max(most, sum(each.nbytes for each in value if isinstance(each, torch.Tensor)))
+    return most
+
+
+def _group_size(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Return the number of ranks in the call's group; 0 if this rank is not in it."""
+    group = kwargs.get("group")
+    for value in args if group is None else ():
+        if isinstance(value, c10d.ProcessGroup):
+            group = value
+    if group is None:
+        group = c10d.GroupMember.WORLD
+    return 0 if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER else int(group.size())
+
+
+def _size_of(*arguments: Any) -> int:
+    """Return the number of ranks of a functional collective: its group is a group, or a mesh and its dimension."""
+    for value in arguments:
+        if isinstance(value, c10d.ProcessGroup):
+            return int(value.size())
+        if isinstance(value, tuple) and isinstance(value[0], DeviceMesh):
+            return int(value[0].size(value[1]))
+        if isinstance(value, DeviceMesh):
+            return int(value.size())
+    return int(c10d.GroupMember.WORLD.size())
