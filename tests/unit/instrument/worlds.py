@@ -74,8 +74,8 @@ class Drawing:
 class Script:
     """What a training script does, seen from the hooks; and its own tally.
 
-    rows: samples and padding of each step. seconds: of each; None: its stopwatch was ambiguous. visible: backward passes
-    are seen. wrapped: so are forward passes.
+    rows: samples and padding of each step. seconds: of each; None: its stopwatch was ambiguous. visible: backward
+    passes are seen. wrapped: so are forward passes.
     """
 
     def __init__(self, wrapped: bool = True, visible: bool = True) -> None:
@@ -210,10 +210,11 @@ class World:
     """How a loop is made. Numbers of batches count from the beginning of the run.
 
     size, count, last, padding: of the batches of an epoch. source: how they come from the loader. ahead: how many are
-    drawn ahead. stop_at: of an epoch, for the sources that stop. group: draws that are concatenated. buffer: of so many
-    items the steps follow. body: what is done with an item, ``times`` times. accumulate: items of a step; remainder: what
-    becomes of the rest. zero: where gradients are discarded. skips: which items in a row of ten are skipped, and where.
-    scaler: which steps GradScaler skips. validate: where; val_*: how. ends_at: the item at which the script ends.
+    drawn ahead. stop_at: of an epoch, for the sources that stop. group: draws that are concatenated. buffer: of so
+    many items the steps follow. body: what is done with an item, ``times`` times. accumulate: items of a step;
+    remainder: what becomes of the rest. zero: where gradients are discarded. skips: which items in a row of ten are
+    skipped, and where. scaler: which steps GradScaler skips. validate: where; val_*: how. ends_at: the item at which
+    the script ends; fails: the step.
     """
 
     count: int = 4
@@ -391,13 +392,14 @@ class Loop:
             index, self.items = self.items, self.items + 1
             self.of_epoch += 1
             self.item(item, index)
-        if world.body == "full":
-            self.step()
-        elif self.gathered and world.remainder in ("stepped", "stepped_after"):
+        if world.body == "full" or (self.gathered and world.remainder in ("stepped", "stepped_after")):
             self.step()
         if self.gathered and world.remainder == "dropped":
             for optimizer in self.optimizers:
                 script.zero(optimizer)
+        if self.computed:  # does the time of the last gradients lead to the next epoch's step?
+            is_skipped = bool(world.scaler or world.skip_at == "backward")
+            script.is_ambiguous |= bool(world.ahead or world.eval_training or (is_skipped and world.validate))
         script.is_ambiguous |= bool(world.second)  # which of the passes ends the epoch does not show
         if self.computed:
             script.stop()
@@ -667,13 +669,22 @@ def sensible(world: World) -> World:
             put(skips=0b1000100)
         if w.ahead:
             put(last=0, padding=0, skips=1 << 4, ends_at=-1)  # which of those that wait
+            put(validate="between" if w.validate in IN_STEPS else w.validate)
+        put(source="plain", ends_at=-1, val_grad=False)
+        put(late_train=False, last=0 if w.last == 1 else w.last)  # an input of one sample may be anything
     # A validation in steps shows by its batches, without gradients, or by its rarity.
     if w.validate in IN_STEPS and w.eval_training == "each":
         put(validate="between")
     if w.val_grad:
-        put(ends_at=-1, second="")
+        put(ends_at=-1, second="", source="plain" if w.source == "next_iter" else w.source)
     if w.validate == "inside":
         put(scaler=0)
+    if w.source == "next_iter" and w.val_data == "one":
+        put(val_data="loader")
+    if w.skip_at == "backward" and w.accumulate > 1:
+        put(skips=1 << 3, warm_step=False, source="plain")  # else it may never step
+    if w.validate in IN_STEPS and w.val_data == "one":
+        put(ahead=0, buffer=1)  # the time of a pass that goes on
     if w.validate in IN_STEPS and (w.val_grad or w.eval_training):
         put(val_every=max(w.val_every, 3 * w.accumulate), ahead=0)
     # What is drawn ahead shows if the commonest cycle is there at least once more.
@@ -681,11 +692,11 @@ def sensible(world: World) -> World:
     if w.count < need:
         put(ahead=0, count=max(w.count, 3 * w.group * max(w.accumulate, w.buffer)))
     if w.source in STOPPED:
-        put(stop_at=max(w.stop_at, w.ahead + 2))
+        put(stop_at=max(w.stop_at, w.ahead + 2, w.accumulate))
         if w.ahead:
             put(count=max(w.count, w.stop_at + 1 + w.ahead))
     if w.ends_at >= 0:
-        put(ends_at=max(w.ends_at, 4))
+        put(ends_at=max(w.ends_at, 4), ahead=min(w.ahead, 1))
     if w.ends_at >= 0 and w.ahead:
         put(last=0, padding=0, source="plain")
     if not w.skip_at or not w.skips:

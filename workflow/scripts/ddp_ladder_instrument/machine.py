@@ -663,6 +663,8 @@ class Machine:
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
             self.collectives.clear()
+            for each in self._pending:  # they count for the row that is the first now
+                each.begin_step(0)
         if self.later_stage:  # of a pipeline: the ranks with the first stage count the samples for all
             samples = padding = 0
         unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)

@@ -126,8 +126,8 @@ class TrainedBatches:
     """The batches of the running step that a backward pass used.
 
     usual: of the whole log, where it is known; else it is counted meanwhile (then the first cycles are a guess).
-    last: the passes that the last backward pass trained on. taken: of each pass the samples and other indices, which the next step applies. drawn, untrained: batches of passes
-    that trained, and those of them that no step used.
+    last: the passes that the last backward pass trained on. taken: of each pass the samples and other indices, which
+    the next step applies. drawn, untrained: batches of passes that trained, and those of them that no step used.
     """
 
     def __init__(self, usual: Usual | None) -> None:
@@ -253,7 +253,7 @@ class TrainedBatches:
         return samples, others
 
     def _of_forward(self, each: Pass) -> int:
-        """Return how many of the batches that wait the model's only input was made of; 0: its size does not show that."""
+        """Return how many of the batches that wait the model's only input was made of; 0: its size does not show it."""
         if self._forwards != 1 or each.fresh < 2:
             return 0
         total, wanted = 0, self._dimensions
