@@ -807,10 +807,10 @@ class Judged(NamedTuple):
         first, edge_s = self.table.count, self.table.ended_at_s[-1]
         self.table.append(live.table, first)
         spans = {
-            name: [*self.phases[name], *(span for span in live.phases[name] if span[0] >= edge_s)]
+            name: [*self.phases[name], *(span for span in live.phases.get(name, ()) if span[0] >= edge_s)]
             for name in ("validations_s", "without_a_pass_s", "saves_s")
         }
-        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases["epoch_steps"] if step > first)]
+        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
         return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans})
 
 
