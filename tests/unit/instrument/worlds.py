@@ -59,6 +59,7 @@ class Drawing:
         script.add(log.DRAW if script.grad else log.DRAW_NO_GRAD, self._number, size, seconds=WAIT_S)
         self._position += size
         script.batches += 1
+        script.pass_of[script.batches] = self._number
         padding = min(max(self._position - self._real, 0), size) if self._real >= 0 else 0
         return Batch(script.batches, size, padding)
 
@@ -83,6 +84,7 @@ class Script:
         self.wrapped, self.visible, self.grad = wrapped, visible, True
         self.loaders = self.passes = self.batches = 0
         self.begun: list[int] = []
+        self.pass_of: dict[int, int] = {}  # by the number of the batch
         self.is_over = self._evaluating = False
         self.is_ambiguous = False
         self._stepped: set[int] = set()
@@ -171,6 +173,12 @@ class Script:
         known = self._since_s is not None and not self.is_ambiguous
         self.seconds.append(self._spent_s + self.now_s - (self._since_s or 0.0) if known else None)
         self._spent_s, self._since_s, self.is_ambiguous = 0.0, self.now_s, False
+
+    def left_out(self) -> tuple[int, int]:
+        """Return the batches of passes that trained, and those of them that no step used."""
+        trained = {self.pass_of[number] for number in self._trained}
+        drawn = sum(each in trained for each in self.pass_of.values())
+        return drawn, drawn - len(self._trained)
 
     def capture(self, optimizer: int = 0) -> None:
         self.add(log.CAPTURE, -1)
