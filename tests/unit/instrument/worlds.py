@@ -634,6 +634,8 @@ def sensible(world: World) -> World:
         put(fails=False)
     if w.ends_at >= 0:
         put(warm_step=False)
+    if w.scaler and w.remainder == "leaks":
+        put(remainder="dropped")  # does the skipped step take it along?
     # Without backward passes a step takes their place.
     if not w.visible:
         put(body="plain", accumulate=1, scaler=0, buffer=1)
@@ -678,7 +680,9 @@ def sensible(world: World) -> World:
         if w.ahead:
             put(last=0, padding=0, skips=1 << 4, ends_at=-1)  # which of those that wait
             put(validate="between" if w.validate in IN_STEPS else w.validate)
-        put(source="plain", ends_at=-1, val_grad=False)
+        put(source="plain", ends_at=-1, val_grad=False, scaler=0)
+        if bin(w.skips).count("1") > 2:
+            put(accumulate=1)
         put(late_train=False, last=0 if w.last == 1 else w.last)  # an input of one sample may be anything
     # A validation in steps shows by its batches, without gradients, or by its rarity.
     if w.validate in IN_STEPS and w.eval_training == "each":
