@@ -294,4 +294,5 @@ def _size_of(*arguments: Any) -> int:
             return int(value[0].size(value[1]))
         if isinstance(value, DeviceMesh):
             return int(value.size())
-    return int(c10d.GroupMember.WORLD.size())
+    group = c10d.GroupMember.WORLD
+    return 0 if group is None else int(group.size())

@@ -413,7 +413,7 @@ class Machine:
         self._lag_s = 0.0  # what the device is behind the host
         self._ddp: list[tuple[float, DdpTimes]] = []  # with the time at which they ended
         self._ddp_module = 0.0
-        self._comm: list[tuple[float, float, float, float]] = []  # since the last draw: collectives
+        self._comm: list[tuple[float, float, float, float, float]] = []  # since the last draw: collectives
         self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
             log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end, log.EPOCH: self._on_epoch,
@@ -498,9 +498,9 @@ class Machine:
         self.trained.draw(each, Batch(int(a), int(b), flag))
         each.wait_s += end_s - begin_s
         while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
-            begin_s, end_s, name, size = self._comm.pop()
+            begin_s, end_s, name, size, ranks = self._comm.pop()
             timer.communicate(begin_s - end_s)
-            self._count_collective(name, -1, -size, begin_s - end_s)
+            self._count_collective(name, -int(ranks > 0), -size, begin_s - end_s)
 
     def _on_draw_no_grad(self, *event: float) -> None:
         self._without_grad = True
@@ -583,9 +583,9 @@ class Machine:
 
     def _on_collective(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         seconds = end_s - begin_s
-        self._comm.append((begin_s, end_s, thing, a))
+        self._comm.append((begin_s, end_s, thing, a, b))
         self.timer.communicate(seconds)
-        self._count_collective(thing, 1, a, seconds)
+        self._count_collective(thing, int(b > 0), a, seconds)  # of no ranks: a wait for an earlier call
 
     def _count_collective(self, name: float, calls: int, size: float, seconds: float) -> None:
         if self.table.count and self._measured is None:
@@ -809,10 +809,10 @@ class Judged(NamedTuple):
         first, edge_s = self.table.count, self.table.ended_at_s[-1]
         self.table.append(live.table, first)
         spans = {
-            name: [*self.phases[name], *(span for span in live.phases[name] if span[0] >= edge_s)]
+            name: [*self.phases[name], *(span for span in live.phases.get(name, ()) if span[0] >= edge_s)]
             for name in ("validations_s", "without_a_pass_s", "saves_s")
         }
-        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases["epoch_steps"] if step > first)]
+        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
         return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans})
 
 

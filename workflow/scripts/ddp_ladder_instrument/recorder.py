@@ -180,6 +180,11 @@ class Recorder:
         """Note a collective, a save, the making of a process group, or the replay of a CUDA graph."""
         self.log.add(kind, begin_s, end_s, thing, size, ranks, NO_MARK)
 
+    def joined_unevenly(self) -> None:
+        """Note DDP's join(): ranks may make different numbers of steps."""
+        now_s = time.perf_counter()
+        self.log.add(log.UNEVEN, now_s, now_s)
+
     def replayed(self, graph: int, begin_s: float) -> None:
         """Note the replay of a CUDA graph; if it contains a step, that is one."""
         number = self._graphs.setdefault(graph, len(self._graphs))

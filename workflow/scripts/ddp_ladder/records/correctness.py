@@ -313,6 +313,8 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         )
     elif raw.spec.world_size > 1 and raw.has_all_ranks:
         yield from _on_data(raw.ends)
+    if not raw.pipeline_stages:
+        yield from _on_batches(raw.ends)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes
@@ -352,6 +354,33 @@ def _why_no_samples(end: RankEnd) -> str:
     if end.loader is None:
         return "no DataLoader of torch gave the training a batch"
     return "the first batches hold no tensors in the host's memory"
+
+
+LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the steps
+
+
+def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
+    """Yield what the ranks' logs show of the batches beyond their number."""
+    known = {end.rank: end.batches for end in ends if end.batches}
+    rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
+    if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
+        of = known[rank]
+        yield Remark(
+            name="untrained batches",
+            what=f"{of.untrained:,} of {of.drawn:,} batches were drawn and not trained (rank {rank}): no backward pass "
+            "and step used them, and they are not counted",
+            next="nothing, if the script is meant to leave them out; the samples/s are those that it trained on",
+        )
+    for rank, of in known.items():
+        if of.mismatched > MOST_MISMATCHED * of.compared:
+            yield Remark(
+                name="doubtful count",
+                what=f"the number of samples is doubtful: in {of.mismatched:,} of {of.compared:,} steps of rank {rank}, "
+                "no dimension of the model's input is the number of samples that was drawn",
+                next="compare samples/s with what the script counts itself; if they differ, set "
+                "workload.samples_per_step",
+            )
+            break
 
 
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:

@@ -146,10 +146,11 @@ def read_raw_run(
 
 
 def _judged(directory: RunDirectory, files: RankFiles) -> RankFiles:
-    """Return a rank's files as the rules of now judge its log, if it has one. Raises OSError or ValueError."""
-    if not is_of_other_rules(files.end):
-        return files
-    return RankFiles(*judged_anew(files.end, files.steps, directory.ranks / f"rank{files.end.rank}.log"))
+    """Return a rank's files as the rules of now judge its log; without a log that can be read, as they were judged."""
+    if is_of_other_rules(files.end):
+        with contextlib.suppress(OSError, ValueError):
+            return RankFiles(*judged_anew(files.end, files.steps, directory.ranks / f"rank{files.end.rank}.log"))
+    return files
 
 
 def of_run(run: RunFile, model: type[File], path: Path) -> File:

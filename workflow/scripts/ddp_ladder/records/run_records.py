@@ -106,13 +106,20 @@ class RunRecords:
     def changes_of_rules(self) -> list[str]:
         """Return what the rules of now changed in the figures of earlier runs, and which figures they cannot change."""
         lines = []
-        if self.judged_anew:
-            changed = [text for name, pair in self.judged_anew.items() if (text := _changed(name, *pair))]
+        judged = {name: pair for name, pair in self.judged_anew.items() if pair[1].rules == RULES}
+        if judged:
+            changed = [text for name, pair in judged.items() if (text := _changed(name, *pair))]
             what = (
                 f"samples/s changed in {len(changed)}: {in_short(changed, NAMED)}" if changed else "no figure changed"
             )
-            runs = count(len(self.judged_anew), "run")
+            runs = count(len(judged), "run")
             lines.append(f"{runs} of an earlier version judged anew from the logs, by rules {RULES}: {what}")
+        kept = [name for name in self.judged_anew if name not in judged]
+        if kept:
+            lines.append(
+                f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or damaged "
+                f"(ranks/rank<k>.log): the figures are those of then ({in_short(kept, NAMED)})"
+            )
         found = [each[1] for each in self._believed.values()]
         old = [each.spec.name for each in found if isinstance(each, Record) and each.job is not None and not each.rules]
         old = [name for name in old if (self.results / "runs" / name / "ranks").is_dir()]
