@@ -765,7 +765,9 @@ class Machine:
             self.epochs,
             self.first_pass,
             {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
-            Batches(trained.drawn, trained.untrained, self._compared, self._mismatched, self.graph_steps),
+            Batches(
+                trained.drawn, trained.untrained + trained.waiting, self._compared, self._mismatched, self.graph_steps
+            ),
             self.uneven,
         )
 

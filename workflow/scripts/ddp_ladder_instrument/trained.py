@@ -301,9 +301,10 @@ class TrainedBatches:
         self.made = 0
         return dropped
 
-    def waiting(self) -> list[Pass]:
-        """Return the passes with batches that wait."""
-        return self._open
+    @property
+    def waiting(self) -> int:
+        """Return the number of batches, of passes that trained, that wait for a backward pass."""
+        return sum(len(each.queue) for each in self._open if each.stepped)
 
     def apply(self, optimizer: int) -> dict[Pass, tuple[int, int]]:
         """A step applies the gradients: return the samples and other indices of each pass that it trains on."""
