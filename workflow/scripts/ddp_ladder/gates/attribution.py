@@ -318,7 +318,7 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
 
 def _without(each: Exchange) -> str:
     """Return how a step could do without these collectives."""
-    calls, size = f"{each.calls:.3g} {'call' if each.calls == 1 else 'calls'}", f"{each.bytes / 1e6:.3g} MB"
+    calls, size = f"{each.calls:.3g} {'call' if round(each.calls, 2) == 1 else 'calls'}", f"{each.bytes / 1e6:.3g} MB"
     if each.name == BUFFERS:
         return (
             f"{size} of buffers are sent before each forward pass: DistributedDataParallel(broadcast_buffers=False), "

@@ -143,7 +143,7 @@ class StepFacts:
     own_max_s: own work of the critical rank of each step. comm_s, overlap_s: of the critical rank, which waits for no
     other. imbalance_kind: see ``critical_rank``; persistent only if it is the same place in every repeat. slowest: that
     place, such as ``rank 3 on node2``. imbalance_data_s, imbalance_compute_s: parts of the imbalance. timed_steps: the
-    fewest that DDP timed on all ranks of a run. exchanges: of the gradients, in a step. others: the collectives that DDP
+    fewest that DDP timed on all ranks of a run. exchanges: of the gradients, in a step. others: collectives that DDP
     does not time, of the first repeat. memory_fraction: of the fullest GPU.
     """
 
