@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import read_log
-from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, StepTable, judge
+from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, judge
+from ddp_ladder_instrument.table import StepTable
 from hypothesis import HealthCheck, given, settings
 from worlds import CHOICES, Loader, Loop, Script, World, worlds
 

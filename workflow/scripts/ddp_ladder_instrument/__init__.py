@@ -15,6 +15,8 @@ may set environment variables before it does.
     recorder       what the hooks notify: it appends to the log, and lets the state machine see what came
     log            the events of a rank: what happened, with its time; its file
     machine        from events to rows, phases and doubts: the rules, with their version
+    table          of the machine: the rows, written as CSV, and the phases
+    timer          of the machine: whose time it is
     trained        of the machine: which batches a backward pass used whose gradients a step applied
     judgement      from the judged log and the facts beside it to the fields of the end record
     samplers *     facts about a DataLoader and its samplers: shards, order, padding

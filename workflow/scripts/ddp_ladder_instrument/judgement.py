@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddp_ladder_instrument.machine import RULES, DdpTimes, Judged, StepTable
+from ddp_ladder_instrument.machine import RULES, Judged
+from ddp_ladder_instrument.table import DdpTimes, StepTable
 
 Facts = Mapping[str, Any]
 

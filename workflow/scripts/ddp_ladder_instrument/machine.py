@@ -21,350 +21,21 @@ DataLoader gets the time that belongs to no pass.
 
 from __future__ import annotations
 
-import math
-import statistics
-from array import array
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Event, Log
-from ddp_ladder_instrument.trained import AFTER, EVAL_MODE, NO_GRAD, OUTSIDE, Batch, Pass, TrainedBatches, Usual
+from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
+from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer
+from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
 
 RULES = 1
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
-MOST = 10_000
-"""Validations, times in eval mode, saves and epochs that are kept: one every minute makes 10,000 in a week."""
-CSV_HEADER = (
-    "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s,"
-    "collectives_s\n"
-)
-
-
-class DdpTimes(NamedTuple):
-    """DDP's times of a step, in seconds. overlap_s: the part of comm_s that the backward pass hides."""
-
-    forward_s: float
-    backward_s: float
-    comm_s: float
-    overlap_s: float
-
-
-class Row(NamedTuple):
-    """A step that the program reported itself; times in seconds."""
-
-    samples: int
-    step_time_s: float
-    data_wait_s: float
-
-
-class StepTable:
-    """The rows; times in seconds.
-
-    ended_at_s: unix time at the end of each step: on a GPU that of the device, once it is known.
-    host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward
-    passes of the module that DDP times, and those whose backward passes send gradients. collectives_s: in blocking collectives
-    that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
-    """
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Remove all rows."""
-        self.count = 0
-        self.samples = array("q")
-        self.padding_samples = array("q")
-        self.step_time_s = array("d")
-        self.data_wait_s = array("d")
-        self.ended_at_s = array("d")
-        self.collectives_s = array("d")
-        self.backwards = array("I")
-        self.made = array("I")
-        self.sent = array("I")
-        self.host_ended_s = array("d")
-        self.ddp: dict[int, DdpTimes] = {}
-        self._columns: tuple[array[Any], ...] = (
-            self.samples, self.padding_samples, self.step_time_s, self.data_wait_s, self.ended_at_s,
-            self.collectives_s, self.backwards, self.made, self.sent, self.host_ended_s,
-        )  # fmt: skip
-        self._appends: list[Callable[[Any], None]] = [column.append for column in self._columns]
-
-    def add(self, *values: float) -> None:
-        """Add a row: a value of each column, in their order."""
-        for append, value in zip(self._appends, values):
-            append(value)
-        self.count += 1
-
-    def cut(self, count: int) -> None:
-        """Keep the first ``count`` rows."""
-        self.count = count
-        for column in self._columns:
-            del column[count:]
-        self.ddp = {row: times for row, times in self.ddp.items() if row < count}
-
-    def append(self, other: StepTable, first: int) -> None:
-        """Add the rows of another table from this one on."""
-        for column, more in zip(self._columns, other._columns):
-            column.extend(more[first:])
-        self.ddp.update({row: times for row, times in other.ddp.items() if row >= first})
-        self.count = len(self.samples)
-
-    def adopt(self, rows: Sequence[Row]) -> None:
-        """Replace the rows with steps that the program reported itself."""
-        self.clear()
-        for row in rows:
-            self.add(row.samples, 0, row.step_time_s, row.data_wait_s, math.nan, 0.0, 0, 0, 0, math.nan)
-
-    @property
-    def usual_backwards(self) -> int:
-        """Return the backward passes of most steps; the last step of an epoch may accumulate less. 0: none was seen."""
-        return Counter(self.backwards).most_common(1)[0][0] if self.backwards else 0
-
-    def batch_per_gpu(self) -> int | None:
-        """Return the median of the steps' samples, the sampler's padding included.
-
-        The upper one: in epochs of two steps, the second of which has what is left, it is that of a whole step.
-        """
-        batches = [real + padding for real, padding in zip(self.samples, self.padding_samples)]
-        return (int(statistics.median_high(batches)) or None) if batches else None
-
-    def csv(self) -> Iterator[str]:
-        """Yield the rows as CSV lines; steps count from 1, an unknown end is nan, unknown times of DDP are empty."""
-        yield CSV_HEADER
-        for row in range(self.count):
-            ddp = self.ddp.get(row)
-            times = "{:.9f},{:.9f},{:.9f},{:.9f}".format(*ddp) if ddp else ",,,"
-            yield (
-                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},"
-                f"{self.data_wait_s[row]:.9f},{self.ended_at_s[row]:.6f},{times},{self.collectives_s[row]:.9f}\n"
-            )
-
-
-class Phases:
-    """A validation is the time from the model's ``eval()`` to its ``train()``, or a pass on which no step trained.
-
-    Only what ended after the first step is recorded: before it, all is start-up. Seconds of the log's clock.
-    """
-
-    def __init__(self) -> None:
-        self._validations_s: deque[tuple[float, float, Pass]] = deque(maxlen=MOST)
-        self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
-        self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
-        self._epoch_steps: deque[int] = deque(maxlen=MOST)
-        self._evaluating_since_s: float | None = None
-
-    @property
-    def evaluations(self) -> int:
-        """Number of validations and times in eval mode so far, with a running one."""
-        return len(self._validations_s) + len(self._evals_s) + (self._evaluating_since_s is not None)
-
-    def begin_evaluation(self, now_s: float) -> None:
-        """Note that the model was put in eval mode."""
-        self._evaluating_since_s = now_s
-
-    def drop_evaluation(self) -> None:
-        """Note that what was done in eval mode is training: this was no validation."""
-        self._evaluating_since_s = None
-
-    def end_evaluation(self, each: Pass | None, now_s: float) -> None:
-        """Note that it was put in training mode. each: the pass that began in between, if any."""
-        began_s, self._evaluating_since_s = self._evaluating_since_s, None
-        if began_s is None:
-            return
-        if each is not None:
-            self._validations_s.append((began_s, now_s, each))
-        else:
-            self._evals_s.append((began_s, now_s))
-
-    def end_pass(self, each: Pass, now_s: float) -> None:
-        """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
-        self._validations_s.append((each.began_s, now_s, each))
-
-    def add_save(self, begin_s: float, end_s: float) -> None:
-        """Note a torch.save."""
-        self._saves_s.append((begin_s, end_s))
-
-    def add_epoch(self, step: int) -> None:
-        """Add the first step, counted from 1, of a pass over training data."""
-        if not self._epoch_steps or self._epoch_steps[-1] != step:
-            self._epoch_steps.append(step)
-
-    def summary(self, unix_s: Callable[[float], float]) -> dict[str, Any]:
-        """Return the record's ``phases``, in unix time."""
-
-        def spans(found: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-            return sorted((unix_s(begin_s), unix_s(end_s)) for begin_s, end_s in found)
-
-        passes = [(begin_s, end_s) for begin_s, end_s, each in self._validations_s if not each.stepped]
-        return {
-            "epoch_steps": [*self._epoch_steps],
-            "validations_s": spans([*passes, *self._evals_s]),
-            "without_a_pass_s": spans(self._evals_s),
-            "saves_s": spans(self._saves_s),
-        }
-
-
-class PassTimer:
-    """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
-
-    owner: the pass that was entered last and is not over; the running segment belongs to it. None: to no step.
-    after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
-    evaluating, between_steps: the model is in eval mode; and had been put there before the step's batch was drawn.
-    without_loader: no step had a DataLoader so far. paused_at: the number of steps when the training mode last ended.
-    """
-
-    def __init__(self, table: StepTable, phases: Phases) -> None:
-        self._table = table
-        self._phases = phases
-        self.evaluating = self.between_steps = False
-        self.without_loader = True
-        self.paused_at = -1
-        self.after, self.outside = Pass(AFTER), Pass(OUTSIDE)
-        self.outside.begin_step(0)
-        self.owner: Optional[Pass] = self.outside
-        self._begin_s = 0.0
-        self._evaluated: Optional[Pass] = None  # the pass whose segment eval() ended
-        self._evaluated_with = 0.0, 0.0  # its seconds at eval()
-        self._validation: Optional[Pass] = None  # the pass that began since eval()
-
-    def restart(self, now_s: float) -> None:
-        """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
-        if self._table.count == 0 and self.owner is self.outside:
-            self._own(self.outside, now_s)
-            self.outside.begin_step(0)
-
-    def enter(self, each: Pass, now_s: float) -> None:
-        """Make this pass the active one."""
-        if self.owner is self.after:  # that time was between two passes, or followed eval mode: it belongs to no step
-            self.owner = None
-        if each.before is None:
-            each.before = self.owner
-        if self.evaluating and each.step < 0:  # it begins
-            self._validation = self._validation or each
-        self._own(each, now_s)
-
-    def leave(self, each: Pass, now_s: float) -> None:
-        """Return to the pass before this one, which is over."""
-        if self.owner is each:
-            self._own(self._return_to(each.before), now_s)
-        elif each.stepped and self.owner is not None and self.owner.number >= 0:  # one that is drawn from beside it
-            self._own(self._return_to(self.owner), now_s)
-        each.before = None
-
-    def eval_mode(self, now_s: float) -> None:
-        """Note that the trained model was put in eval mode: the time from now on may be a validation."""
-        if self.evaluating:
-            return
-        self.evaluating = True
-        self.paused_at = count = self._table.count
-        if count:
-            self._phases.begin_evaluation(now_s)
-        self._evaluated = owner = self.owner
-        self._validation = None
-        self.between_steps = owner is None or not owner.is_drawn(count)
-        if not self.between_steps:
-            self._own(owner, now_s)
-        else:
-            if owner is not self.outside:  # the time since the last step is as little training as what follows
-                self.owner = None
-            self._own(None, now_s)
-        self._evaluated_with = (owner.carried_s, owner.carried_comm_s) if owner is not None else (0.0, 0.0)
-
-    def train_mode(self, now_s: float) -> None:
-        """Resume the time of the training: its model was put in training mode."""
-        if not self.evaluating:
-            return
-        self.evaluating = False
-        self._own(self._return_to(self._evaluated), now_s)
-        if self.between_steps or self._validation is not None:
-            self._phases.end_evaluation(self._validation, now_s)
-        else:
-            self._phases.drop_evaluation()
-        if self._validation is not None and self._evaluated is not None and not self.between_steps:
-            self._evaluated.carried_s, self._evaluated.carried_comm_s = self._evaluated_with
-
-    def trained_in_eval_mode(self) -> None:
-        """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
-        if self.owner is None:
-            self.owner = self._evaluated
-        self.evaluating = False
-        self._phases.drop_evaluation()
-
-    def _return_to(self, each: Pass | None) -> Pass | None:
-        """Return the owner of the time after an interruption of ``each``: that pass, if in the middle of a step."""
-        if each is self.outside and self.without_loader:
-            return each
-        if each is not None and each.living and each.is_drawn(self._table.count):
-            return each
-        return None if self.evaluating else self.after
-
-    def give_after_to(self, each: Pass, now_s: float) -> None:
-        """Give the time since the end of the last pass to this one; before the first step, it has no other owner."""
-        if self.owner in (self.after, self.outside):
-            self.owner = each
-            self._own(self.after, now_s)
-
-    def communicate(self, seconds: float) -> None:
-        """Note that the owner of the running segment spent so much of it in collectives."""
-        owner = self.owner
-        if owner is not None:
-            if owner.step != self._table.count:
-                owner.begin_step(self._table.count)
-            owner.carried_comm_s += seconds
-
-    def _own(self, owner: Pass | None, now_s: float) -> None:
-        """End the running segment and begin one of ``owner``."""
-        before = self.owner
-        if before is not None:
-            if before.step != self._table.count:
-                before.begin_step(self._table.count)
-            before.carried_s += now_s - self._begin_s
-        self.owner = owner
-        self._begin_s = now_s
-
-    def collect(self, owners: Sequence[Pass], now_s: float) -> tuple[float, float]:
-        """Take and return the seconds of a row up to now, and those in collectives; the next segment begins now.
-
-        owners: whose time is training.
-        """
-        seconds = comm_s = 0.0
-        for owner in owners:
-            if owner.step == self._table.count:
-                seconds += owner.carried_s
-                comm_s += owner.carried_comm_s
-                owner.carried_s = owner.carried_comm_s = 0.0
-            if owner is self.owner:
-                seconds += now_s - self._begin_s
-        self._begin_s = now_s
-        return seconds, comm_s
-
-
-class OptimizerSteps:
-    """The optimizers that step in a row. in_row, in_row_before: steps in the last row, and in the one before it."""
-
-    def __init__(self) -> None:
-        self.last = self._of_row = -1
-        self.in_row = self.in_row_before = 0
-
-    def is_another(self) -> bool:
-        """Return True if another optimizer than the last one ended the last row."""
-        return self._of_row not in (-1, self.last)
-
-    def end_row(self) -> None:
-        """Note that the last step ends a row."""
-        self._of_row = self.last
-        self.in_row_before = self.in_row
-        self.in_row = 1
-
-    @property
-    def all_stepped(self) -> bool:
-        """True if there were as many steps in this row as in the one before."""
-        return self.in_row >= self.in_row_before
 
 
 class Machine:
@@ -372,7 +43,7 @@ class Machine:
 
     samples_per_step: replaces counted samples, for loops without a DataLoader. usual: what is usual in the whole log,
     if that is known. on_pass: called with the number of each training pass at its first step.
-    replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: a stage of a pipeline, but not the first.
+    replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, not the first.
     """
 
     def __init__(self, samples_per_step: int | None = None, usual: Usual | None = None) -> None:
@@ -399,9 +70,7 @@ class Machine:
         self._drew = False, False  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False
         self._module = 0.0  # that DDP times: the one that was wrapped last
-        self._made = self._sent = (
-            0  # its forward passes of the running row, and those whose backward passes send gradients
-        )
+        self._made = self._sent = 0  # forward passes of it in the running row, and those that send gradients
         self._backwards = 0  # of the running row
         self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
         self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
@@ -418,8 +87,8 @@ class Machine:
         self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
             log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end,
-            log.EPOCH: self._on_epoch, log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward, log.STEP: self._on_step,
-            log.SKIP: self._on_skip, log.ZERO: self._on_zero, log.CAPTURE: self._on_capture,
+            log.EPOCH: self._on_epoch, log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward,
+            log.STEP: self._on_step, log.SKIP: self._on_skip, log.ZERO: self._on_zero, log.CAPTURE: self._on_capture,
             log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
             log.COLLECTIVE: self._on_collective, log.SAVE: self._on_save, log.DDP: self._on_ddp,
             log.MEASURED: self._on_measured, log.UNEVEN: self._on_uneven, log.OVER: self._on_over,
@@ -822,7 +491,8 @@ class Judged(NamedTuple):
             for name in ("validations_s", "without_a_pass_s", "saves_s")
         }
         epochs = [*self.phases["epoch_steps"], *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
-        return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans})
+        first_s = self.first_step_ended_at_s
+        return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans}, first_step_ended_at_s=first_s)
 
 
 def judge(events: Log, samples_per_step: int | None, later_stage: bool = False) -> Judged:

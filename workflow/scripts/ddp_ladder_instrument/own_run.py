@@ -12,7 +12,7 @@ from typing import Any
 
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.files import RunSettings, one_line
-from ddp_ladder_instrument.machine import StepTable
+from ddp_ladder_instrument.table import StepTable
 
 DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"
 WARMUP_STEPS = 20  # as the ladder leaves out on CUDA; at most half of a short run

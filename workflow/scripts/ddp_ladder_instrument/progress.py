@@ -37,8 +37,8 @@ from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.files import write_atomically
-from ddp_ladder_instrument.machine import Row
 from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.table import Row
 
 METRICS_VARIABLE = "DDP_LADDER_METRICS"
 HEADER_BYTES = 512

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.log import read_log
-from ddp_ladder_instrument.machine import RULES, Batches, Judged, StepTable, judge
+from ddp_ladder_instrument.machine import RULES, Batches, Judged, judge
+from ddp_ladder_instrument.table import StepTable
 from numpy.typing import NDArray
 
 from ddp_ladder.common.files import read_bytes, sha256
@@ -35,6 +36,9 @@ def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]
         judged = judged.join(_as_judged_before(end, steps))
     fields = judged_fields(judged, facts)
     first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
+    if facts["is_cut"]:  # these are of the whole run
+        for name in ("loader", "first_samples", "batches", "communication", "joins_uneven"):
+            del fields[name]
     known = {name: fields.pop(name) for name in ("batch_per_gpu", "backward_passes")}
     changed = {
         **end.model_dump(mode="json"),

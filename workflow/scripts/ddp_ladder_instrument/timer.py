@@ -1,0 +1,167 @@
+"""Whose time it is: of which pass over a DataLoader, or of no step; and which optimizers step in a row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from ddp_ladder_instrument.table import Phases, StepTable
+from ddp_ladder_instrument.trained import AFTER, OUTSIDE, Pass
+
+
+class PassTimer:
+    """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
+
+    owner: the pass that was entered last and is not over; the running segment belongs to it. None: to no step.
+    after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
+    evaluating, between_steps: the model is in eval mode; and had been put there before the step's batch was drawn.
+    without_loader: no step had a DataLoader so far. paused_at: the number of steps when the training mode last ended.
+    """
+
+    def __init__(self, table: StepTable, phases: Phases) -> None:
+        self._table = table
+        self._phases = phases
+        self.evaluating = self.between_steps = False
+        self.without_loader = True
+        self.paused_at = -1
+        self.after, self.outside = Pass(AFTER), Pass(OUTSIDE)
+        self.outside.begin_step(0)
+        self.owner: Optional[Pass] = self.outside
+        self._begin_s = 0.0
+        self._evaluated: Optional[Pass] = None  # the pass whose segment eval() ended
+        self._evaluated_with = 0.0, 0.0  # its seconds at eval()
+        self._validation: Optional[Pass] = None  # the pass that began since eval()
+
+    def restart(self, now_s: float) -> None:
+        """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
+        if self._table.count == 0 and self.owner is self.outside:
+            self._own(self.outside, now_s)
+            self.outside.begin_step(0)
+
+    def enter(self, each: Pass, now_s: float) -> None:
+        """Make this pass the active one."""
+        if self.owner is self.after:  # that time was between two passes, or followed eval mode: it belongs to no step
+            self.owner = None
+        if each.before is None:
+            each.before = self.owner
+        if self.evaluating and each.step < 0:  # it begins
+            self._validation = self._validation or each
+        self._own(each, now_s)
+
+    def leave(self, each: Pass, now_s: float) -> None:
+        """Return to the pass before this one, which is over."""
+        if self.owner is each:
+            self._own(self._return_to(each.before), now_s)
+        elif each.stepped and self.owner is not None and self.owner.number >= 0:  # one that is drawn from beside it
+            self._own(self._return_to(self.owner), now_s)
+        each.before = None
+
+    def eval_mode(self, now_s: float) -> None:
+        """Note that the trained model was put in eval mode: the time from now on may be a validation."""
+        if self.evaluating:
+            return
+        self.evaluating = True
+        self.paused_at = count = self._table.count
+        if count:
+            self._phases.begin_evaluation(now_s)
+        self._evaluated = owner = self.owner
+        self._validation = None
+        self.between_steps = owner is None or not owner.is_drawn(count)
+        if not self.between_steps:
+            self._own(owner, now_s)
+        else:
+            if owner is not self.outside:  # the time since the last step is as little training as what follows
+                self.owner = None
+            self._own(None, now_s)
+        self._evaluated_with = (owner.carried_s, owner.carried_comm_s) if owner is not None else (0.0, 0.0)
+
+    def train_mode(self, now_s: float) -> None:
+        """Resume the time of the training: its model was put in training mode."""
+        if not self.evaluating:
+            return
+        self.evaluating = False
+        self._own(self._return_to(self._evaluated), now_s)
+        if self.between_steps or self._validation is not None:
+            self._phases.end_evaluation(self._validation, now_s)
+        else:
+            self._phases.drop_evaluation()
+        if self._validation is not None and self._evaluated is not None and not self.between_steps:
+            self._evaluated.carried_s, self._evaluated.carried_comm_s = self._evaluated_with
+
+    def trained_in_eval_mode(self) -> None:
+        """Give the time since eval() back to the training: a step in eval mode shows that it was no validation."""
+        if self.owner is None:
+            self.owner = self._evaluated
+        self.evaluating = False
+        self._phases.drop_evaluation()
+
+    def _return_to(self, each: Pass | None) -> Pass | None:
+        """Return the owner of the time after an interruption of ``each``: that pass, if in the middle of a step."""
+        if each is self.outside and self.without_loader:
+            return each
+        if each is not None and each.living and each.is_drawn(self._table.count):
+            return each
+        return None if self.evaluating else self.after
+
+    def give_after_to(self, each: Pass, now_s: float) -> None:
+        """Give the time since the end of the last pass to this one; before the first step, it has no other owner."""
+        if self.owner in (self.after, self.outside):
+            self.owner = each
+            self._own(self.after, now_s)
+
+    def communicate(self, seconds: float) -> None:
+        """Note that the owner of the running segment spent so much of it in collectives."""
+        owner = self.owner
+        if owner is not None:
+            if owner.step != self._table.count:
+                owner.begin_step(self._table.count)
+            owner.carried_comm_s += seconds
+
+    def _own(self, owner: Pass | None, now_s: float) -> None:
+        """End the running segment and begin one of ``owner``."""
+        before = self.owner
+        if before is not None:
+            if before.step != self._table.count:
+                before.begin_step(self._table.count)
+            before.carried_s += now_s - self._begin_s
+        self.owner = owner
+        self._begin_s = now_s
+
+    def collect(self, owners: Sequence[Pass], now_s: float) -> tuple[float, float]:
+        """Take and return the seconds of a row up to now, and those in collectives; the next segment begins now.
+
+        owners: whose time is training.
+        """
+        seconds = comm_s = 0.0
+        for owner in owners:
+            if owner.step == self._table.count:
+                seconds += owner.carried_s
+                comm_s += owner.carried_comm_s
+                owner.carried_s = owner.carried_comm_s = 0.0
+            if owner is self.owner:
+                seconds += now_s - self._begin_s
+        self._begin_s = now_s
+        return seconds, comm_s
+
+
+class OptimizerSteps:
+    """The optimizers that step in a row. in_row, in_row_before: steps in the last row, and in the one before it."""
+
+    def __init__(self) -> None:
+        self.last = self._of_row = -1
+        self.in_row = self.in_row_before = 0
+
+    def is_another(self) -> bool:
+        """Return True if another optimizer than the last one ended the last row."""
+        return self._of_row not in (-1, self.last)
+
+    def end_row(self) -> None:
+        """Note that the last step ends a row."""
+        self._of_row = self.last
+        self.in_row_before = self.in_row
+        self.in_row = 1
+
+    @property
+    def all_stepped(self) -> bool:
+        """True if there were as many steps in this row as in the one before."""
+        return self.in_row >= self.in_row_before
