@@ -25,9 +25,9 @@ from ddp_ladder.gates.points import ScalePoint  # noqa: E402
 from ddp_ladder.gates.scaling import scale_points  # noqa: E402
 from ddp_ladder.gates.verdict import Finding, performance  # noqa: E402
 from ddp_ladder.plan.plan import RunSpec  # noqa: E402
-from ddp_ladder.records.raw_files import Steps  # noqa: E402
 from ddp_ladder.records.record import Record  # noqa: E402
 from ddp_ladder.records.statistic import find_warmup  # noqa: E402
+from ddp_ladder.records.steps import Steps  # noqa: E402
 from ddp_ladder.records.timing import measure  # noqa: E402
 from ddp_ladder.settings.keys import GateThresholds  # noqa: E402
 from ddp_ladder.settings.terms import MOST_REPEATS  # noqa: E402

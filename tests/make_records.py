@@ -10,7 +10,6 @@ import numpy.typing as npt
 from ddp_ladder.common.files import sha256
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import Ddp, Job
 from ddp_ladder.records.record import (
     MEDIAN_OF_BLOCKS,
@@ -23,6 +22,7 @@ from ddp_ladder.records.record import (
     World,
 )
 from ddp_ladder.records.statistic import Warmup
+from ddp_ladder.records.steps import Steps
 from ddp_ladder.records.timing import measure
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches

@@ -13,8 +13,9 @@ from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, writ
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import COLUMNS, HEADER
 from ddp_ladder.records.record import Failure, Record, write_record
+from ddp_ladder.records.steps import COLUMNS, HEADER
+from ddp_ladder_instrument.machine import RULES
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs, rank_facts
 
 STEPS = 60
@@ -122,6 +123,7 @@ def _rank_end(spec: RunSpec, rank: int, wall_s: float, fingerprint: Mapping[str,
             **fingerprint,
         },
         "steps": {"count": 0, "sha256": ""},
+        "rules": RULES,
         "not_measured": [],
     }
 
@@ -175,12 +177,12 @@ def failure_of(directory: RunDirectory) -> Failure:
 def read_steps(directory: RunDirectory, rank: int) -> Rows:
     """Return the rows of a rank's CSV, without the header, and without ends and DDP's times that are not known."""
     lines = (directory.ranks / f"rank{rank}.csv").read_text().splitlines()
-    return [line.removesuffix(",,,,").removesuffix(",nan").split(",") for line in lines[1:]]
+    return [line.removesuffix(",0").removesuffix(",,,,").removesuffix(",nan").split(",") for line in lines[1:]]
 
 
 def csv_text(rows: Rows) -> str:
     """Return a rank's CSV with its header; ends and DDP's times may be missing in the rows."""
-    unknown = ["nan", "", "", "", ""]
+    unknown = ["nan", "", "", "", "", "0"]
     full = [row + unknown[len(row) - len(COLUMNS) :] if len(row) >= len(COLUMNS) else row for row in rows]
     return "".join(f"{','.join(row)}\n" for row in [[*HEADER], *full])
 
@@ -198,6 +200,50 @@ def add_ddp_times(
     ended = [f"{STARTED_AT_S:.3f}"]
     rows = [[*row[:5], *(row[5:6] or ended), *(f"{s:.9f}" for s in times_s)] for row in read_steps(directory, rank)]
     write_steps(directory, rank, rows)
+
+
+def write_loop(
+    directory: RunDirectory,
+    rank: int,
+    *,
+    steps_s: Sequence[float],
+    pauses: Mapping[int, tuple[str, float]] | None = None,
+    data_wait_s: float = 0.0,
+    offset_s: float = 0.0,
+    end_s: float = 0.3,
+    **end: Any,
+) -> float:
+    """Write a rank's steps with their ends, and its end record; return when the rank ends, by the job's clock.
+
+    pauses: before which step, counted from 1, in no step, which kind (validation, save, eval mode, epoch, nothing) and
+    how long. offset_s: of the clock of the rank's host. end_s: from the last step to the rank's end. end: other fields.
+    """
+    phases: dict[str, Any] = {name: [] for name in ("epoch_steps", "validations_s", "without_a_pass_s", "saves_s")}
+    rows, now_s = [], STARTED_AT_S + 0.1 + STARTUP_S - steps_s[0] + offset_s
+    begun_s = now_s + steps_s[0]
+    (_, samples, *_), *_ = read_steps(directory, rank)
+    for k, step_s in enumerate(steps_s, start=1):
+        kind, pause_s = (pauses or {}).get(k, ("nothing", 0.0))
+        span = (now_s, now_s + pause_s)
+        if kind == "epoch":
+            phases["epoch_steps"].append(k)
+        for name in {"validation": ["validations_s"], "save": ["saves_s"]}.get(kind, []):
+            phases[name].append(span)
+        if kind == "eval mode":
+            phases["validations_s"].append(span)
+            phases["without_a_pass_s"].append(span)
+        now_s += pause_s + step_s
+        rows.append([str(k), samples, "0", f"{step_s:.9f}", f"{data_wait_s:.9f}", f"{now_s:.3f}"])
+    write_steps(directory, rank, rows)
+    ended_s = now_s + end_s
+    known = {"ended_at_s": ended_s, "training_s": ended_s - begun_s, "phases": phases}
+    edit_rank(directory, rank, **{**known, **end})
+    return ended_s - offset_s
+
+
+def end_run(directory: RunDirectory, ended_s: float, after_s: float = 0.5) -> None:
+    """Let the job see the run end ``after_s`` after its ranks."""
+    edit(directory.ended, lambda end: end.update(ended_at_s=ended_s + after_s))
 
 
 def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:

@@ -1,9 +1,10 @@
 """Loaders of many kinds, two epochs each.
 
-Streams (collated, own_batches); batches that do not hold what the sampler gave, or do not show how many samples they
-hold (dropping, one_row, packed); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one whose
-only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the DataLoader
-inside yields fills a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
+Streams (collated, own_batches); batches that do not hold what the sampler gave, or do not show how many samples
+they hold (dropping, one_row, packed); a dataset's own items, one for each index (items); loaders that nobody names
+(unnamed, iterator, one_by_one, cycle), and one whose only iterator is not made by DataLoader.__iter__ (infinite:
+Ultralytics'); webdataset's, in which what the DataLoader inside yields fills a buffer, is shuffled and batched
+again (web_shuffled, web_cut_short).
 """
 
 import sys
@@ -13,6 +14,7 @@ import torch
 from loop import train
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     IterableDataset,
     SubsetRandomSampler,
     TensorDataset,
@@ -36,6 +38,16 @@ class Stream(IterableDataset):
         first, count = (info.id, info.num_workers) if info else (0, 1)
         for index in range(first, self.length, count):
             yield self.sample(index)
+
+
+class Pictures(Dataset):
+    """Samples as detectron2's, which are not put together."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return {"x": torch.randn(3, 4), "boxes": torch.randn(index % 3, 4), "height": 3}
 
 
 def packed(index):
@@ -118,6 +130,7 @@ def epochs():
             Stream(64, lambda index: torch.ones(index % 5 + 1, 4)), batch_size=None, num_workers=WORKERS
         ),
         "packed": lambda: DataLoader(Stream(20, packed), batch_size=None, num_workers=WORKERS),
+        "items": lambda: DataLoader(Pictures(), batch_size=None, shuffle=True, num_workers=WORKERS),
         "dropping": lambda: collated(without_bad),
         "one_row": lambda: collated(in_one_row),
         "infinite": lambda: of_data(InfiniteDataLoader),
@@ -135,4 +148,9 @@ def inputs(batch):
 
 
 if __name__ == "__main__":
-    train(epochs(), lambda batch: len(inputs(batch)), inputs, width=2 if KIND == "one_row" else 4)
+    train(
+        epochs(),
+        lambda batch: 1 if KIND == "items" else len(inputs(batch)),
+        inputs,
+        width=2 if KIND == "one_row" else 4,
+    )

@@ -22,7 +22,7 @@ from ddp_ladder.accounting.jobs import (
     update,
     update_or_warn,
 )
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
 from ddp_ladder.preflight.result import error
 from ddp_ladder.slurm import query
@@ -30,11 +30,11 @@ from ddp_ladder.slurm.query import SlurmError
 from make_jobs import BEGUN_S, JOB, write_job
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
-from make_runs import STARTUP_S, edit, write_run
+from make_runs import STARTED_AT_S, STARTUP_S, edit, end_run, write_loop, write_run
 from slurm_captured import CAPTURED
 
 NAME = "1x2-ddp-ladder-0123456789-0123456789"
-PHASES = ("preflight_s", "startup_s", "training_s")
+PHASES = ("preflight_s", "startup_s", "training_s", "launcher_s", "end_s")
 LATER_S = 40  # the second run starts so much later than the first
 RUN_S = 60 * 128 / 1024 + 5  # 60 steps of 128 samples at 1024 samples/s
 
@@ -282,3 +282,20 @@ def test_without_slurmdbd_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(query, "run_command", run)
     assert ask_sacct(["1"]) == {}
     assert ask_sacct([]) == {}
+
+
+def test_what_lies_before_and_after_the_ranks_is_no_training(results: Path, sacct: Known) -> None:
+    """srun ends 7 s after the ranks, which go on for 3 s after their last step; 2 s of validation are training."""
+    for directory in write_runs(results):
+        begun_s = read_json(directory.ended)["started_at_s"]
+        for rank in (0, 1):
+            pauses = {30: ("validation", 2.0)}
+            ended_s = write_loop(
+                directory, rank, steps_s=[0.1] * 60, pauses=pauses, offset_s=begun_s - STARTED_AT_S, end_s=3.0
+            )
+        end_run(directory, ended_s + begun_s - STARTED_AT_S, 7.0)
+    write_job(results)
+    row = the_row(results)
+    found = [row.startup_s, row.training_s, row.end_s, row.launcher_s]
+    assert found == pytest.approx([2 * STARTUP_S, 2 * (5.9 + 2), 2 * 3, 2 * (7 + 0.1)], abs=0.02)
+    assert row.gpu_hours_training == pytest.approx(row.training_s / 3600 * 2)

@@ -9,7 +9,7 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, Source
 from make_records import (
     make_failed_record,
     make_record,
@@ -157,6 +157,24 @@ def test_another_batch_than_planned_is_noted() -> None:
     note = by_scale(scale_points(specs, ladder(specs, fingerprint={"batch_per_gpu": 128})))["1x2"].note
     assert "a step of the script has 128 samples per GPU, the plan says 64: is {batch_per_gpu} in" in note
     assert 'set workload.batch_per_gpu: 128 and pass "{batch_per_gpu} // K"' in note
+
+
+def note_on_batches(source: Source, **fingerprint: Any) -> str:
+    specs, records = make_specs(["1x1", "1x2"]), []
+    for record in ladder(specs, fingerprint=fingerprint).values():
+        assert record.throughput is not None
+        records.append(record.replace(throughput=record.throughput.replace(source=source)))
+    return by_scale(scale_points(specs, records_by_name(records)))["1x2"].note
+
+
+def test_a_batch_in_doubt_is_not_advised_as_the_plans() -> None:
+    varies = note_on_batches("counted", batch_per_gpu=5, batch_varies=[4, 32])
+    assert "the batches vary in size: a step has 4 to 32 samples per process, the plan says 64" in varies
+    guessed = note_on_batches("guessed", batch_per_gpu=1)
+    assert "the 1 is a guess: set workload.samples_per_step" in guessed
+    odd = note_on_batches("counted", batch_per_gpu=96)
+    assert "a step of the script has 96 samples per GPU, the plan says 64: is {batch_per_gpu} in" in odd
+    assert not any("set workload.batch_per_gpu" in note for note in (varies, guessed, odd))
 
 
 def test_accumulated_batches_are_shown_beside_the_batch_per_gpu() -> None:

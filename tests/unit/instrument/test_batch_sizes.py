@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, first_size
-from ddp_ladder_instrument.batches import Loop
+from ddp_ladder_instrument.trained import Batch, Pass
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
 
@@ -102,6 +102,65 @@ def test_a_late_difference_is_noticed() -> None:
     assert (5, 1) in [texts.measure(["a"] * 5, 6) for _ in range(EXAMINED_EVERY)]
 
 
+def test_a_batch_is_never_larger_than_the_loaders() -> None:
+    """One sample of a stream (batch_size=None), or a batch that the dataset has made: nothing tells which."""
+    for item in (zeros(3, 8, 8), {"input_ids": zeros(1024), "labels": zeros(1024)}):
+        sizes = BatchSizes(usual=1)
+        size, _ = sizes.measure(item, None)
+        assert sizes.unclear == [1, size]
+    last = BatchSizes(usual=8)
+    assert (last.measure(zeros(3, 4), None), last.unclear) == ((3, 0), [])
+
+
+ITEMS: dict[
+    str, tuple[Any, int | None, int, list[int]]
+] = {  # what the dataset gives; its indices, size, what it may be
+    "detectron2's dict": ({"image": zeros(3, 9, 9), "instances": [zeros(4)], "height": 9}, 1, 1, []),
+    "an image": (zeros(3, 8, 8), 1, 1, []),
+    "packed tokens": ({"input_ids": zeros(1024), "labels": zeros(1024)}, 1, 1, []),
+    "a batch that the dataset has made, perhaps": ([zeros(64, 3, 8, 8), zeros(64)], 1, 1, [1, 64]),
+    "a batch of a list of indices": ([zeros(64, 3, 8, 8), zeros(64)], 64, 64, []),
+    "nothing": (None, 1, 0, []),
+}
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_what_a_dataset_has_for_an_index_is_one_sample(item: str) -> None:
+    content, announced, size, unclear = ITEMS[item]
+    sizes = BatchSizes(usual=1, items=True)
+    assert {sizes.measure(content, announced)[0] for _ in range(3 * FIRST_BATCHES)} == {size}
+    assert sizes.unclear == unclear
+
+
+def test_batches_with_which_a_sampler_pads_are_no_samples() -> None:
+    sizes = BatchSizes(real=2)
+    assert [sizes.measure(zeros(6, 3), 6) for _ in range(3)] == [(6, 0), (6, 0), (0, 6)]
+
+
+class Touchy:
+    def __getattr__(self, name: str) -> object:
+        raise ValueError(f"no {name}")
+
+
+class TouchyTensor(Tensor):
+    @classmethod
+    def __torch_function__(cls, *_: object) -> object:
+        raise ValueError("not for others")
+
+
+class TouchyMapping(UserDict[str, object]):
+    def values(self) -> Any:
+        raise ValueError("not now")
+
+
+def test_what_raises_when_it_is_asked_is_taken_as_it_is() -> None:
+    sizes = BatchSizes()
+    assert sizes.measure([zeros(6, 3).as_subclass(TouchyTensor), Touchy()], 6) == (6, 0)
+    assert sizes.unclear == []
+    assert sizes.measure(TouchyMapping(x=zeros(6, 3)), 6) == (6, 0)
+    assert sizes.unclear == [6]  # not seen: a guess
+
+
 class Sized:
     def __init__(self, size: object) -> None:
         self.batch_size = size
@@ -132,11 +191,6 @@ def test_the_first_size_in_any_batch(batch: object, size: int) -> None:
 
 
 def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:
-    loop = Loop(lambda: None, 10)
-    loop.add(8, 2)
-    loop.add(8, 0)
-    taken = [(6, 2), (2, 6)]  # the last six are padding
-    assert loop.take() == taken
-    for samples, others in reversed(taken):
-        loop.give_back(samples, others)
-    assert loop.take() == taken
+    each = Pass(1, real=10)
+    each.queue += [Batch(8, 2, False), Batch(8, 0, False)]
+    assert [each.take(), each.take()] == [(6, 2), (2, 6)]  # the last six are padding

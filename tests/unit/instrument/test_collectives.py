@@ -1,282 +1,298 @@
-"""What collectives notes of the calls by which ranks send data, with real ranks connected by Gloo."""
+"""The recorded collectives of real Gloo ranks, compared with the script's own counts and clock."""
 
 from __future__ import annotations
 
-import inspect
-import threading
+import importlib
+import os
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_ladder_instrument import collectives
+from ddp_ladder_instrument.collectives import FUNCTIONAL, NAMES, patch_collectives, patch_join
+from rank_support import on_ranks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
 
-from tests.rank_support import on_ranks
+STEPS = 4
+BUFFERS_BYTES = 4_000_000
+LATE_S = 0.2
 
-MB = 250_000  # floats
-SLOW_S = 0.2
-Noted = tuple[str, float, float, int, int]
+Totals = dict[str, tuple[int, int, float, set[int]]]
 
 
-def noted(script: Callable[[], object]) -> tuple[list[Noted], Any]:
-    """Run a script on this rank with the patches; return what they noted, and what the script returned."""
-    calls: list[Noted] = []
-    collectives.patch_collectives(lambda *call: calls.append(call))
+class Notes(list[tuple[str, float, float, int, int]]):
+    """What was noted."""
+
+    def note(self, *noted: Any) -> None:
+        self.append(noted)  # type: ignore[arg-type]
+
+    def totals(self) -> Totals:
+        """Return calls, bytes, seconds and sizes of the groups by name."""
+        found: Totals = defaultdict(lambda: (0, 0, 0.0, set()))
+        for name, begin_s, end_s, size, ranks in self:
+            calls, sizes, seconds, groups = found[name]
+            is_call = ranks > 0
+            found[name] = calls + is_call, sizes + size, seconds + end_s - begin_s, groups | ({ranks} - {0})
+        return dict(found)
+
+
+def ranked(patched: bool = True) -> tuple[int, Notes]:
+    """Join the process group with the patches installed; return the rank and the notes."""
+    notes = Notes()
+    os.environ.setdefault("TORCHELASTIC_RESTART_COUNT", "0")  # torch 2.4 wants it
+    if patched:
+        patch_collectives(notes.note)
     dist.init_process_group("gloo")
-    returned = script()
-    dist.destroy_process_group()
-    return calls, returned
+    assert notes == []
+    return dist.get_rank(), notes
 
 
-def of_ranks(script: Callable[[], object], size: int = 2) -> tuple[list[list[Noted]], list[Any]]:
-    calls, returned = zip(*on_ranks(size, noted, script), strict=True)
-    return list(calls), list(returned)
+def model_with_buffers() -> torch.nn.Module:
+    model = torch.nn.Linear(8, 8)
+    model.register_buffer("table", torch.ones(BUFFERS_BYTES // 4))
+    return model
 
 
-def names(calls: Sequence[Noted]) -> Counter[str]:
-    return Counter(call[0] for call in calls)
+def trained(model: torch.nn.Module) -> None:
+    for _ in range(STEPS):
+        model(torch.ones(2, 8)).sum().backward()
 
 
-def named(calls: Sequence[Noted], name: str) -> list[Noted]:
-    return [call for call in calls if call[0] == name]
+def buffers_of_ddp(broadcast: bool) -> Totals:
+    _, notes = ranked()
+    model = DistributedDataParallel(model_with_buffers(), broadcast_buffers=broadcast)
+    notes.clear()
+    trained(model)
+    return notes.totals()
 
 
-def own_collectives() -> tuple[float, list[object], str]:
-    tensor = torch.full((MB,), 1.0 + dist.get_rank())
-    dist.all_reduce(tensor)
-    gathered = [torch.zeros(2) for _ in range(2)]
-    dist.all_gather(gathered, torch.full((2,), float(dist.get_rank())))
-    dist.broadcast(tensor, src=0)
-    objects: list[object] = [None, None]
-    dist.all_gather_object(objects, {"rank": dist.get_rank(), "much": "x" * 1000})
-    dist.broadcast_object_list([1, 2], src=0)
-    if dist.get_rank():
-        dist.recv(torch.zeros(10), src=0)
-    else:
-        dist.send(torch.zeros(10), dst=1)
-    dist.distributed_c10d.all_reduce(tensor)
-    dist.monitored_barrier()
-    return float(tensor[0]), objects, str(inspect.signature(dist.all_reduce))
+def test_buffers_that_ddp_broadcasts_before_each_forward_pass() -> None:
+    for totals in on_ranks(2, buffers_of_ddp, True):
+        assert {*totals} == {"buffers"}
+        calls, sent, seconds, groups = totals["buffers"]
+        assert (calls, sent, groups) == (STEPS, STEPS * BUFFERS_BYTES, {2})
+        assert seconds > STEPS * BUFFERS_BYTES / 50e9
+    assert on_ranks(2, buffers_of_ddp, False) == [{}, {}]
 
 
-def test_own_calls_are_noted_once_with_their_bytes() -> None:
-    calls, returned = of_ranks(own_collectives)
-    assert names(calls[1]) == {
-        "all_reduce": 2, "all_gather": 1, "broadcast": 1, "all_gather_object": 1, "broadcast_object_list": 1, "recv": 1,
-        "monitored_barrier": 1,
-    }  # fmt: skip
-    sizes = {name: size for name, _, _, size, _ in calls[0]}
-    assert (sizes["all_reduce"], sizes["all_gather"], sizes["send"]) == (4 * MB, 16, 40)
-    assert sizes["all_gather_object"] > 2000  # of those inside
-    assert {ranks for *_, ranks in calls[0]} == {2}
-    assert all(begin <= end for _, begin, end, _, _ in calls[0])
-    total, objects, signature = returned[0]
-    assert total == 6.0
-    assert [each["rank"] for each in objects] == [0, 1]
-    assert signature == str(inspect.signature(dist.all_reduce))
+def communication_hook(name: str) -> Totals:
+    _, notes = ranked()
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    model.register_comm_hook(None, getattr(default_hooks, name))
+    trained(model)
+    return notes.totals()
 
 
-def late_rank() -> None:
+@pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook"])
+def test_what_ddp_times_itself_is_not_noted(name: str) -> None:
+    assert on_ranks(2, communication_hook, name) == [{}, {}]
+
+
+def late_rank() -> tuple[Totals, float]:
+    """Let rank 1 come late to an all-reduce, a barrier and the wait for an asynchronous all-reduce."""
+    rank, notes = ranked()
+    tensor, own_s = torch.ones(250_000), 0.0
     dist.barrier()
-    if dist.get_rank():
-        time.sleep(SLOW_S)
-    dist.barrier()
+    notes.clear()
+
+    def late() -> float:
+        time.sleep(LATE_S * rank)
+        return time.perf_counter()
+
+    for call in (lambda: dist.all_reduce(tensor), dist.barrier):
+        begin_s = late()
+        call()
+        own_s += time.perf_counter() - begin_s
+    begin_s = late()
+    work = dist.all_reduce(tensor, async_op=True)
+    own_s += time.perf_counter() - begin_s
+    time.sleep(0.05)  # the script's own work
+    begin_s = time.perf_counter()
+    assert work.wait() is True
+    own_s += time.perf_counter() - begin_s
+    return notes.totals(), own_s
 
 
-def test_the_rank_that_waits_has_the_seconds() -> None:
-    calls, _ = of_ranks(late_rank)
-    seconds = [[end - begin for _, begin, end, _, _ in named(each, "barrier")] for each in calls]
-    assert seconds[0][1] > 0.8 * SLOW_S
-    assert seconds[1][1] < 0.5 * SLOW_S
-
-
-def asynchronous() -> None:
-    dist.barrier()
-    if dist.get_rank():
-        time.sleep(SLOW_S)
-    work = dist.all_reduce(torch.zeros(MB), async_op=True)
-    assert work is not None
-    work.wait()
-
-
-def test_an_asynchronous_call_counts_at_once_and_its_wait_later() -> None:
-    calls, _ = of_ranks(asynchronous)
-    begun, waited = named(calls[0], "all_reduce")
-    assert (begun[3], begun[4]) == (4 * MB, 2)
-    assert begun[2] - begun[1] < 0.5 * SLOW_S
-    assert (waited[3], waited[4]) == (0, 0)
-    assert waited[2] - waited[1] > 0.8 * SLOW_S
-
-
-class WithBuffers(torch.nn.Module):
-    def __init__(self, exchanges: bool = False) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 1)
-        for k in range(4):
-            self.register_buffer(f"table{k}", torch.zeros(60 * MB // 4))
-        self.exchanges = exchanges
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.exchanges:  # as SyncBatchNorm does, which has no kernels for CPUs
-            dist.all_gather([torch.zeros(8) for _ in range(2)], inputs.mean(0).detach())
-        found: torch.Tensor = self.linear(inputs)
-        return found
-
-
-def train(model: DistributedDataParallel, steps: int = 3) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).sum().backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-
-def with_buffers() -> None:
-    train(DistributedDataParallel(WithBuffers(exchanges=True)))
-
-
-def test_buffers_are_sent_before_each_forward_pass() -> None:
-    calls, _ = of_ranks(with_buffers)
-    assert names(calls[0]) == {"buffers": 3, "all_gather": 3}
-    assert {(size, ranks) for _, _, _, size, ranks in named(calls[0], "buffers")} == {(60_000_000, 2)}
-    assert all(end - begin > 1e-4 for _, begin, end, _, _ in named(calls[0], "buffers"))
-
-
-def without_broadcast() -> None:
-    train(DistributedDataParallel(WithBuffers(), broadcast_buffers=False))
-
-
-def test_gradients_alone_are_not_noted() -> None:
-    assert [*map(len, of_ranks(without_broadcast)[0])] == [0, 0]
-
-
-def with_hook() -> str:
-    def averaged(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
-        work = dist.all_reduce(bucket.buffer(), async_op=True)
-        return work.get_future().then(lambda future: future.value()[0] / 2)
-
-    model = DistributedDataParallel(torch.nn.Linear(8, 1))
-    model.register_comm_hook(None, averaged)
-    train(model)
-    return str(model._get_ddp_logging_data()["comm_hook"])
-
-
-def test_a_communication_hook_is_timed_by_ddp() -> None:
-    calls, returned = of_ranks(with_hook)
-    assert [*map(len, calls)] == [0, 0]
-    assert returned[0].endswith("averaged")
-
-
-def clip_grad_norm_of_script(total: torch.Tensor) -> None:
-    dist.all_reduce(total)
-
-
-def clipping_and_threads() -> None:
-    clip_grad_norm_of_script(torch.zeros(1))
-    thread = threading.Thread(target=dist.all_reduce, args=(torch.zeros(1),))
-    thread.start()
-    thread.join()
-
-
-def test_clipping_has_a_name_and_other_threads_are_beside_the_training() -> None:
-    assert names(of_ranks(clipping_and_threads)[0][0]) == {"clip_grad_norm": 1}
+def test_seconds_are_what_the_script_waits() -> None:
+    for rank, (totals, own_s) in enumerate(on_ranks(2, late_rank)):
+        assert [(name, of[:2], of[3]) for name, of in totals.items()] == [
+            ("all_reduce", (2, 2_000_000), {2}),
+            ("barrier", (1, 0), {2}),
+        ]
+        seconds = sum(of[2] for of in totals.values())
+        assert seconds == pytest.approx(own_s, abs=2e-3)
+        assert (seconds > 2.5 * LATE_S) == (rank == 0)
 
 
 class Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.clone()
+    """The exchange of SyncBatchNorm, which itself needs a GPU: a gather in the forward, a sum in the backward pass."""
 
     @staticmethod
-    def backward(ctx: Any, gradients: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        dist.all_reduce(gradients)
-        return gradients
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(value) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, value)
+        return value - torch.stack(parts).mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(gradient := gradient.clone())
+        return gradient
 
 
-def in_backward() -> None:
-    Exchange.apply(torch.ones(3, requires_grad=True)).sum().backward()
-
-
-def test_a_call_in_a_backward_pass_is_noted() -> None:
-    assert names(of_ranks(in_backward)[0][0]) == {"all_reduce": 1}
-
-
-def failing() -> tuple[str, list[str]]:
-    try:
-        dist.all_reduce("no tensor")
-    except Exception as error:
-        raised = type(error).__name__
+def every_kind() -> tuple[Totals, Any]:
+    rank, notes = ranked()
+    half = dist.new_group([0])
+    ones, pair = torch.ones(4), [torch.empty(4), torch.empty(4)]
+    notes.clear()
+    Exchange.apply(torch.ones(4, requires_grad=True)).sum().backward()
+    results: list[Any] = [None, None]
+    dist.all_gather_object(results, ("a", rank))  # a tuple, which no group is
+    dist.broadcast(ones, 0)
+    dist.reduce(ones, 0)
+    dist.gather(ones, pair if rank == 0 else None)
+    dist.scatter(ones, pair if rank == 0 else None)
+    dist.broadcast_object_list([rank])
+    dist.monitored_barrier()
+    requests = [dist.isend(ones, 1 - rank), dist.irecv(pair[0], 1 - rank)]
+    for request in requests:
+        request.wait()
+    if rank == 0:
+        dist.all_reduce(torch.ones(4), group=half)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        dist.monitored_barrier(timeout=5.0)  # type: ignore[arg-type]
-        dist._all_gather_base(torch.zeros(4), torch.zeros(2))
-        dist.all_reduce(torch.zeros(1))
-    return raised, [warning.filename for warning in caught]
+        output = torch.empty(8)
+        dist.all_gather_into_tensor(output, ones)  # newer versions of torch warn of it
+    assert not [each for each in caught if "ddp_ladder" in each.filename]
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        dist.all_reduce("text")  # type: ignore[arg-type]
+    return notes.totals(), (results, output.shape)
 
 
-def test_exceptions_and_the_places_of_warnings_stay() -> None:
-    calls, returned = of_ranks(failing)
-    assert len(named(calls[0], "all_reduce")) == 1  # the failed one is not noted, the next one is
-    assert len(calls[0]) == 3
-    raised, places = returned[0]
-    assert raised == "TypeError"
-    assert not [place for place in places if "ddp_ladder_instrument" in place]
-    assert __file__ in places
+def test_every_kind_is_named_as_it_is_called_and_objects_count_once() -> None:
+    for rank, (totals, results) in enumerate(on_ranks(2, every_kind)):
+        assert results == ([("a", 0), ("a", 1)], torch.Size([8]))
+        gathered = totals.pop("all_gather_into_tensor", None) or totals.pop("all_gather_single")
+        assert gathered[:2] == (1, 32)
+        calls = {name: of[0] for name, of in totals.items()}
+        assert calls.pop("all_reduce") == 2 - rank  # rank 1 is not in the other group
+        assert calls == dict.fromkeys(
+            ("all_gather", "all_gather_object", "broadcast", "reduce", "gather", "scatter", "broadcast_object_list",
+             "monitored_barrier", "isend", "irecv"),
+            1,
+        )  # fmt: skip
+        assert totals["all_gather"][1] == 32
+        assert totals["all_gather_object"][1] > 30
+        assert totals["all_reduce"][3] == ({1, 2} if rank == 0 else {2})
 
 
-def functional() -> float:
-    from torch.distributed import _functional_collectives
-
-    total = _functional_collectives.all_reduce(torch.ones(MB), "sum", dist.group.WORLD)
-    return float(total.sum())
-
-
-def test_functional_collectives_are_noted_with_their_wait() -> None:
-    calls, returned = of_ranks(functional)
-    assert names(calls[0]) == {"all_reduce": 1, "wait": 1}
-    assert named(calls[0], "all_reduce")[0][3:] == (4 * MB, 2)
-    assert returned == [2.0 * MB] * 2
-
-
-def compiled() -> tuple[float, int]:
-    from torch.distributed import _functional_collectives
-
-    @torch.compile(backend="eager", fullgraph=True)
-    def double(inputs: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(inputs)
-        return _functional_collectives.all_reduce(inputs, "sum", dist.group.WORLD) * 2
-
-    return float(double(torch.ones(4)).sum()), len(torch._dynamo.utils.counters["graph_break"])
+def clipped_norm() -> Totals:
+    """Call as torch's SyncBatchNorm and FSDP's clip_grad_norm_ do."""
+    _, notes = ranked()
+    for module, function in (
+        ("torch.nn.modules._functions", "forward"),
+        ("torch.distributed.fsdp.fully_sharded_data_parallel", "clip_grad_norm_"),
+        ("__main__", "clip_grad_norm_"),
+        ("torch.distributed.distributed_c10d", "new_group"),
+    ):
+        names = {"__name__": module, "dist": dist, "torch": torch}
+        exec(f"def {function}(): dist.all_reduce(torch.ones(4))", names)
+        names[function]()  # type: ignore[operator]
+    return notes.totals()
 
 
-def test_torch_compile_traces_collectives_as_before() -> None:
-    calls, returned = of_ranks(compiled)
-    assert returned == [(32.0, 0)] * 2
-    assert names(calls[0]) in ({}, {"wait": 1})  # the last wait is outside of the graph
+def test_torchs_own_callers_give_the_name() -> None:
+    for totals in on_ranks(2, clipped_norm):
+        assert {name: of[0] for name, of in totals.items()} == {
+            "SyncBatchNorm": 1,
+            "clip_grad_norm_": 1,
+            "all_reduce": 1,
+        }
 
 
-def cost() -> float:
-    tensor = torch.zeros(1)
-    function = collectives._Calls(lambda *call: None).timing("all_reduce", 2)(lambda *args, **kwargs: None)
+def compiled(imported: bool) -> tuple[list[float], Totals]:
+    if imported:
+        importlib.import_module(FUNCTIONAL)
+    _, notes = ranked()
+    functional = importlib.import_module(FUNCTIONAL)
 
-    def each_s(call: Callable[..., object]) -> float:
-        begin_s = time.perf_counter()
-        for _ in range(2000):
-            call(tensor)
-        return (time.perf_counter() - begin_s) / 2000
+    def whole(value: torch.Tensor) -> torch.Tensor:
+        value = value * 2
+        dist.all_reduce(value)
+        other = functional.wait_tensor(functional.all_reduce(value, "sum", dist.group.WORLD))
+        return value + other
 
-    return min(each_s(function) for _ in range(10)) - min(each_s(lambda *args, **kwargs: None) for _ in range(10))
+    result = torch.compile(whole, backend="eager", fullgraph=True)(torch.ones(1))  # raises if the graph breaks
+    assert not notes
+    whole(torch.ones(1))
+    return result.tolist(), notes.totals()
 
 
-@pytest.mark.parametrize("size", [1])
-def test_a_call_costs_little(size: int) -> None:
-    _, returned = of_ranks(cost, size)
-    assert returned[0] < 10e-6  # about 2 on an idle machine
-    print(f"{1e6 * returned[0]:.2f} us")
+@pytest.mark.parametrize("imported", [False, True])
+def test_torch_compile_has_them_in_its_graph_as_without_us(imported: bool) -> None:
+    for result, totals in on_ranks(2, compiled, imported):
+        assert result == [12.0]
+        assert {name: of[:2] for name, of in totals.items()} == {"all_reduce": (2, 8)}
+
+
+def joined(enable: bool) -> tuple[int, Totals]:
+    rank, notes = ranked()
+    entered: list[int] = []
+    patch_join(lambda: entered.append(1))
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    with model.join(enable=enable):
+        for _ in range(STEPS + (rank if enable else 0)):
+            model(torch.ones(2, 8)).sum().backward()
+    return len(entered), notes.totals()
+
+
+def test_a_join_context_is_told() -> None:
+    for entered, totals in on_ranks(2, joined, True):
+        assert entered == 1
+        assert {*totals} <= {"join"}
+    assert on_ranks(2, joined, False) == [(0, {}), (0, {})]
+
+
+@dataclass
+class Cost:
+    plain_s: float
+    patched_s: float
+
+
+def cost_of_a_call() -> Cost:
+    ranked(patched=False)
+    tensor = torch.ones(4)
+
+    def fastest() -> float:
+        found = []
+        for _ in range(200):
+            begin_s = time.perf_counter()
+            for _ in range(50):
+                dist.all_reduce(tensor)
+            found.append((time.perf_counter() - begin_s) / 50)
+        return min(found)
+
+    plain_s = fastest()
+    patch_collectives(lambda *noted: None)
+    return Cost(plain_s, fastest())
+
+
+def test_a_call_costs_some_microseconds_at_most() -> None:
+    (cost,) = on_ranks(1, cost_of_a_call)
+    assert cost.patched_s - cost.plain_s < 6e-6  # alone on a core it is 1.5
+
+
+def bound_by_name() -> list[str]:
+    ranked()
+    from torch.distributed import distributed_c10d
+
+    return [name for name in NAMES if getattr(dist, name, None) is not getattr(distributed_c10d, name, None)]
+
+
+def test_both_names_of_a_function_are_patched() -> None:
+    (different,) = on_ranks(1, bound_by_name)
+    assert [name for name in different if hasattr(dist, name)] == []

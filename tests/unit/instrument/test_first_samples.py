@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from ddp_ladder_instrument import batch_sizes, torch_facts
@@ -22,6 +24,24 @@ def test_batches_that_differ_anywhere_have_different_digests() -> None:
 @pytest.mark.parametrize("batch", ["text", None, 3, [], torch.empty(4, device="meta"), torch.eye(3).to_sparse()])
 def test_nothing_is_said_of_other_batches(batch: object) -> None:
     assert batch_sizes.digest(batch) is None
+
+
+class Annotated(torch.Tensor):
+    """As MONAI's MetaTensor: each function gives its own kind, and slices need what this tensor does not have."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), options: Any = None) -> Any:
+        result = super().__torch_function__(function, kinds, args, options or {})
+        if isinstance(result, cls):
+            raise KeyError("affine")
+        return result
+
+
+def test_a_subclass_is_taken_as_a_plain_tensor() -> None:
+    x = torch.randn(12, 3)
+    assert batch_sizes.digest(x.as_subclass(Annotated)) == batch_sizes.digest(x)
+    rows = torch.nested.nested_tensor([x[:2], x[:3]], layout=torch.jagged)
+    assert batch_sizes.digest(rows) is None
 
 
 def test_how_an_optimizer_steps_is_in_its_name() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder_instrument import flops
-from ddp_ladder_instrument.clock import StepClock
+from ddp_ladder_instrument.recorder import Recorder
 from instrument_support import python_named
 from scripts_support import run
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -144,7 +144,7 @@ def test_kernels_of_triton_are_seen_only_while_counting(monkeypatch: pytest.Monk
 
 
 def test_what_would_spoil_the_count_or_the_run_is_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def why(clock: StepClock) -> str | None:
+    def why(clock: Recorder) -> str | None:
         clock.count_flops = lambda step: 0
         counted = flops.StepFlops(clock, warmup_steps=10)
         assert clock.count_at == 5
@@ -152,11 +152,11 @@ def test_what_would_spoil_the_count_or_the_run_is_found_before(monkeypatch: pyte
         counted.stop()
         return counted.why
 
-    assert why(StepClock()) is None
-    replays = StepClock()
-    replays.backwards.replays = 1
+    assert why(Recorder()) is None
+    replays = Recorder()
+    replays.machine.replays = 1
     assert why(replays) == flops.GRAPHS
     with TorchDispatchMode():  # type: ignore[no-untyped-call]
-        assert why(StepClock()) == flops.MODE
+        assert why(Recorder()) == flops.MODE
     monkeypatch.setitem(sys.modules, "flash_attn_2_cuda", SimpleNamespace())
-    assert why(StepClock()) == "flash_attn_2_cuda has kernels that hide their products"
+    assert why(Recorder()) == "flash_attn_2_cuda has kernels that hide their products"

@@ -17,35 +17,43 @@ from ddp_ladder.records.hangs import main_stack
 from ddp_ladder.records.raw_models import Heartbeat
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
 from ddp_ladder_instrument import progress
-from ddp_ladder_instrument.recorder import NEVER
-from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.progress import signs
+from ddp_ladder_instrument.recorder import Recorder
 
 NOTHING = Path("absent")  # of a program that reports no steps itself
 
 
+class Optimizer:
+    """Steps, seen from the hooks."""
+
+
+OPTIMIZER = Optimizer()
+
+
 def test_the_phase_of_a_training() -> None:
-    clock, loop = StepClock(), Loop(lambda: None, NEVER)
+    recorder = Recorder()
+    recorder.begin()
     phases, moved = [], []
 
     def look(ended: bool = False) -> None:
-        phases.append(signs(clock, NOTHING, ended).phase)
-        moved.append(signs(clock, NOTHING, ended).moved)
+        phases.append(signs(recorder, NOTHING, ended).phase)
+        moved.append(signs(recorder, NOTHING, ended).moved)
 
     def step() -> None:
-        clock.yielded(loop, 0.0, 4)
-        clock.after_step(object, (), {})
+        recorder.drawn(each, 0.0, 4, 0, True, -1)
+        recorder.backward(0.0)
+        recorder.after_step(OPTIMIZER, (), {})
         look()
 
     look()
-    clock.timer.enter(loop, 0.0)
+    each = recorder.new_pass(0, -1, True)
     step()
-    clock.timer.eval_mode()
+    recorder.mode(False)
     look()
-    clock.timer.train_mode()
+    recorder.mode(True)
     look()
     step()
-    clock.left(loop)
+    recorder.ended(each, True)
     look()
     look(ended=True)
     assert phases == ["starting", "training", "evaluating", "between passes", "training", "between passes", "ended"]
@@ -53,36 +61,61 @@ def test_the_phase_of_a_training() -> None:
 
 
 def test_nothing_moves_without_a_step_a_batch_or_a_backward_pass() -> None:
-    clock, loop = StepClock(), Loop(lambda: None, NEVER)
-    clock.timer.enter(loop, 0.0)
-    before = signs(clock, NOTHING, False).moved
-    assert signs(clock, NOTHING, False).moved == before
-    clock.before_backward()
-    after = signs(clock, NOTHING, False).moved
-    clock.yielded(loop, 0.0, 4)
-    drawn = signs(clock, NOTHING, False).moved
-    clock.joins = True
-    assert len({before, after, drawn, signs(clock, NOTHING, False).moved}) == 4
+    recorder = Recorder()
+    each = recorder.new_pass(0, -1, True)
+    before = signs(recorder, NOTHING, False).moved
+    assert signs(recorder, NOTHING, False).moved == before
+    recorder.backward(0.0)
+    after = signs(recorder, NOTHING, False).moved
+    recorder.drawn(each, 0.0, 4, 0, True, -1)
+    drawn = signs(recorder, NOTHING, False).moved
+    recorder.joins = True
+    assert len({before, after, drawn, signs(recorder, NOTHING, False).moved}) == 4
+
+
+def test_what_the_device_does_moves_while_the_host_waits_for_it() -> None:
+    recorder, marks = Recorder(), Marks()
+    recorder.use_device(marks, lambda: False)  # type: ignore[arg-type]
+    recorder.after_step(OPTIMIZER, (), {})
+    before = signs(recorder, NOTHING, False).moved
+    marks.passed += 1
+    assert signs(recorder, NOTHING, False).moved != before
+
+
+class Marks:
+    """Stands in for the marks of a GPU."""
+
+    passed = 0
+
+    def add(self) -> int:
+        return 0
 
 
 def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase(tmp_path: Path) -> None:
-    clock = StepClock()
+    recorder = Recorder()
     reported = tmp_path / "metrics0.jsonl"
     reported.write_text("1\n")
-    first = signs(clock, reported, False)
+    first = signs(recorder, reported, False)
     reported.write_text("1\n2\n")
-    assert first.phase == signs(clock, reported, False).phase == "unknown"
-    assert first.moved != signs(clock, reported, False).moved
-    clock.after_step(object, (), {})
-    assert signs(clock, NOTHING, False).phase == "unknown"
+    assert first.phase == signs(recorder, reported, False).phase == "unknown"
+    assert first.moved != signs(recorder, reported, False).moved
+    recorder.after_step(OPTIMIZER, (), {})
+    assert signs(recorder, NOTHING, False).phase == "unknown"
+
+
+def add(recorder: Recorder, seconds: float) -> None:
+    """Add a row of so many seconds."""
+    table = recorder.machine.table
+    ended_s = table.ended_at_s[-1] + seconds if table.count else 0.0
+    table.add(4, 0, seconds, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
 
 
 def test_the_median_is_of_the_last_steps_without_the_first() -> None:
-    clock = StepClock()
+    recorder = Recorder()
     for seconds in (100.0, *[5.0] * 50, *[1.0] * 101):
-        clock.table.add(4, 0, seconds, 0.0)
-        assert (signs(clock, NOTHING, False).step_s is None) == (clock.table.count == 1)
-    assert signs(clock, NOTHING, False).step_s == 1.0
+        add(recorder, seconds)
+        assert (signs(recorder, NOTHING, False).step_s is None) == (recorder.steps == 1)
+    assert signs(recorder, NOTHING, False).step_s == 1.0
 
 
 @pytest.mark.parametrize("further_step", [False, True])
@@ -90,18 +123,17 @@ def test_the_last_throughput_is_of_steps_and_not_of_the_time_when_a_rank_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further_step: bool
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 1000.0)
-    clock = StepClock()
-    clock.table.add(4, 0, 0.1, 0.0)
-    heart = progress.Heartbeat(tmp_path, clock, lambda: signs(clock, NOTHING, False), lambda: 2)
+    recorder = Recorder()
+    add(recorder, 0.1)
+    heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
     heart.start()
     heart._beat()
-    clock.table.add(4, 0, 0.1, 0.0)
+    add(recorder, 0.1)
     heart._beat()
     shown = json.loads((tmp_path / "progress.json").read_text())
     assert shown["samples_per_s"] > 0
     if further_step:  # half a second long, and shown at once
-        clock.table.add(4, 0, 0.5, 0.0)
-        clock.table.ended_at_s[2] = clock.table.ended_at_s[1] + 0.5
+        add(recorder, 0.5)
     heart.stop()
     last = json.loads((tmp_path / "progress.json").read_text())
     assert last["samples_per_s"] == pytest.approx(2 * 4 / 0.5) if further_step else last == shown
@@ -186,15 +218,15 @@ def test_the_signal_gives_the_stack_of_the_main_thread_and_never_ends_the_proces
 
 def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack_itself(tmp_path: Path) -> None:
     """In torch 2.4 a signal makes the call fail."""
-    clock = StepClock()
-    heart = progress.Heartbeat(tmp_path, clock, lambda: signs(clock, NOTHING, False), lambda: 2)
+    recorder = Recorder()
+    heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
     heart.start()
     file = next(tmp_path.glob("ranks/*.heartbeat"))
     beat = read_heartbeat(file)
     signum = beat.signal
     try:
         for joins in (True, False):
-            clock.on_joins(joins)
+            recorder.on_joins(joins)
             assert (signum in signal.pthread_sigmask(signal.SIG_BLOCK, ())) == (joins and signum is not None)
             heart._beat()
             heart._beat()  # in the place of the stack before

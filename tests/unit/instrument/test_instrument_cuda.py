@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument import measurement, torch_facts
-from ddp_ladder_instrument.recorder import NEVER
-from ddp_ladder_instrument.clock import StepClock
 from ddp_ladder_instrument.files import read_run_settings
+from ddp_ladder_instrument.machine import Judged
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, exit_code
 from ddp_ladder_instrument.progress import METRICS_VARIABLE
-from ddp_ladder_instrument.torch_facts import CudaTimeline
+from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.torch_facts import CudaMarks
 from instrument_support import run_json
 
 
@@ -50,6 +49,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         def record(self, stream: object) -> None:
             self.at_s = fake.queued_s
 
+        def synchronize(self) -> None:
+            fake.done_s = fake.queued_s
+
         def query(self) -> bool:
             return self.at_s <= fake.done_s
 
@@ -65,109 +67,116 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return fake
 
 
+class Script:
+    """What a training script does, seen from the hooks. It is its own optimizer."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.recorder = device, Recorder()
+        self.recorder.use_device(CudaMarks(torch.device("cpu")), lambda: device.capturing)
+        self.recorder.begin()
+
+    def new_pass(self) -> int:
+        return self.recorder.new_pass(0, -1, True)
+
+    def draw(self, each: int) -> None:
+        self.recorder.drawn(each, time.perf_counter(), 4, 0, True, self.recorder.enter(each))
+
+    def step(self, each: int, seconds: float) -> None:
+        self.draw(each)
+        self.device.queued_s += seconds
+        self.recorder.backward(time.perf_counter())
+        self.recorder.after_step(self, (), {})
+
+    def judged(self, wait: bool = True) -> Judged:
+        assert self.recorder.marks is not None
+        self.left = self.recorder.marks.finish(wait)
+        self.recorder.end()
+        return self.recorder.judged()
+
+
 @pytest.fixture
-def clock(device: Device) -> StepClock:
-    """The script stepped once before: an optimizer's first step starts the timeline."""
-    clock = StepClock()
-    clock.timer.timeline = CudaTimeline(torch.device("cpu"))
-    return clock
+def train(device: Device) -> Script:
+    return Script(device)
 
 
-def step(clock: StepClock, device: Device, loop: Loop, seconds: float) -> None:
-    if clock.timer.loop is not loop:
-        clock.timer.enter(loop, 0.0)
-    clock.yielded(loop, 0.0, 4)
-    device.queued_s += seconds
-    clock.after_step(device, (), {})
+HOST_S = 0.1  # that a test may take
 
 
-def new_loop(clock: StepClock) -> Loop:
-    loop = Loop(lambda: None, NEVER)
-    clock.timer.enter(loop, 0.0)
-    return loop
-
-
-def finish(clock: StepClock, wait: bool = True) -> int:
-    assert clock.timer.timeline is not None
-    return clock.timer.timeline.finish(clock.table.step_time_s, wait)
-
-
-def test_times_are_those_of_the_device(clock: StepClock, device: Device) -> None:
+def test_times_are_those_of_the_device(train: Script, device: Device) -> None:
     device.queued_s = 50.0
-    loop = new_loop(clock)
+    loop = train.new_pass()
+    began_s = time.time()
     for seconds in (3.0, 4.0, 5.0):
-        step(clock, device, loop, seconds)
+        train.step(loop, seconds)
     assert device.synchronised == 0
-    assert finish(clock) == 0
+    judged = train.judged()
     assert device.synchronised == 1
-    assert list(clock.table.step_time_s) == pytest.approx([3, 4, 5])
+    assert list(judged.table.step_time_s) == pytest.approx([3, 4, 5], abs=HOST_S)
+    # So are the ends of the steps, by which energy and use of the GPU are cut: the host is far ahead.
+    assert [end_s - began_s for end_s in judged.table.ended_at_s] == pytest.approx([53, 57, 62], abs=HOST_S)
 
 
-def test_validation_between_steps_is_not_counted(clock: StepClock, device: Device) -> None:
-    train = new_loop(clock)
-    step(clock, device, train, 3.0)
-    new_loop(clock)
+def test_validation_between_steps_is_not_counted(train: Script, device: Device) -> None:
+    loop = train.new_pass()
+    train.step(loop, 3.0)
+    train.new_pass()
     device.queued_s += 100.0
-    step(clock, device, train, 3.0)
-    finish(clock)
-    assert list(clock.table.step_time_s) == pytest.approx([3, 3])
+    train.step(loop, 3.0)
+    assert list(train.judged().table.step_time_s) == pytest.approx([3, 3], abs=HOST_S)
 
 
 @pytest.mark.parametrize("validates", [False, True])
-def test_eval_mode_is_timed_by_the_device_too(clock: StepClock, device: Device, validates: bool) -> None:
+def test_eval_mode_is_timed_by_the_device_too(train: Script, device: Device, validates: bool) -> None:
     """A validation is no part of the step whose batch had been drawn."""
-    loop = new_loop(clock)
+    loop = train.new_pass()
     for _ in range(40):
-        clock.yielded(loop, 0.0, 4)
-        clock.timer.eval_mode()
-        validation = new_loop(clock) if validates else None
+        train.draw(loop)
+        train.recorder.mode(False)
+        validation = train.new_pass() if validates else None
         device.queued_s += 10.0
         if validation is not None:
-            clock.left(validation)
-        clock.timer.train_mode()
-        step(clock, device, loop, 2.0)
+            train.draw(validation)
+            train.recorder.ended(validation, True)
+        train.recorder.mode(True)
+        device.queued_s += 2.0
+        train.recorder.backward(time.perf_counter())
+        train.recorder.after_step(train, (), {})
         device.done_s = device.queued_s
-    finish(clock)
-    assert list(clock.table.step_time_s)[1:] == pytest.approx([2.0 if validates else 12.0] * 39)
+    expected = [2.0 if validates else 12.0] * 39
+    assert list(train.judged().table.step_time_s)[1:] == pytest.approx(expected, abs=HOST_S)
 
 
-def test_events_are_used_again(clock: StepClock, device: Device) -> None:
-    loop = new_loop(clock)
+def test_events_are_used_again(train: Script, device: Device) -> None:
+    loop = train.new_pass()
     for _ in range(50):
-        step(clock, device, loop, 1.0)
+        train.step(loop, 1.0)
     while_the_host_ran_ahead = device.events
     for _ in range(200):
         device.done_s = device.queued_s
-        step(clock, device, loop, 1.0)
+        train.step(loop, 1.0)
     assert device.events <= while_the_host_ran_ahead + 2
-    finish(clock)
-    assert list(clock.table.step_time_s) == pytest.approx([1.0] * 250)
+    assert list(train.judged().table.step_time_s) == pytest.approx([1.0] * 250, abs=HOST_S)
 
 
-def test_after_a_failure_nothing_is_waited_for(clock: StepClock, device: Device) -> None:
-    loop = new_loop(clock)
+def test_after_a_failure_nothing_is_waited_for(train: Script, device: Device) -> None:
+    loop = train.new_pass()
     for _ in range(5):
-        step(clock, device, loop, 1.0)
+        train.step(loop, 1.0)
     device.done_s = 2.0
-    assert finish(clock, wait=False) == 3
-    assert device.synchronised == 0
+    train.judged(wait=False)
+    assert (train.left, device.synchronised) == (3, 0)
 
 
-def test_a_mark_on_a_side_stream_that_comes_last_is_waited_for(clock: StepClock, device: Device) -> None:
+def test_a_mark_on_a_side_stream_that_comes_last_moves_no_other(device: Device) -> None:
     """A prefetcher draws its batches under a stream of its own, which may be behind the training's."""
-    timeline = CudaTimeline(torch.device("cpu"))
-    begin, end = timeline.mark(), timeline.mark()
-    assert begin is not None
-    assert end is not None
-    begin.at_s = 1.0  # type: ignore[attr-defined]
-    times_s = array("d", [7.0, 7.0])
-    timeline.add(0, [(begin, end)])
-    timeline.add(1, [(end, end)])
-    timeline.harvest(times_s)
-    assert list(times_s) == [7.0, 7.0]
-    device.done_s = 1.0
-    timeline.harvest(times_s)
-    assert times_s[0] == 0.0  # and not less
+    marks = CudaMarks(torch.device("cpu"))
+    for at_s in (0.0, 5.0, 3.0, 6.0):  # the second one is of the side stream
+        device.queued_s = at_s
+        marks.add()
+    device.queued_s = 6.0
+    assert (marks.passed, marks.finish(wait=True), marks.passed) == (1, 0, 4)
+    first_s = next(marks.passed_s())[1]
+    assert [passed_s - first_s for _, passed_s in marks.passed_s()] == pytest.approx([0, 5, 3, 6])
 
 
 @pytest.mark.parametrize("error", [None, SystemExit(0), SystemExit(1), RuntimeError("a rank is gone")])
@@ -182,33 +191,28 @@ def test_the_training_ends_when_the_device_does(
     measured = Measurement(settings, Program("train.py", False, ()), time.time())
     measured.observer = SimpleNamespace(device=torch.device("cuda", 1), flops=None)  # type: ignore[assignment]
     monkeypatch.setattr(measured.profiled, "_step", lambda: None)
-    measured.clock.table.add(4, 0, 1.0, 0.0)
+    measured.recorder.begin()
+    measured.recorder.after_step(device, (), {})
     if profiled:
         assert measured.profiled.go_on()
     steps_ended_at_s = device.finished_at_s
     measured.end(error)
-    assert measured.training_s is not None
-    assert measured.clock.table.first_step_ended_at_s is not None
-    ended_at_s = measured.clock.table.first_step_ended_at_s + measured.training_s
-    assert ended_at_s >= (steps_ended_at_s or device.finished_at_s)
+    assert measured.training_ended_at_s is not None
+    assert measured.training_ended_at_s >= (steps_ended_at_s or device.finished_at_s)
     assert device.synchronised == bool(profiled) + (exit_code(error) == 0)
 
 
-def test_a_time_that_cannot_be_read_stays_the_host_s(
-    clock: StepClock, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_that_cannot_be_read_is_said(train: Script, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(self: object, end: object) -> float:
         raise RuntimeError("the events are of two devices")
 
     monkeypatch.setattr(torch.cuda.Event, "elapsed_time", raises)
-    loop = new_loop(clock)
+    loop = train.new_pass()
     for _ in range(3):
-        step(clock, device, loop, 1.0)
-    host_s = list(clock.table.step_time_s)
-    assert finish(clock) == 0
-    assert list(clock.table.step_time_s) == host_s
-    assert clock.timer.timeline is not None
-    assert clock.timer.timeline.unreadable == 3
+        train.step(loop, 1.0)
+    assert max(train.judged().table.step_time_s) < 1.0
+    assert train.recorder.marks is not None
+    assert train.recorder.marks.unreadable > 2
 
 
 def test_the_device_is_waited_for_before_the_process_group_is_left(
@@ -241,8 +245,18 @@ class Graph:
     """Stands in for a captured graph, which takes CUDA."""
 
 
-def test_steps_captured_into_a_graph_are_not_steps(clock: StepClock, device: Device) -> None:
-    loop = new_loop(clock)
+def test_a_step_that_is_captured_into_a_graph_is_made_when_the_graph_is_replayed(train: Script, device: Device) -> None:
+    loop = train.new_pass()
+    train.step(loop, 1.0)
     device.capturing = True
-    step(clock, device, loop, 1.0)
-    assert clock.table.count == 0
+    train.step(loop, 1.0)
+    assert train.recorder.steps == 1
+    device.capturing = False
+    for _ in range(5):
+        train.draw(loop)
+        device.queued_s += 0.5
+        train.recorder.replayed(7, time.perf_counter())
+    assert train.recorder.steps == 6
+    judged = train.judged()
+    assert list(judged.table.step_time_s)[2:] == pytest.approx([0.5] * 4, abs=HOST_S)
+    assert (list(judged.table.samples)[2:], judged.batches.graph_steps) == ([4] * 4, 5)

@@ -30,6 +30,7 @@ SAMPLERS = {  # name; whether it shards, shuffles, and was set an epoch
     "sampler_drops": ["DistributedSampler", True, False, False],
     "ordered": ["OrderedDistributedSampler", True, False, None],
     "repeated": ["RepeatAugSampler", True, True, False],
+    "dealt": ["SequentialSampler in DealsBatches", True, False, None],
 }
 
 
@@ -63,8 +64,12 @@ OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2")
 ARRIVES: dict[str, list[int]] = {  # sizes that the batches may have
     "dropping 2": [],
     "one_row 0": [1, 8],
-    "packed 0": [4, 9],
+    "packed 0": [1, 4, 9],
+    "own_batches 0": [1, 2],
+    "items 0": [],
+    "items 2": [],
 }
+BATCHES = {"packed": 4, "own_batches": 3, "items": 1}
 
 
 @pytest.mark.parametrize("line", OF_DATA)
@@ -95,7 +100,7 @@ def test_what_arrives_is_counted(warm: Warm, tmp_path: Path, line: str) -> None:
     assert facts(measured, "unclear_sizes") == [unclear]
     record = measured.ran.rank()
     assert record["source"] == ("guessed" if unclear else "counted")
-    assert record["fingerprint"]["batch_per_gpu"] == (4 if "packed" in line else 8)  # as the sampler gave it
+    assert record["fingerprint"]["batch_per_gpu"] == BATCHES.get(line.split()[0], 8)  # as the sampler gave it
 
 
 @pytest.mark.parametrize("line", ["web_shuffled 2", "web_cut_short 0"])

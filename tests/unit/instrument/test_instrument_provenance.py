@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import sha256
 from ddp_ladder_instrument import host
-from instrument_support import run, script
+from instrument_support import python_named, run, script
 
 
 def test_sources_and_configuration_of_a_script(tmp_path: Path) -> None:
@@ -43,3 +43,38 @@ def test_files_too_large_or_gone_are_left_out(tmp_path: Path) -> None:
 def test_cpu_set_as_taskset_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 8, 10, 11})
     assert host.cpu_set() == "0-2,8,10-11"
+
+
+LAZY = """
+    import sys, types
+
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            raise ImportError(f"not installed: {name}")
+
+    sys.modules["lazy"] = Lazy("lazy")
+    import torch
+"""
+
+
+def test_a_module_that_raises_when_it_is_asked_is_not_asked(tmp_path: Path) -> None:
+    """As those of speechbrain, which import what may not be installed."""
+    record = run(tmp_path, script(tmp_path, LAZY)).rank()
+    assert set(record["fingerprint"]["sources"]) == {"train.py"}
+    assert record["not_measured"] == []
+
+
+MESH = """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_a_group_that_a_device_mesh_makes_is_timed(tmp_path: Path, torch: str) -> None:
+    meet = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    done = run(tmp_path, script(tmp_path, MESH), python=python_named(torch), env=meet)
+    assert done.code == 0, done.err
+    assert done.rank()["startup_s"]["process_group"] > 0

@@ -45,7 +45,7 @@ def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, t
     assert (done.code, done.out.count("trained")) == (0, 2), done.err
     (directory,) = tmp_path.glob("ddp-ladder-local-*")
     assert {path.name for path in (directory / "ranks").glob("rank*.*")} == {
-        f"rank{rank}{end}" for rank in (0, 1) for end in (".csv", ".json", "of2.claim")
+        f"rank{rank}{end}" for rank in (0, 1) for end in (".csv", ".json", ".log", "of2.claim")
     }
     assert done.err.count("ddp-ladder: rank 0 of 2") == 1
     rate, of_rank = re.findall(r"throughput +([\d,]+) samples/s: ([\d,]+) of rank 0 x 2 ranks", done.err)[0]
@@ -104,6 +104,24 @@ def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Pat
     assert "processes      2 that do not talk to each other: rank 0 made no process group" in errors[0]
     ranks = record_in(tmp_path / "ddp-ladder-4711-3").ranks
     assert [(rank.rank, rank.local_rank, rank.steps) for rank in ranks] == [(0, 0, 40), (1, 1, 40)]
+
+
+WHOLE = """
+    import torch
+    from torch.utils.data import DataLoader
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in DataLoader(range(40), batch_size=1, collate_fn=lambda indices: torch.ones(64, 8)):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_guess_says_where_the_number_is_set(tmp_path: Path) -> None:
+    done = run_plainly(tmp_path, INSTRUMENT, script(tmp_path, WHOLE), env={"DDP_LADDER_DIRECTORY": "own"})
+    assert done.code == 0, done.err
+    assert "(samples: guessed)" in done.err
+    assert "samples        a guess: a batch may have 1 or 64; in the ladder, workload.samples_per_step" in done.err
 
 
 def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard, SkipBatchSampler
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, IterableDatasetShard, SkipBatchSampler
 from ddp_ladder_instrument import samplers
-from ddp_ladder_instrument.batches import NEVER
+from ddp_ladder_instrument.judgement import training_loader
+from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import Sampling
 from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from timm.data.distributed_sampler import OrderedDistributedSampler, RepeatAugSampler
@@ -166,7 +167,7 @@ class GoesOn(DistributedSampler):
 
 
 def real_samples(loader: DataLoader[Any]) -> int:
-    return samplers.new_loop(loader).real_samples
+    return samplers.sampling(loader).real_samples
 
 
 DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
@@ -204,6 +205,53 @@ def test_real_samples_of_accelerate_add_up_to_the_dataset(length: int, split: bo
     assert sorted(seen) == list(range(length))
 
 
+class DealsBatches(DistributedSampler):
+    """As speechbrain's DistributedSamplerWrapper: what it wraps gives batches, or samples."""
+
+    def __init__(self, sampler: Any, *args: Any, **options: Any) -> None:
+        super().__init__(sampler, *args, **options)
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        items = list(self.sampler)
+        return iter([items[index] for index in super().__iter__()])
+
+
+@pytest.mark.parametrize("batches", [4, 5])
+def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
+    data = TensorDataset(torch.arange(3 * batches))
+    counted, seen = 0, []
+    for rank in (0, 1):
+        of_rank = DealsBatches(BatchSampler(SequentialSampler(data), 3, False), 2, rank, shuffle=False)
+        loop = samplers.Source(DataLoader(data, batch_sampler=of_rank))
+        assert loop.sampling.real_samples == NEVER
+        for batch in of_rank:
+            size, padding = loop.sizes.measure(torch.zeros(len(batch)), len(batch))
+            assert size + padding == 3
+            counted += size
+            seen += batch[:size]
+    assert counted == len(data)
+    assert sorted(seen) == list(range(len(data)))
+    of_samples = DealsBatches(SequentialSampler(data), 2, 1, shuffle=False)
+    assert real_samples(DataLoader(data, batch_size=2, sampler=of_samples)) == (7 if len(data) == 15 else NEVER)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader, DataLoaderShard])
+def test_a_loader_that_collates_nothing_gives_items(data: Data, kind: Callable[..., Any]) -> None:
+    for items, loader in ((True, kind(data, batch_size=None)), (False, kind(data, batch_size=4))):
+        outer = loader if kind is DataLoaderShard else None
+        assert samplers.Loaders(Recorder()).begin(loader, outer).batch_sizes.items is items
+
+
+@pytest.mark.parametrize(
+    ("index", "collates", "samples"),
+    [([4, 7], True, 2), ((4, 7), True, 2), (4, False, 1), ([4, 7], False, 2), ("key", False, 1), ((4, 7), False, None),
+     (torch.tensor(4), False, 1), (torch.tensor([4, 7]), False, 2), (slice(4), False, None)],
+)  # fmt: skip
+def test_an_index_is_one_sample_and_a_list_as_many(index: object, collates: bool, samples: int | None) -> None:
+    assert samplers.samples_of(index, collates) == samples
+
+
 def test_samplers_that_drop_do_not_pad(data: Data) -> None:
     seven = TensorDataset(torch.arange(7))
     dropping = DistributedSampler(seven, 2, 1, shuffle=False, drop_last=True)
@@ -214,23 +262,29 @@ def test_samplers_that_drop_do_not_pad(data: Data) -> None:
 
 def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
     """Return the record's facts after a pass with a step over each of these samplers."""
-    training = samplers.TrainingLoader()
+    recorder = Recorder()
+    loaders = samplers.Loaders(recorder)
+    recorder.epoch_of = loaders.epoch_of
     for loader in passes:
-        loop = samplers.new_loop(loader)
-        training.begin_pass(loop, world_size)
-        loop.living = False
-    return training.facts
+        found = loaders.begin(loader)
+        recorder.drawn(found.number, 0.0, 1, 0, True, -1)
+        recorder.backward(0.0)
+        recorder.after_step(STEPS, (), {})
+        found.living = False
+        recorder.ended(found.number, False)
+    return training_loader(recorder.judged(), loaders.facts, world_size)
+
+
+class Steps:
+    """Steps as an optimizer."""
+
+
+STEPS = Steps()
 
 
 def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
     sampler = distributed(data)
-    first, second, third = (samplers.new_loop(DataLoader(data, sampler=sampler)) for _ in range(3))
-    training = samplers.TrainingLoader()
-    for loop in (first, second, third):
-        assert loop.loader() is None
-        training.begin_pass(loop, 2)
-    found, kept = training.facts, weakref.ref(sampler)
-    assert found is not None
+    found, kept = facts(DataLoader(data, sampler=sampler) for _ in range(3)), weakref.ref(sampler)
     assert (found["sampler"], found["shards"], found["set_epoch_called"]) == ("DistributedSampler", True, False)
     assert found["passes"] == 3
     del sampler

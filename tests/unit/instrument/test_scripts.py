@@ -49,6 +49,8 @@ LINES = (
     "ahead.py one 2 cut_short",
     "ahead.py three 4 all",
     "ahead.py one 4 carried",
+    *(f"left_out.py {kind}" for kind in ("skipped", "behind", "thrown", "no_grad", "aside", "ranged", "breaks")),
+    *(f"left_out.py {kind}" for kind in ("buffer", "full", "svrg", "warm")),
     "tutorial_snapshot.py 3 2 --batch_size 4",
     "tutorial_imagenet.py -b 16",
     "-m package.train --batch-size 7",
@@ -80,7 +82,7 @@ def test_the_exchanges_of_gradients_in_a_step_are_counted(warm: Warm, tmp_path: 
     assert (record["ddp"]["exchanges"], record["fingerprint"]["backward_passes"]) == (exchanges, 4)
 
 
-@pytest.mark.parametrize("line", ["accumulate.py sync", "gan.py own"])
+@pytest.mark.parametrize("line", ["accumulate.py sync", "gan.py own", "left_out.py behind", "left_out.py no_grad"])
 def test_script_on_one_rank(warm: Warm, tmp_path: Path, line: str) -> None:
     check(warm, tmp_path, *words_of(line), ranks=1)
 

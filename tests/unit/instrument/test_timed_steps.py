@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
+from bisect import bisect_left
 from collections import Counter
 
 import pytest
 import torch
-from ddp_ladder_instrument.batches import BackwardPasses, StepTable
+from ddp_ladder_instrument import log
 from ddp_ladder_instrument.ddp import SPARSEST, DdpTimings, is_timed, next_timed
+from ddp_ladder_instrument.judgement import ddp_summary
+from ddp_ladder_instrument.log import Log
+from ddp_ladder_instrument.machine import judge
+from ddp_ladder_instrument.recorder import Recorder
 
 STEPS = 4096
 
@@ -86,53 +91,59 @@ def test_times_belong_to_the_step_that_they_are_of(
 ) -> None:
     ticks = itertools.count(1_000_000)  # milliseconds: on some machines the real clock stands still for a step
     monkeypatch.setattr(time, "time_ns", lambda: next(ticks) * 10**6)
-    monkeypatch.setattr(time, "time", lambda: next(ticks) * 1e-3)
-    table, unmeasured, module = StepTable(), list[str](), Reducer(passes)
-    timings = DdpTimings(table, BackwardPasses(), 10, max_steps, unmeasured)
+    unmeasured, module = list[str](), Reducer(passes)
+    recorder = Recorder()
+    timings = DdpTimings(recorder, 10, max_steps, unmeasured)
     timings.attach(module, torch.device(device))  # type: ignore[arg-type]
     steps = max_steps or 800
     read_at = 0
     for step in range(steps):
         module.step(step)
-        table.add(1, 0, step_s, 0.0)
-        if table.count >= read_at:
-            read_at = timings.read(table.count)
+        ended_s = time.time_ns() * 1e-9
+        recorder.machine.table.add(1, 0, step_s, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
+        if recorder.steps >= read_at:
+            read_at = timings.read(recorder.steps)
+    rows = {bisect_left(recorder.machine.table.host_ended_s, event[2]): event[4] for event in recorder.log.events()}
     # The last step is given out in a next one, which there is not.
-    measured = [row for row in table.ddp if row >= 10]
+    measured = [row for row in rows if row >= 10]
     assert least - 1 <= len(measured) <= most
-    for row, times in table.ddp.items():
-        assert round((times.backward_s - 1) * 1e9) == row
+    for row, backward_s in rows.items():
+        assert round((backward_s - 1) * 1e9) == row
     if passes == 1:  # DDP times no others, which would cost the script time
-        assert {iteration - 1 for iteration in module.timed if iteration > 11} <= {*table.ddp}
-    summary = timings.summary()
-    assert summary
-    assert (summary["bucket_bytes"], unmeasured) == ([400, 16], [])
+        assert {iteration - 1 for iteration in module.timed if iteration > 11} <= {*rows}
+    facts = timings.facts()
+    assert facts is not None
+    assert (facts["bucket_bytes"], unmeasured) == ([400, 16], [])
+
+
+def of_module(events: Log, made: int, sent: int, other: int) -> None:
+    """Write a step with DDP's times of one of its ``made`` passes, beside ``other`` passes of an earlier module."""
+    now_s = float(len(events))
+    for module, passes in ((1, other), (2, made)):
+        for number in range(passes):
+            events.add(log.FORWARD, now_s, now_s, module, 8, 8, log.SENDS if number < sent else log.NO_SYNC)
+    events.add(log.BACKWARD, now_s, now_s)
+    events.add(log.STEP, now_s, now_s)
+    events.add(log.DDP, 0.001, now_s, 2, 1.0, 5e-9, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("sent", "made", "modules", "compute", "comm"),
+    ("sent", "made", "other", "compute", "comm"),
     [
-        (1, 1, 1, 1, 1),
-        (4, 4, 1, 4, 4),  # an accumulation that sends the gradients of each batch
-        (1, 4, 1, 4, 1),  # and one with no_sync
-        (2, 1, 1, 1, 1),  # two forward passes, one backward pass
-        (3, 3, 2, 3, 3),
-        (1, 3, 2, 1, 1),  # the other passes are of the other module
+        (1, 1, 0, 1, 1),
+        (4, 4, 0, 4, 4),  # an accumulation that sends the gradients of each batch
+        (1, 4, 0, 4, 1),  # and one with no_sync
+        (3, 3, 2, 3, 3),  # the other passes are of the other module
     ],
 )
-def test_the_times_of_a_step_are_those_of_all_its_passes(
-    sent: int, made: int, modules: int, compute: int, comm: int
+def test_the_times_of_a_step_are_those_of_all_passes_of_its_module(
+    sent: int, made: int, other: int, compute: int, comm: int
 ) -> None:
-    table, backwards = StepTable(), BackwardPasses()
-    timings, module = DdpTimings(table, backwards, 10, None, []), Reducer(sent)
-    for _ in range(modules):
-        timings.attach(module, torch.device("cpu"))  # type: ignore[arg-type]
-    for step in range(30):
-        module.step(0)
-        backwards.count += made
-        table.add(1, 0, 0.02, 0.0)
-        timings.read(step + 1)
-    timings.summary()
+    events = Log()
+    events.begin(0)
+    for _ in range(30):
+        of_module(events, made, sent, other)
+    table = judge(events, None).table
     assert {(round(times.backward_s, 6), times.comm_s) for times in table.ddp.values()} == {(compute, comm * 5e-9)}
 
 
@@ -140,33 +151,26 @@ def test_the_times_of_a_step_are_those_of_all_its_passes(
 def test_the_shorter_last_step_of_an_epoch_has_passes_of_its_own(
     sends: bool, compute: set[int], comm: set[int]
 ) -> None:
-    """Epochs of two steps, of four batches and of one: 2.5 in the mean."""
-    table, backwards = StepTable(), BackwardPasses()
-    timings, module = DdpTimings(table, backwards, 10, None, []), Reducer(1)
-    timings.attach(module, torch.device("cpu"))  # type: ignore[arg-type]
+    """Epochs of two steps, of four batches and of one."""
+    events = Log()
+    events.begin(0)
     for step in range(40):
         made = 1 if step % 2 else 4
-        module.passes = made if sends else 1
-        module.step(0)
-        backwards.count += made
-        table.add(1, 0, 0.02, 0.0)
-        backwards.end_row()
-        timings.read(step + 1)
-    summary = timings.summary()
-    assert summary
-    assert (backwards.usual, summary["exchanges"]) == (4, 4 if sends else 1)
+        of_module(events, made, made if sends else 1, 0)
+    table = judge(events, None).table
+    summary = ddp_summary(table, {"bucket_bytes": [4], "comm_hook": None}, 10)
+    assert summary is not None
+    assert (summary["exchanges"], summary["samples"]) == (4 if sends else 1, 30)
     assert {round(times.backward_s) for times in table.ddp.values()} == compute
     assert {round(times.comm_s / 5e-9) for times in table.ddp.values()} == comm
 
 
 def test_without_the_methods_nothing_is_timed_and_it_is_said() -> None:
-    table, unmeasured = StepTable(), list[str]()
-    timings = DdpTimings(table, BackwardPasses(), 10, None, unmeasured)
+    recorder, unmeasured = Recorder(), list[str]()
+    timings = DdpTimings(recorder, 10, None, unmeasured)
     timings.attach(torch.nn.Linear(1, 1), torch.device("cpu"))  # type: ignore[arg-type]
     assert timings.read(1) > 10**6
-    assert timings.summary() == {
+    assert ddp_summary(recorder.machine.table, timings.facts(), 10) == {
         "bucket_bytes": [], "comm_hook": None, "exchanges": 1, "samples": 0, "exposed_comm_s": None,
     }  # fmt: skip
-    assert [why.partition(" is ")[0] for why in unmeasured] == [
-        "ddp: DistributedDataParallel._get_ddp_logging_data", "ddp: DDP timed no step",
-    ]  # fmt: skip
+    assert [why.partition(" is ")[0] for why in unmeasured] == ["ddp: DistributedDataParallel._get_ddp_logging_data"]

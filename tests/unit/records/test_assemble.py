@@ -181,4 +181,4 @@ def test_time_in_no_step_is_remarked(run: RunDirectory) -> None:
         edit(run.ranks / f"rank{rank}.json", lambda end, phases=phases: end.update(phases=phases))
     (remark,) = assemble(run).remarks
     assert remark.name == WHOLE_LOOP
-    assert "samples / time of the whole loop is 879 samples/s" in remark.what
+    assert "samples / time of the whole loop is 816 samples/s" in remark.what

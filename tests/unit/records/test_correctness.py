@@ -92,8 +92,37 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
 def test_samples_tell_whether_the_ranks_share_data(run: RunDirectory) -> None:
     on_both(run, first_samples=["0123"] * 8)  # constant ones tell nothing
     assert remarks(run) == ()
+    assert measured_of("disjoint data", run) == "not checkable: the first batches of a rank are all alike"
     on_both(run, first_samples=[f"{k:016x}" for k in range(8)])
     assert failure_of(run).next.startswith("give each rank its own part of the data: by sampler=DistributedSampler")
+
+
+def measured_of(check: str, run: RunDirectory) -> str:
+    (found,) = (each for each in reassemble(run).checks if each.name == check)
+    assert found.ok
+    return found.measured
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"not_measured": ["first samples: KeyError: 'affine'"]}, "could not be read (KeyError: 'affine')"),
+        ({"loader": None}, "no DataLoader of torch gave the training a batch"),
+        ({}, "the first batches hold no tensors in the host's memory"),
+    ],
+)
+def test_that_the_data_could_not_be_compared_is_said(run: RunDirectory, values: dict[str, Any], why: str) -> None:
+    edit_rank(run, 1, first_samples=[], **values)
+    (remark,) = remarks(run)
+    assert remark.what.startswith("whether the ranks train on different data could not be checked: on rank 1 ")
+    assert remark.what.endswith(why)
+    assert measured_of("disjoint data", run).startswith("not checkable: on rank 1 ")
+
+
+def test_one_rank_needs_no_other_data(tmp_path: Path) -> None:
+    alone = write_run(tmp_path, make_spec("1x1"))
+    edit_rank(alone, 0, first_samples=[])
+    assert remarks(alone) == ()
 
 
 @pytest.mark.parametrize("shards", [True, None, False])

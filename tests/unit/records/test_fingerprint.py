@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.fingerprint import MUST_MATCH, differences
+from ddp_ladder.records.raw_files import COLUMNS
+from ddp_ladder.records.raw_models import UNREAD
 from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
+from ddp_ladder_instrument import files
 from make_records import make_record, make_spec
-from make_runs import edit, write_run
+from make_runs import edit, read_steps, reassemble, write_run, write_steps
 
 MEASURED = {
     "script_sha256": "f" * 64,
@@ -149,6 +152,50 @@ PAIRS: dict[str, tuple[Record, Record, tuple[str, ...]]] = {
 def test_what_differs_is_named_with_both_values(name: str) -> None:
     a, b, found = PAIRS[name]
     assert differences(a, b) == found
+
+
+@pytest.mark.parametrize("name", ["sources", "float32_products", "compiled_graphs", "nccl", "script_sha256"])
+def test_what_could_not_be_read_equals_nothing(name: str) -> None:
+    """Not even what could not be read either."""
+    field, seen = name.removesuffix("_graphs"), at("2x4", **{name: UNREAD})
+    (found,) = differences(at("1x1", **{name: UNREAD}), seen)
+    assert found == f"{field}: could not be read at 1x1, could not be read at 2x4"
+    (found,) = differences(at("1x1"), seen)
+    assert found.endswith(", could not be read at 2x4")
+    assert differences(at("1x1"), seen, may_differ=(field,)) == ()
+
+
+def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x2"))
+    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(sources=UNREAD))
+    record = assemble(run)
+    assert (record.failure, record.fingerprint["sources"]) == (None, UNREAD)
+    (remark,) = record.remarks
+    assert remark.what.startswith("sources could not be read on rank 1: it was not compared between the ranks")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ([4, 9, 32, 17, 5, 11], [4, 32]),
+        ([64] * 4 + [17], None),
+        ([64, 17], None),  # passes of two steps
+        ([64, 64, 32, 17], None),
+    ],
+)
+def test_only_a_size_that_most_steps_do_not_have_varies(
+    tmp_path: Path, sizes: list[int], found: list[int] | None
+) -> None:
+    run = write_run(tmp_path, make_spec("1x1"))
+    rows = read_steps(run, 0)
+    for number, row in enumerate(rows):
+        row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
+    write_steps(run, 0, rows)
+    assert reassemble(run).fingerprint["batch_varies"] == found
+
+
+def test_the_instrument_writes_the_same_word() -> None:
+    assert files.UNREAD == UNREAD
 
 
 def test_what_the_user_allows_to_differ_is_left_out() -> None:

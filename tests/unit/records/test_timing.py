@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent
 from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_files import Steps
 from ddp_ladder.records.raw_models import RankPhases
 from ddp_ladder.records.record import Rank, Remark
 from ddp_ladder.records.statistic import Warmup, median_interval
+from ddp_ladder.records.steps import Steps
 from ddp_ladder.records.timing import (
     block_edges,
     log_figures,
@@ -248,7 +248,7 @@ def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
     remark = judged(EVERY_16TH, 0.3, validation)
     assert remark is not None
     assert "1,600 samples/s" in remark.what
-    assert "596 samples/s" in remark.what  # without the longest: 89 steps and 5 rollouts
+    assert "533 samples/s" in remark.what  # 90 steps and all 6 rollouts, as the script's own clock would say
     assert "what the script does between its steps" in remark.next
 
 
@@ -256,6 +256,22 @@ def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
 @pytest.mark.parametrize("known", ["over a loader", "save"])
 def test_known_validations_and_checkpoints_explain_themselves(known: str, of_ranks: tuple[int, ...]) -> None:
     assert judged(EVERY_16TH, 0.3, known, of_ranks) is None
+
+
+def test_the_whole_loop_has_the_longest_pause_and_no_rank_twice() -> None:
+    """Ranks that rest in turn: the loop lasts as long as a rank's own clock says, not the sum of all their rests."""
+    samples, times_s, ranks = np.full(STEPS, BATCH), np.full(STEPS, STEP_S), []
+    for rank in (0, 1):
+        extra_s = np.zeros(STEPS)
+        extra_s[20 + rank :: 10] = 0.05
+        extra_s[60] = 2.0
+        ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
+        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), None))
+    remark = next(remark_on_loop(RATE, ranks, warmup_steps=10))
+    whole_s = max(
+        float(steps.ended_at_s[-1] - steps.ended_at_s[9]) for steps, _ in ranks if steps.ended_at_s is not None
+    )
+    assert f"{90 * 2 * BATCH / whole_s:.0f} samples/s, without" in remark.what
 
 
 def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:

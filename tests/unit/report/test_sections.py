@@ -19,12 +19,13 @@ from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.report.document import Block, Section, in_words
+from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.plots import attribution_figure, efficiency_figure
 from ddp_ladder.report.results import LadderResults, read_results
@@ -43,7 +44,7 @@ from make_records import (
     with_ranks,
 )
 from make_runs import RATES as LADDER_RATES
-from make_runs import edit, reassemble, write_ladder, write_run
+from make_runs import edit, end_run, reassemble, write_ladder, write_loop, write_run
 from make_sampled_runs import write_sampled_run
 from matplotlib.patches import Rectangle
 
@@ -274,3 +275,45 @@ def test_no_peak_is_lost_in_a_long_run_and_a_band_holds_all_traces() -> None:
     assert shown["median"].isna().any()
     band = in_bins([pd.Series(np.full(10, level), np.arange(10.0)) for level in (1.0, 2.0, 7.0)])
     assert [{*band[name]} for name in ("min", "median", "max")] == [{1.0}, {2.0}, {7.0}]
+
+
+# The owners of the seconds
+
+
+def test_the_owners_of_each_scale_add_up_to_its_wall_time(tmp_path: Path) -> None:
+    """The run of two GPUs saves for 3 s; nothing is known of the steps' ends of 2x1, so it has no row."""
+    plan = write_ladder(tmp_path, repeats=1)
+    for spec in plan.runs[:2]:
+        run = RunDirectory(tmp_path / "runs" / spec.name)
+        pauses = {30: ("save", 3.0)} if spec.world_size == 2 else {}
+        for rank in range(spec.world_size):
+            ended_s = write_loop(run, rank, steps_s=[0.1] * 60, data_wait_s=0.01, pauses=pauses)
+        end_run(run, ended_s)
+        reassemble(run)
+    view = ReportView(read_results(tmp_path, plan), TODAY)
+    section = next(each for each in sections(view, []) if each.title == "Where every second went")
+    table, _, meanings = section.blocks
+    names = [in_words(heading).removesuffix(" (s)") for heading in table.headings]
+    assert len(table.rows) == 2
+    for row in table.rows:
+        values = dict(zip(names, (cell.value for cell in row if isinstance(cell, Cell)), strict=True))
+        owned_s = [value for name, value in values.items() if name not in ("scale", "wall time") and value is not None]
+        assert sum(map(float, owned_s)) == pytest.approx(values["wall time"])
+    first, second = (dict(zip(names, map(in_words, row), strict=True)) for row in table.rows)
+    assert (first["saving"], second["saving"]) == ("0.00 0.0\u00a0%", "3.00 21\u00a0%")
+    assert (first["computation and communication"], second["computation"]) == (UNKNOWN, UNKNOWN)
+    assert len(meanings.items) == len(names) - 2
+
+
+def test_a_gate_on_a_run_with_unexplained_seconds_is_uncertain(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1, scales=["1x1", "1x2"])
+    for pause_s, doubted in ((0.1, False), (3.0, True)):
+        for spec in plan.runs:
+            run = RunDirectory(tmp_path / "runs" / spec.name)
+            for rank in range(spec.world_size):
+                ended_s = write_loop(run, rank, steps_s=[0.1] * 60, pauses={30: ("nothing", pause_s)})
+            end_run(run, ended_s)
+            reassemble(run)
+        gate = judge(plan, "stage2", tmp_path)
+        assert gate.is_open
+        assert any("are unexplained" in found.measured for found in gate.uncertain("default")) is doubted

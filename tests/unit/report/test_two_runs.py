@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ddp_ladder.records.own_runs import NO_SPEC
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.two_runs import two_runs
 from make_records import make_record, make_spec
@@ -38,3 +39,12 @@ def test_what_is_alike(first: Any, second: Any, wanted: str) -> None:
     text = two_runs([("a", seen(*first)), ("b", seen(*second))])
     assert wanted in text
     assert ("Not like for like:" in text) == wanted.startswith("  ")
+
+
+def test_samples_that_nobody_counted_are_no_batch_of_one() -> None:
+    """Of a run that the ladder did not start there is no plan that could say it."""
+    unseen = seen("1x2", 1, 1)
+    unseen = unseen.replace(spec_hash=NO_SPEC, fingerprint={**unseen.fingerprint, "global_batch": None})
+    text = two_runs([("a", unseen), ("b", unseen)])
+    assert "  samples of all ranks in a step: not known of both runs" in text
+    assert "per rank)" not in text

@@ -7,20 +7,27 @@ may set environment variables before it does.
     entry          command line: what to run, how the process ends
     program        run the user's script as python itself would
     python_hooks   what is patched in Python itself: imports, os._exit
-    measurement    connects everything that is measured in this rank; its CSV and end record
+    measurement    connects everything that is measured in this rank; its CSV, log and end record
     observer *     what the hooks on torch observe of the training
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train
     loader_hooks * the patches on DataLoader, its workers, and the loaders of accelerate, torchdata and webdataset
-    clock          one row per training step: when a step ends, and whose time it is
-    batches        the rows, written as CSV, and which batches a step trains on
+    collectives *  the patches on torch.distributed's collectives, and DDP's broadcast of buffers
+    recorder       what the hooks notify: it appends to the log, and lets the state machine see what came
+    log            the events of a rank: what happened, with its time; its file
+    machine        from events to rows, phases and doubts: the rules, with their version
+    trained        of the machine: which batches a backward pass used whose gradients a step applied
+    judgement      from the judged log and the facts beside it to the fields of the end record
     samplers *     facts about a DataLoader and its samplers: shards, order, padding
     batch_sizes *  the number of samples in a batch, digests of the first ones
     flops *        the FLOPs of some steps of the warm-up
     ddp *          DistributedDataParallel's own timings
-    torch_facts *  rank, device, precision, CUDA events; the trained parameters: names, checksum, finite or sharded
+    torch_facts *  rank, device, precision, marks on a GPU; the trained parameters: names, checksum, finite or sharded
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
     files          the run's settings, atomic writes, what could not be measured, texts without passwords and tokens
+
+What only appends (hooks, recorder) is apart from what decides (machine, trained, judgement), which needs no torch: the
+workflow judges the same logs by the same code.
 """

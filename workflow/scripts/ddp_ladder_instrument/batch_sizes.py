@@ -4,6 +4,9 @@ A collate_fn may leave samples out, or pack them, so the number of indices is be
 dimension or the length of a list. Fewer rows than indices are what arrived. If nothing in the batch tells the number,
 or its tensors disagree, the count is a guess, and is recorded as one.
 
+Without collation (batch_size=None) an index is one sample, and a list of them is as many. A stream then has no indices:
+an item may be one sample or a batch that the dataset has made, so its first dimension is a guess.
+
 A digest of each of the first batches that a rank trains on: ranks with common digests draw from the same data.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,11 +36,13 @@ class BatchSizes:
     """The sizes of the batches of one pass.
 
     usual: samples of a whole batch, if the loader puts them together. seen: number of batches.
+    items: the loader puts nothing together: it gives what the dataset has for an index, or for a list of them.
+    real: batches before those with which the sampler pads; None: no batch is padding.
     unclear: sizes that an unclear batch may have, of this pass, or of all that train; empty if all were clear.
     """
 
-    def __init__(self, usual: int | None = None) -> None:
-        self.usual = usual
+    def __init__(self, usual: int | None = None, items: bool = False, real: int | None = None) -> None:
+        self.usual, self.items, self.real = usual, items, real
         self.seen = 0
         self.unclear: list[int] = []
         self._left_out = False  # indices whose samples did not arrive
@@ -50,6 +55,15 @@ class BatchSizes:
         The size is 0 if nothing tells it.
         """
         self.seen += 1
+        try:
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass's own functions may raise anything
+                size, dropped = self._measure(batch, announced)
+        except Exception:  # so may what another library has put into the batch
+            size, dropped = announced or 0, 0
+            self.unclear += [] if self.unclear else [size]
+        return (0, size + dropped) if self.real is not None and self.seen > self.real else (size, dropped)
+
+    def _measure(self, batch: object, announced: int | None) -> tuple[int, int]:
         first = first_size(batch)
         if first == announced:
             return first, 0
@@ -63,8 +77,12 @@ class BatchSizes:
             smaller = [each for each in unclear if 0 < each < (self.usual or 0)]
             if self._whole and len(smaller) == 1:  # the last batch
                 size, unclear = smaller[0], ()
+        elif batch is None:
+            size, unclear = 0, ()
+        elif self.items and announced == 1:
+            size, unclear = 1, _doubted(content)
         else:
-            size, unclear = (0, ()) if batch is None else _compared(content, announced)
+            size, unclear = _compared(content, announced)
         if not self.unclear:
             self.unclear += unclear
         dropped = 0 if announced is None else announced - size
@@ -139,7 +157,7 @@ def parts(batch: Any) -> Collection[Any]:
         return batch
     if isinstance(batch, Mapping):
         return batch.values()
-    return list(getattr(batch, "__dict__", {}).values())
+    return list((_asked(batch, "__dict__") or {}).values())
 
 
 def _shape(batch: Any) -> tuple[int, ...] | None:
@@ -151,26 +169,44 @@ def _shape(batch: Any) -> tuple[int, ...] | None:
     if isinstance(batch, (list, tuple, dict)):
         return None
     for name in ("num_graphs", "batch_size"):
-        try:
-            size: Any = getattr(batch, name, None)
-            size = size[0] if isinstance(size, (list, tuple)) and size else size
-            if isinstance(size, int) and size > 0:
-                return (size,)
-        except (AttributeError, RuntimeError, NotImplementedError):
-            continue  # the batch's own property failed
-    shape = getattr(batch, "shape", None)
+        size = _asked(batch, name)
+        size = size[0] if isinstance(size, (list, tuple)) and size else size
+        if isinstance(size, int) and size > 0:
+            return (size,)
+    shape = _asked(batch, "shape")
     return shape if isinstance(shape, tuple) else None
+
+
+def _asked(thing: Any, name: str) -> Any:
+    """Return an attribute of another library's object; None if it has none, or raises when it is asked."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:
+        return None
 
 
 def _read(content: Content, usual: int | None) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch that nobody announced, and all sizes that it may have, if there are several."""
     if usual is not None and usual in content.sizes:
         return usual, ()
-    unclear = tuple(sorted(content.sizes)) if len(content.sizes) > 1 else ()
+    # A batch may be smaller than the loader's, never larger.
+    sizes = {usual, *content.sizes} if usual and content.sizes and usual < min(content.sizes) else content.sizes
+    unclear = tuple(sorted(sizes)) if len(sizes) > 1 else ()
     if not content.firsts or (unclear and content.records):
         return content.records or (content.lengths or [0])[0], unclear
     # Inputs have more dimensions than lengths and offsets.
     return max(content.firsts, key=lambda first: first[1])[0], unclear
+
+
+def _doubted(content: Content) -> tuple[int, ...]:
+    """Return the sizes that what the dataset gave for one index may have, if it looks like a batch; else nothing.
+
+    A batch: of several tensors, at least one with more dimensions than one, all have the same first dimension.
+    """
+    is_alike = (
+        len(content.firsts) > 1 and len(content.sizes) == 1 and max(dimensions for _, dimensions in content.firsts) > 1
+    )
+    return tuple(sorted({1, *content.sizes})) if is_alike else ()
 
 
 def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
@@ -191,7 +227,11 @@ def digest(batch: object) -> str | None:
 
     There is none for a batch that is on a device already: reading it would wait for the device.
     """
-    tensors = list(_tensors(batch, 0))
+    with torch._C.DisableTorchFunctionSubclass():  # of a subclass (MONAI's MetaTensor) the plain tensor
+        return _digest(list(_tensors(batch, 0)))
+
+
+def _digest(tensors: Sequence[Tensor]) -> str | None:
     if not tensors or any(each.device.type != "cpu" or each.layout != torch.strided for each in tensors):
         return None
     found = hashlib.blake2b(digest_size=8)
@@ -199,6 +239,8 @@ def digest(batch: object) -> str | None:
         flat = tensor.detach().reshape(-1)
         plain = flat[:: max(1, flat.numel() // MOST_ELEMENTS)].contiguous()
         size = plain.numel() * plain.element_size()
+        if size and not plain.data_ptr():  # a wrapper of other tensors
+            return None
         if size:
             found.update((ctypes.c_char * size).from_address(plain.data_ptr()))
     return found.hexdigest()

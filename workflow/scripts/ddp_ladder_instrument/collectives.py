@@ -1,273 +1,298 @@
-"""The calls by which a script sends data itself, and DDP its buffers: what DDP's reducer does not time.
+"""The script's collectives: which, for how long the main thread was in them, with how many bytes and ranks.
 
-Only the outermost call is noted: object collectives call others inside. Calls of threads other than the main one are
-beside the training, except those of a backward pass that the main thread waits for. The exchange of gradients, also by
-a communication hook, is timed by DDP itself (module ``ddp``). On a GPU a call returns when it is queued: its seconds
-are those that the host waits.
+DDP times its own exchange of gradients, so neither its reducer nor a communication hook is noted here. Functions that
+torch deprecates are not patched: they call the others, and their warning names its caller's line. On a GPU most calls
+only put work into a queue: their seconds are the host's, not those of the exchange.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed
-from torch.distributed import distributed_c10d
-from torch.nn.modules._functions import SyncBatchNorm
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument.hooks import Wrap, eager, not_compiled, patch
+from ddp_ladder_instrument.hooks import Wrap, eager, patch
 from ddp_ladder_instrument.python_hooks import when_imported
 
 Note = Callable[[str, float, float, int, int], None]
-"""Called with name, begin and end (time.perf_counter), bytes and ranks; 0 ranks: a wait for a call noted before."""
+"""Gets name, begin and end (time.perf_counter), bytes, size of the group; size 0: a wait for a call noted before."""
 
-COLLECTIVES = (
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather",
-    "gather_object", "gather_single", "irecv", "isend", "recv", "recv_object_list", "reduce", "reduce_scatter",
-    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
-)  # fmt: skip
+BUFFERS = "buffers"
+NAMES = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "gather"),
+    *("gather_into_tensor", "gather_single", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+    *("scatter", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "send", "recv", "isend", "irecv"),
+    *("batch_isend_irecv", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+    *("send_object_list", "recv_object_list"),
+)
+"""Those that a version of torch lacks are left out."""
 FUNCTIONAL = "torch.distributed._functional_collectives"
-FUNCTIONAL_COLLECTIVES = (
-    "all_gather_into_tensor_coalesced", "all_gather_single", "all_gather_single_autograd",
-    "all_gather_single_coalesced", "all_gather_tensor", "all_gather_tensor_autograd", "all_reduce",
-    "all_reduce_coalesced", "all_to_all_single",
-    "all_to_all_single_autograd", "broadcast", "permute_tensor", "reduce_scatter_single",
-    "reduce_scatter_single_autograd", "reduce_scatter_single_coalesced", "reduce_scatter_tensor",
-    "reduce_scatter_tensor_autograd", "reduce_scatter_tensor_coalesced",
-)  # fmt: skip
-BUFFERS, SYNC_BATCH_NORM, CLIP_GRAD_NORM, WAIT = "buffers", "sync_batch_norm", "clip_grad_norm", "wait"
-"""Names beside those of the functions. wait: for a call of which it is not known which one it was."""
+_FUNCTIONAL_NAMES = (
+    *("all_reduce", "broadcast", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single"),
+    *("all_reduce_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
+)
+_BY_MODULE = {
+    "torch.nn.modules._functions": "SyncBatchNorm",
+    "torch.distributed.algorithms.join": "join",
+    "torch.nn.parallel.distributed": "join",  # DDP itself calls these functions only for join()
+}
+_BY_FUNCTION = {"clip_grad_norm_": "clip_grad_norm_"}
+_SET_UP = ("init_process_group", "new_group", "_new_group_with_tag")
+_MAIN = threading.main_thread().ident
 
 
-def patch_collectives(note: Note) -> None:
-    """Call ``note`` at the end of each call that sends or receives, and of each wait for one that did not block."""
-    calls = _Calls(note)
-    for name in COLLECTIVES:
-        original = getattr(distributed_c10d, name, None)
-        # What is deprecated warns of its caller's line, and calls the function that replaces it.
-        if original is not None and not hasattr(original, "__deprecated__"):
-            place = [*inspect.signature(original).parameters, "group"].index("group")
-            _patch_everywhere(name, calls.timing(name, place))
-    _patch_everywhere("init_process_group", calls.muting)
-    patch(distributed_c10d.ProcessGroup, "monitored_barrier", calls.timing("monitored_barrier", 0))
-    patch(distributed_c10d.Work, "wait", calls.timing_wait)
-    patch(DistributedDataParallel, "_sync_buffers", calls.timing_buffers)
-    patch(DistributedDataParallel, "register_comm_hook", calls.muting_hook)
-    when_imported(FUNCTIONAL, eager(lambda _took_s: _patch_functional(sys.modules[FUNCTIONAL], calls)))
-
-
-def _patch_everywhere(name: str, wrap: Wrap) -> None:
-    """Patch a function of torch.distributed under this name, and in each module of torch that has bound it."""
-    original = getattr(torch.distributed, name, None) or getattr(distributed_c10d, name)
-    patch(distributed_c10d, name, wrap)
-    patched = getattr(distributed_c10d, name)
-    for module in [each for key, each in sys.modules.items() if key.partition(".")[0] == "torch" and each is not None]:
-        for bound in [key for key, value in vars(module).items() if value is original]:
-            setattr(module, bound, patched)
-    remaps = getattr(sys.modules.get(FUNCTIONAL), "traceable_collective_remaps", {})
-    if original in remaps:  # torch.compile finds here by what it replaces this call
-        remaps[patched] = remaps[original]
-
-
-def _patch_functional(module: Any, calls: _Calls) -> None:
-    """Patch the functional collectives. torch.compile traces through these: it has to see the original."""
-    tracing: Callable[[], bool] = module._are_we_tracing
-
-    def patch_one(name: str, wrap: Wrap) -> None:
-        original = getattr(module, name)
-        timed = not_compiled(wrap(original))
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if tracing():
-                return original(*args, **kwargs)
-            return timed(*args, **kwargs)
-
-        setattr(module, name, call)
-
-    for name in FUNCTIONAL_COLLECTIVES:
-        original = getattr(module, name, None)
-        if original is not None and not hasattr(original, "__deprecated__"):
-            place = [*inspect.signature(original).parameters, "group"].index("group")
-            patch_one(name, calls.timing(name, place))
-    patch_one("wait_tensor", calls.timing_wait)
-
-
-class _Calls:
-    """The calls that are under way. busy: identity of the thread that is in one, or in what is not noted; 0: none."""
+class Calls:
+    """The outermost calls of the main thread; what they call inside only adds its bytes, and no notes."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
-        self._main = threading.main_thread().ident
-        self._engine: CodeType = torch.autograd.graph._engine_run_backward.__code__
-        self._callers = dict.fromkeys(
-            (SyncBatchNorm.forward.__code__, SyncBatchNorm.backward.__code__), SYNC_BATCH_NORM
-        )
-        self._busy = 0
-        self._inner_bytes = 0
-        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of calls that did not block
-        self._buffer_bytes: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._inside = False
+        self._bytes = 0  # of the calls inside
+        self._works: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._functional = ""  # the functional collective that was called last
 
-    def _is_beside(self, thread: int) -> bool:
-        """Return True in a thread that does not train: the main one does, and that of the backward pass it waits in."""
-        if thread == self._main:
-            return False
-        if torch._C._current_graph_task_id() == -1:
-            return True
-        frame = sys._current_frames().get(self._main or 0)
-        return frame is None or frame.f_code is not self._engine
-
-    def timing(self, name: str, place: int) -> Wrap:
-        """Return the wrapper of a function that sends or receives. place: of the group among its arguments."""
+    def wrap(self, name: str) -> Wrap:
+        """Return the wrapper of a public function of torch.distributed."""
+        now, get_ident, main = time.perf_counter, threading.get_ident, _MAIN
+        inside, ended = eager(self._add_bytes), eager(self._ended)
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            @eager
-            def inner(values: Iterable[Any]) -> None:
-                self._inner_bytes += _bytes(values)
-
-            @eager
-            def ended(code: CodeType, begin_s: float, end_s: float, args: Any, kwargs: Any, result: Any) -> None:
-                group = args[place] if len(args) > place else kwargs.get("group")
-                ranks = _size(group)
-                if not ranks:  # the group is gone, or this rank is not in it
-                    return
-                called = CLIP_GRAD_NORM if "clip_grad" in code.co_name else self._callers.get(code, name)
-                size = _bytes(args) if args else 0
-                if kwargs:
-                    size = max(size, _bytes(kwargs.values()))
-                self._note(called, begin_s, end_s, size or self._inner_bytes, ranks)
-                if result is not None:
-                    for work in result if isinstance(result, list) else (result,):
-                        if isinstance(work, distributed_c10d.Work):
-                            self._names[work] = called
-
             def call(*args: Any, **kwargs: Any) -> Any:
-                thread = threading.get_ident()
-                if self._busy or (thread != self._main and self._is_beside(thread)):
-                    if self._busy == thread:
-                        inner((*args, *kwargs.values()))
+                if self._inside:
+                    inside(args, kwargs)
                     return original(*args, **kwargs)
-                self._busy, self._inner_bytes = thread, 0
-                begin_s = time.perf_counter()
+                if get_ident() != main:
+                    return original(*args, **kwargs)
+                self._inside, self._bytes = True, 0
+                begin_s = now()
                 try:
                     result = original(*args, **kwargs)
                 finally:
-                    self._busy = 0
-                ended(sys._getframe(1).f_code, begin_s, time.perf_counter(), args, kwargs, result)
+                    self._inside = False
+                ended(name, begin_s, now(), sys._getframe(1), args, kwargs, result)
                 return result
 
             return call
 
         return wrap
 
-    def timing_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the wait for a call that did not block."""
+    def wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap Work.wait."""
+        note = eager(self._note)
 
-        @eager
-        def ended(work: Any, begin_s: float, end_s: float) -> None:
-            if _size(None):
-                self._note(self._names.get(work, WAIT), begin_s, end_s, 0, 0)
-
-        # Named as the method: where C++ calls a method of a class in Python, it knows this frame and stops.
-        def wait(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            thread = threading.get_ident()
-            if self._busy or (thread != self._main and self._is_beside(thread)):
-                return original(self_, *args, **kwargs)
-            self._busy = thread
-            begin_s = time.perf_counter()
-            try:
-                result = original(self_, *args, **kwargs)
-            finally:
-                self._busy = 0
-            ended(self_, begin_s, time.perf_counter())
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            kind = (
+                self._works.get(work) if self._works and not self._inside and threading.get_ident() == _MAIN else None
+            )
+            if kind is None:
+                return original(work, *args, **kwargs)
+            result, begin_s, end_s = self._timed(original, (work, *args), kwargs)
+            note(kind, begin_s, end_s, 0, 0)
             return result
 
         return wait
 
-    def timing_buffers(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap DDP's broadcast of a module's buffers."""
+    def wrap_buffers(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap DistributedDataParallel's broadcast of its module's buffers."""
 
-        @eager
-        def ended(module: Any, begin_s: float) -> None:
-            end_s, buffers = time.perf_counter(), module.modules_buffers
-            count, size = self._buffer_bytes.get(module, (-1, 0))
-            if count != len(buffers):
-                size = _bytes((buffers,))
-                self._buffer_bytes[module] = len(buffers), size
-            self._note(BUFFERS, begin_s, end_s, size, module.process_group.size())
+        def noted(module: Any, begin_s: float, end_s: float) -> None:
+            self._note(BUFFERS, begin_s, end_s, self._of_buffers(module), module.process_group.size())
 
-        def _sync_buffers(self_: Any) -> Any:
-            thread = threading.get_ident()
-            if self._busy or thread != self._main:
-                return original(self_)
-            self._busy = thread
-            begin_s = time.perf_counter()
-            try:
-                result = original(self_)
-            finally:
-                self._busy = 0
-            ended(self_, begin_s)
+        ended = eager(noted)
+
+        def _sync_buffers(module: Any) -> Any:
+            if self._inside or threading.get_ident() != _MAIN:
+                return original(module)
+            result, begin_s, end_s = self._timed(original, (module,), {})
+            ended(module, begin_s, end_s)
             return result
 
         return _sync_buffers
 
-    def muting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function whose calls are not noted."""
+    def wrap_comm_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the registration of a communication hook, which DDP calls, and times, in its backward pass."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return original(*args, **kwargs)
-            before, self._busy = self._busy, threading.get_ident()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._busy = before
+        def _register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
+            @functools.wraps(hook)
+            def quiet(*args: Any) -> Any:
+                before, self._inside = self._inside, self._inside or threading.get_ident() == _MAIN
+                try:
+                    return hook(*args)
+                finally:
+                    self._inside = before
 
-        return call
+            return original(reducer, state, quiet)
 
-    def muting_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the registration of a communication hook: DDP times what it sends."""
+        return _register_comm_hook
 
-        def register_comm_hook(self_: Any, state: object, hook: Callable[..., Any]) -> Any:
-            muted = functools.wraps(hook)(self.muting(hook)) if hasattr(hook, "__name__") else hook
-            return original(self_, state, muted)
+    def wrap_functional(self, name: str) -> Wrap:
+        """Return the wrapper of a functional collective, or of wait_tensor if the name is empty.
 
-        return register_comm_hook
+        torch.compile traces these, so it is left to trace through the wrapper.
+        """
+
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or self._inside or threading.get_ident() != _MAIN:
+                    return original(*args, **kwargs)
+                result, begin_s, end_s = self._timed(original, args, kwargs)
+                ended(begin_s, end_s, sys._getframe(1), args, kwargs)
+                return result
+
+            return call
+
+        def noted(begin_s: float, end_s: float, caller: FrameType, args: Any, kwargs: Any) -> None:
+            if name:
+                self._functional = _kind(name, caller)
+            of_call = (_bytes(args, kwargs), _size_of(*args, *kwargs.values())) if name else (0, 0)
+            if self._functional:
+                self._note(self._functional, begin_s, end_s, *of_call)
+
+        ended = eager(noted)
+        return wrap
+
+    def _timed(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> tuple[Any, float, float]:
+        self._inside, self._bytes = True, 0
+        begin_s = time.perf_counter()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._inside = False
+        return result, begin_s, time.perf_counter()
+
+    def _add_bytes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._bytes += _bytes(args, kwargs)
+
+    def _ended(
+        self, name: str, begin_s: float, end_s: float, caller: FrameType, args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """Note a call; of an asynchronous one, remember what the script waits for."""
+        kind, size = _kind(name, caller), _group_size(args, kwargs)
+        if not kind or not size:
+            return
+        self._note(kind, begin_s, end_s, max(self._bytes, _bytes(args, kwargs)), size)
+        if result is None:
+            return
+        for work in result if isinstance(result, list) else (result,):
+            if isinstance(work, c10d.Work):
+                self._works[work] = kind
+
+    def _of_buffers(self, module: Any) -> int:
+        """Return the bytes of a module's buffers; they are counted again if their number changes."""
+        buffers = module.modules_buffers
+        number, size = self._sizes.get(module, (-1, 0))
+        if number != len(buffers):
+            size = sum(buffer.nbytes for buffer in buffers)
+            self._sizes[module] = len(buffers), size
+        return size
 
 
-def _size(group: Any) -> int:
-    """Return the number of ranks of a group, of the default one for None; 0: there is none, or it is not known."""
+def patch_collectives(note: Note) -> None:
+    """Call ``note`` at the end of each collective that the main thread of this process calls."""
+    calls = Calls(note)
+    _patch_public(calls)
+    patch(c10d.Work, "wait", calls.wrap_wait)
+    patch(DistributedDataParallel, "_sync_buffers", calls.wrap_buffers)
+    patch(torch.distributed, "_register_comm_hook", calls.wrap_comm_hook)
+    when_imported(FUNCTIONAL, lambda _took_s: _patch_functional(calls))
+
+
+def patch_join(note: Callable[[], None]) -> None:
+    """Call ``note`` when a Join context of a DistributedDataParallel is entered, as its join() returns one."""
+    entered = eager(note)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(self: Any) -> Any:
+            if self._enable and any(isinstance(each, DistributedDataParallel) for each in self._joinables):
+                entered()
+            return original(self)
+
+        return enter
+
+    patch(Join, "__enter__", wrap)
+
+
+def _patch_public(calls: Calls) -> None:
+    """Patch the functions in torch.distributed, and wherever torch has bound them by name before."""
+    patched = {}
+    for name in NAMES:
+        original = getattr(c10d, name, None)
+        if original is not None and not hasattr(original, "__deprecated__"):
+            patch(c10d, name, calls.wrap(name))
+            patched[original] = getattr(c10d, name)
+    of_ids = {id(original): replaced for original, replaced in patched.items()}
+    for module in [each for name, each in [*sys.modules.items()] if name.startswith("torch.")]:
+        for name, value in [*vars(module).items()]:
+            if id(value) in of_ids:
+                setattr(module, name, of_ids[id(value)])
+    # What torch.compile puts into its graph in place of each.
+    traced = getattr(sys.modules.get(FUNCTIONAL), "traceable_collective_remaps", {})
+    traced.update({patched[original]: new for original, new in [*traced.items()] if original in patched})
+
+
+def _patch_functional(calls: Calls) -> None:
+    module = sys.modules[FUNCTIONAL]
+    for name in _FUNCTIONAL_NAMES:
+        if hasattr(module, name):
+            setattr(module, name, calls.wrap_functional(name)(getattr(module, name)))
+    module.wait_tensor = calls.wrap_functional("")(module.wait_tensor)  # type: ignore[attr-defined]
+
+
+def _kind(name: str, caller: FrameType) -> str:
+    """Return the name to note: the function's, or who called it if that is torch; empty in the set-up of a group."""
+    module: str = caller.f_globals.get("__name__", "")
+    if not module.startswith("torch."):
+        return name
+    function = caller.f_code.co_name
+    if function in _SET_UP:
+        return ""
+    return _BY_MODULE.get(module) or _BY_FUNCTION.get(function) or name
+
+
+def _bytes(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Return the bytes of the largest argument: a tensor, or all tensors of a list."""
+    most = 0
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            most = max(most, value.nbytes)
+        elif isinstance(value, list):
+            most = max(most, sum(each.nbytes for each in value if isinstance(each, torch.Tensor)))
+    return most
+
+
+def _group_size(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Return the number of ranks in the call's group; 0 if this rank is not in it."""
+    group = kwargs.get("group")
+    for value in args if group is None else ():
+        if isinstance(value, c10d.ProcessGroup):
+            group = value
     if group is None:
-        group = distributed_c10d.GroupMember.WORLD
-    if isinstance(group, (list, tuple)):
-        if len(group) == 2 and hasattr(group[0], "get_group"):  # a mesh and one of its dimensions
-            return int(group[0].size(group[1]))
-        return len(group)
-    if isinstance(group, str):
-        group = distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined]
-    return int(group.size()) if hasattr(group, "size") else 0
+        group = c10d.GroupMember.WORLD
+    return 0 if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER else int(group.size())
 
 
-def _bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of the largest of these: a tensor, or the tensors of a list."""
-    return max((sum(each.nbytes for each in _tensors(value)) for value in values), default=0)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            tensor = getattr(each, "tensor", each)  # a P2POp has one
-            if isinstance(tensor, torch.Tensor):
-                yield tensor
+def _size_of(*arguments: Any) -> int:
+    """Return the number of ranks of a functional collective: its group is a group, or a mesh and its dimension."""
+    for value in arguments:
+        if isinstance(value, c10d.ProcessGroup):
+            return int(value.size())
+        if isinstance(value, tuple) and isinstance(value[0], DeviceMesh):
+            return int(value[0].size(value[1]))
+        if isinstance(value, DeviceMesh):
+            return int(value.size())
+    group = c10d.GroupMember.WORLD
+    return 0 if group is None else int(group.size())

@@ -70,6 +70,10 @@ def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = T
     return digest.hexdigest()
 
 
+UNREAD = "could not be read"
+"""The value of a fact whose reading raised: it equals nothing. None: there is no such thing here."""
+
+
 class NotMeasured(list[str]):
     """The quantities that could not be measured, each with the reason."""
 
@@ -80,6 +84,14 @@ class NotMeasured(list[str]):
         except Exception as error:
             self.note(quantity, error)
             return None
+
+    def read(self, fact: str, read: Callable[[], Any]) -> Any:
+        """Return a fact of the fingerprint; if reading it raises, return UNREAD and add the reason."""
+        try:
+            return read()
+        except Exception as error:
+            self.note(fact, error)
+            return UNREAD
 
     def note(self, quantity: str, error: Exception) -> None:
         """Add the reason, once."""

@@ -283,7 +283,10 @@ class StepFlops:
         samples = sum(step.samples for step in self._steps)
         phases: Counter[str] = Counter()
         precisions: Counter[str] = Counter()
-        products = torch_facts.float32_products(on_cuda)
+        try:
+            products = torch_facts.float32_products(on_cuda)
+        except Exception:  # their number is known all the same
+            products = None
         for (phase, dtype, is_convolution), flops in sum((step.flops for step in self._steps), Counter()).items():
             phases[phase] += flops
             if phase != "recomputed":
@@ -330,10 +333,12 @@ class StepFlops:
         return None
 
 
-def _precision(dtype: torch.dtype, is_convolution: bool, products: str, on_cuda: bool) -> str:
-    """Return ``bf16``, ``tf32``...; products: torch_facts.float32_products."""
+def _precision(dtype: torch.dtype, is_convolution: bool, products: str | None, on_cuda: bool) -> str:
+    """Return ``bf16``, ``tf32``...; products: torch_facts.float32_products, None if that could not be read."""
     name = str(dtype).partition(".")[2]
+    if name != "float32" or not on_cuda or not torch_facts.has_tf32():
+        return PRECISIONS.get(name, name)
+    if products is None:
+        return "fp32 or tf32"
     allowed = "TF32" in products if is_convolution else not products.startswith("highest")
-    if name == "float32" and allowed and on_cuda and torch_facts.has_tf32():
-        return "tf32"
-    return PRECISIONS.get(name, name)
+    return "tf32" if allowed else "fp32"

@@ -21,6 +21,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_ladder_instrument import host
 from ddp_ladder_instrument.files import FAILED_HOOKS
 from ddp_ladder_instrument.log import NO_GRAD, NO_SYNC, SENDS
 from ddp_ladder_instrument.python_hooks import refuse_rank
@@ -225,9 +226,12 @@ def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callab
 
         return init_process_group
 
-    patch(torch.distributed, "init_process_group", wrap)
-    # The same function under its other name.
-    torch.distributed.distributed_c10d.init_process_group = torch.distributed.init_process_group
+    name = "init_process_group"
+    original = getattr(torch.distributed, name)
+    patch(torch.distributed, name, wrap)
+    for names in host.modules():  # some have bound it, as torch.distributed.device_mesh has
+        if names.get(name) is original:
+            names[name] = getattr(torch.distributed, name)
 
 
 def refuse_spawn() -> None:

@@ -6,8 +6,9 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
 
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".py")
 MOST_FILES = 500
@@ -125,6 +126,13 @@ def _group_limits_bytes() -> list[int]:
     return found
 
 
+def modules() -> Iterator[dict[str, Any]]:
+    """Yield the names of each imported module. It is not asked itself: a lazy one would import, or raise, anything."""
+    for module in list(sys.modules.values()):
+        if issubclass(type(module), ModuleType):
+            yield object.__getattribute__(module, "__dict__")
+
+
 def source_files() -> dict[str, str]:
     """Return the SHA-256 of ``__main__`` and of every module from its directory or below, by relative path."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -133,8 +141,8 @@ def source_files() -> dict[str, str]:
     root = _root(os.path.realpath(main), getattr(sys.modules["__main__"], "__package__", None) or "")
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
     files = {os.path.realpath(main)}
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
+    for names in modules():
+        path = names.get("__file__")
         if isinstance(path, str) and path.endswith(".py"):
             files.add(os.path.realpath(path))
     inside = sorted(path for path in files if path.startswith(root + os.sep))

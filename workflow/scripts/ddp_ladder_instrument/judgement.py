@@ -36,8 +36,8 @@ def judged_fields(judged: Judged, facts: Facts) -> dict[str, Any]:
             {"name": facts["collectives"][name], "calls": calls, "bytes": size, "seconds": seconds}
             for name, (calls, size, seconds) in sorted(judged.collectives.items())
         ],
-        "joins_uneven": judged.doubts.uneven,
-        "batches": judged.doubts._asdict(),
+        "joins_uneven": judged.is_uneven,
+        "batches": judged.batches._asdict(),
         "first_step_s": table.step_time_s[0] if table.count else None,
         "startup_total_s": None if first_s is None else first_s - facts["began_at_s"],
         "batch_per_gpu": table.batch_per_gpu(),

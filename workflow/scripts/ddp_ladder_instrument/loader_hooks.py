@@ -217,13 +217,13 @@ def _next_index(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _announce(iterator: Any, index: Any) -> None:
     """Note the size of the batch with these indices."""
-    if not iterator._auto_collation or iterator._dataset_kind != dataloader._DatasetKind.Map:
+    if iterator._dataset_kind != dataloader._DatasetKind.Map:
         return
     state = iterator.__dict__
     sizes: Sizes | None = state.get(SIZES_ATTRIBUTE)
     if sizes is None or sizes[0] is not iterator._sampler_iter:
         sizes = state[SIZES_ATTRIBUTE] = (iterator._sampler_iter, Announced())
-    sizes[1].append(samplers.length_of(index))
+    sizes[1].append(samplers.samples_of(index, iterator._auto_collation))
 
 
 def _outer_iter(original: Callable[..., Any], notify: LoaderHooks, same: bool) -> Callable[..., Any]:

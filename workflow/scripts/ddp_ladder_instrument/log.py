@@ -13,7 +13,6 @@ import sys
 import time
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
 
 WHOLE_STEPS = 20_000
 WHOLE_EVENTS = 200_000
@@ -53,16 +52,9 @@ OTHER_THREAD = -2  # in place of a PASS's mark: made by another thread, whose ti
 NO_GRAD, SENDS, NO_SYNC = 0, 1, 2
 
 
-class Event(NamedTuple):
-    """One event. c: of PASS, MADE, DRAW, END, BACKWARD, STEP, EVAL and TRAIN the mark recorded with it, on a GPU."""
-
-    kind: int
-    begin_s: float
-    end_s: float
-    thing: int
-    a: float
-    b: float
-    c: float
+Event = tuple[float, float, float, float, float, float, float]
+"""Kind, begin, end, thing, a, b, c. c: of PASS, MADE, DRAW, END, BACKWARD, STEP, EVAL and TRAIN the mark that was recorded
+with it, on a GPU."""
 
 
 class Log:
@@ -97,20 +89,14 @@ class Log:
         """Append an event."""
         self.rows.extend((kind, begin_s, end_s, thing, a, b, c))
 
-    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
-        """Yield the events with these numbers."""
-        rows = self.rows
-        last = len(self) if stop is None else stop
-        for place in range((start - self.dropped) * COLUMNS, (last - self.dropped) * COLUMNS, COLUMNS):
-            kind, begin_s, end_s, thing, a, b, c = rows[place : place + COLUMNS]
-            yield Event(int(kind), begin_s, end_s, int(thing), a, b, c)
+    def events(self, start: int = 0) -> Iterator[Event]:
+        """Yield the events from this number on."""
+        values = iter(self.rows[(start - self.dropped) * COLUMNS :])
+        return zip(*[values] * COLUMNS)
 
-    def sum_up(self, samples: int) -> None:
-        """After a step: keep only sums of the events since the last one, once the whole part is full.
-
-        samples: those of the step.
-        """
-        self.steps += 1
+    def sum_up(self, steps: int, samples: int) -> None:
+        """After so many steps with these samples: keep only sums of their events, once the whole part is full."""
+        self.steps += steps
         if not self._whole:
             if self.steps >= WHOLE_STEPS or len(self.rows) >= WHOLE_EVENTS * COLUMNS:
                 self._whole = len(self.rows)
@@ -120,13 +106,13 @@ class Log:
         if not block[2]:
             block[0] = self.rows[start + 1]
         block[1] = time.perf_counter()
-        block[2] += 1
+        block[2] += steps
         block[3] += kinds.count(DRAW) + kinds.count(DRAW_NO_GRAD)
         block[4] += kinds.count(BACKWARD)
         block[5] += samples
         self.dropped += len(kinds)
         del self.rows[start:]
-        if block[2] == BLOCK_STEPS:
+        if block[2] >= BLOCK_STEPS:
             self._end_block()
 
     def _end_block(self) -> None:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Event, Log
-from ddp_ladder_instrument.trained import AFTER, OUTSIDE, Batch, Pass, TrainedBatches, Usual
+from ddp_ladder_instrument.trained import AFTER, EVAL_MODE, NO_GRAD, OUTSIDE, Batch, Pass, TrainedBatches, Usual
 
 RULES = 1
 """Version of the rules: a record made by another one is made anew from the log."""
@@ -88,18 +88,16 @@ class StepTable:
         self.sent = array("I")
         self.host_ended_s = array("d")
         self.ddp: dict[int, DdpTimes] = {}
-
-    @property
-    def _columns(self) -> tuple[array[Any], ...]:
-        return (
+        self._columns: tuple[array[Any], ...] = (
             self.samples, self.padding_samples, self.step_time_s, self.data_wait_s, self.ended_at_s,
             self.collectives_s, self.backwards, self.made, self.sent, self.host_ended_s,
         )  # fmt: skip
+        self._appends: list[Callable[[Any], None]] = [column.append for column in self._columns]
 
     def add(self, *values: float) -> None:
-        """Add a row."""
-        for column, value in zip(self._columns, values):
-            column.append(value)
+        """Add a row: a value of each column, in their order."""
+        for append, value in zip(self._appends, values):
+            append(value)
         self.count += 1
 
     def cut(self, count: int) -> None:
@@ -254,6 +252,8 @@ class PassTimer:
         """Return to the pass before this one, which is over."""
         if self.owner is each:
             self._own(self._return_to(each.before), now_s)
+        elif each.stepped and self.owner is not None and self.owner.number >= 0:  # one that is drawn from beside it
+            self._own(self._return_to(self.owner), now_s)
         each.before = None
 
     def eval_mode(self, now_s: float) -> None:
@@ -304,8 +304,8 @@ class PassTimer:
         return None if self.evaluating else self.after
 
     def give_after_to(self, each: Pass, now_s: float) -> None:
-        """Give the time since the end of the last pass to this one."""
-        if self.owner is self.after:
+        """Give the time since the end of the last pass to this one; before the first step, it has no other owner."""
+        if self.owner in (self.after, self.outside):
             self.owner = each
             self._own(self.after, now_s)
 
@@ -388,31 +388,35 @@ class Machine:
         self.replays = self.skips = self.calls = self.graph_steps = 0
         self.uneven = self.later_stage = False
         self.first_step_ended_s: float | None = None
-        self.collectives: dict[int, list[float]] = {}  # calls, bytes, seconds, from the second step on
+        self.collectives: dict[float, list[float]] = {}  # calls, bytes, seconds, from the second step on
         self.epochs: dict[int, Counter[int]] = {}  # of each loader that trains: epochs of its passes
-        self._passes: dict[int, Pass] = {}
-        self._over: list[int] = []  # passes that are over since the last step
+        self._passes: dict[float, Pass] = {}
+        self._over: list[float] = []  # passes that are over since the last step
         self._pending: list[Pass] = []  # drew since the last row
         self._last_row: list[Pass] = []
-        self._skipped = False
+        self._skipped = self._without_grad = False
         self._drew = False, False  # the row before the last one, if any, drew a batch; so did the last one
         self._row_had_gradients = False
-        self._module = 0  # that DDP times: the one that was wrapped last
+        self._module = 0.0  # that DDP times: the one that was wrapped last
         self._made = self._sent = (
             0  # its forward passes of the running row, and those whose backward passes send gradients
         )
         self._backwards = 0  # of the running row
+        self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
+        self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
+        self._compared = self._mismatched = 0
         self._offset_s = 0.0  # of unix time
         self._measured: int | None = None
-        self._captured: list[int] = []
-        self._graphs: dict[int, list[int]] = {}
-        self.marks: dict[int, float] = {}
+        self._captured: list[float] = []
+        self._graphs: dict[float, list[float]] = {}
+        self.marks: dict[float, float] = {}
         self._lag_s = 0.0  # what the device is behind the host
-        self._ddp: list[Event] = []
-        self._comm: list[tuple[float, float, int, float]] = []  # since the last draw: collectives
-        self._handlers: dict[int, Callable[[Event], None]] = {
+        self._ddp: list[tuple[float, DdpTimes]] = []  # with the time at which they ended
+        self._ddp_module = 0.0
+        self._comm: list[tuple[float, float, float, float, float]] = []  # since the last draw: collectives
+        self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
-            log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw, log.END: self._on_end, log.EPOCH: self._on_epoch,
+            log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end, log.EPOCH: self._on_epoch,
             log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward, log.STEP: self._on_step,
             log.SKIP: self._on_skip, log.ZERO: self._on_zero, log.CAPTURE: self._on_capture,
             log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
@@ -424,9 +428,9 @@ class Machine:
         """Take these events into account."""
         handlers = self._handlers
         for event in events:
-            handler = handlers.get(event.kind)
+            handler = handlers.get(event[0])
             if handler is not None:
-                handler(event)
+                handler(*event[1:])
 
     @property
     def phase(self) -> str:
@@ -448,40 +452,40 @@ class Machine:
         """Return the time of the log's clock at a unix time."""
         return unix_s - self._offset_s
 
-    def _time_s(self, event: Event, host_s: float) -> float:
+    def _time_s(self, mark: float, host_s: float) -> float:
         """Return when the device passed an event's mark; without one, or with none known, the host's time."""
         if not self.marks:
             return host_s
-        device_s = self.marks.get(int(event.c))
+        device_s = self.marks.get(mark)
         if device_s is not None:
             self._lag_s = max(0.0, device_s - host_s)
         return host_s + self._lag_s
 
-    def _on_rank(self, event: Event) -> None:
-        self._offset_s = event.a - event.end_s
-        self.timer.restart(event.end_s)
+    def _on_rank(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self._offset_s = a - end_s
+        self.timer.restart(end_s)
 
-    def _on_group(self, event: Event) -> None:
-        self.timer.restart(event.end_s)
+    def _on_group(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.timer.restart(end_s)
 
-    def _on_begin(self, event: Event) -> None:
-        now_s = self._time_s(event, event.begin_s)
-        each = self._passes[event.thing] = Pass(event.thing, int(event.a), int(event.b), now_s)
-        if event.c != log.OTHER_THREAD:
+    def _on_begin(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        now_s = self._time_s(c, begin_s)
+        each = self._passes[thing] = Pass(int(thing), int(a), int(b), now_s)
+        if c != log.OTHER_THREAD:
             self.timer.enter(each, now_s)
 
-    def _on_made(self, event: Event) -> None:
-        each = self._passes[event.thing]
-        self.timer.leave(each, self._time_s(event, event.end_s))  # its first batch may be drawn much later
-        each.wait_s += event.end_s - event.begin_s
+    def _on_made(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        each = self._passes[thing]
+        self.timer.leave(each, self._time_s(c, end_s))  # its first batch may be drawn much later
+        each.wait_s += end_s - begin_s
 
-    def _on_draw(self, event: Event) -> None:
-        each = self._passes.get(event.thing)
+    def _on_draw(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        each = self._passes.get(thing)
         if each is None or not each.living:
             return
         timer, count = self.timer, self.table.count
         if timer.owner is not each:
-            timer.enter(each, self._time_s(event, event.begin_s))
+            timer.enter(each, self._time_s(c, begin_s))
         if self._skipped:
             self._end_skipped()
         if each.step != count:
@@ -490,126 +494,134 @@ class Machine:
             self._pending.append(each)
         each.batches += 1
         each.between_steps = timer.evaluating and timer.between_steps
-        self.trained.draw(each, Batch(int(event.a), int(event.b), timer.evaluating or event.kind == log.DRAW_NO_GRAD))
-        each.wait_s += event.end_s - event.begin_s
-        while self._comm and self._comm[-1][0] >= event.begin_s:  # made by the loader: they are a wait for data
-            begin_s, end_s, name, size = self._comm.pop()
+        flag = NO_GRAD if self._without_grad else EVAL_MODE * timer.evaluating
+        self.trained.draw(each, Batch(int(a), int(b), flag))
+        each.wait_s += end_s - begin_s
+        while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
+            begin_s, end_s, name, size, ranks = self._comm.pop()
             timer.communicate(begin_s - end_s)
-            self._count_collective(name, -1, -size, begin_s - end_s)
+            self._count_collective(name, -int(ranks > 0), -size, begin_s - end_s)
 
-    def _on_end(self, event: Event) -> None:
-        each = self._passes.get(event.thing)
+    def _on_draw_no_grad(self, *event: float) -> None:
+        self._without_grad = True
+        self._on_draw(*event)
+        self._without_grad = False
+
+    def _on_end(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        each = self._passes.get(thing)
         if each is None:
             return
-        self._over.append(event.thing)
+        self._over.append(thing)
         if each.drawn:
             count = self.pass_over_at = self.table.count
             if count and not each.stepped:
-                self.phases.end_pass(each, self._time_s(event, event.end_s))
-        self.trained.end_pass(each, event.a == 1)
-        self.timer.leave(each, self._time_s(event, event.end_s))
+                self.phases.end_pass(each, self._time_s(c, end_s))
+        self.trained.end_pass(each, a == 1)
+        self.timer.leave(each, self._time_s(c, end_s))
 
-    def _on_epoch(self, event: Event) -> None:
-        each = self._passes.get(event.thing)
+    def _on_epoch(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        each = self._passes.get(thing)
         if each is not None:
-            each.epoch = int(event.a)
+            each.epoch = int(a)
 
-    def _on_forward(self, event: Event) -> None:
-        if not event.c:  # with gradients off
+    def _on_forward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        if not c:  # with gradients off
             return
-        if event.thing > self._module:
-            self._module, self._made, self._sent = event.thing, 0, 0
-        if event.thing == self._module:
+        if thing > self._module:
+            self._module, self._made, self._sent = thing, 0, 0
+        if thing == self._module:
             self._made += 1
-            self._sent += event.c == log.SENDS
-        self.trained.forward((int(event.a), int(event.b)))
+            self._sent += c == log.SENDS
+        self._inputs.append((int(a), int(b)))
+        self.trained.forward(self._inputs[-1])
 
-    def _on_backward(self, event: Event) -> None:
+    def _on_backward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._backwards += 1
-        over = [each for each in self._pending if not each.living]
-        if over and len(over) == len(self._pending):
-            self.timer.give_after_to(over[-1], self._time_s(event, event.end_s))
         self.trained.backward()
+        used = self.trained.last
+        if used and not any(each.living for each in used):
+            self.timer.give_after_to(used[-1], self._time_s(c, end_s))
 
-    def _on_zero(self, event: Event) -> None:
-        self.trained.zero(event.thing)
+    def _on_zero(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.trained.zero(int(thing))
 
-    def _on_skip(self, _event: Event) -> None:
+    def _on_skip(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._skipped = True
         self.skips += 1
 
     def _end_skipped(self) -> None:
         """Discard the batches since the last step: no step trains on them. Their time belongs to the next one."""
-        self.trained.discard_taken()
         for each in self._pending:
             each.batches = 0
-        self._pending = []
+        dropped = [each for each in self._pending if each.dropped]  # by the skipped step before this one
+        self._pending = [*dict.fromkeys([*dropped, *self.trained.discard_taken()])]
         self._skipped = False
 
-    def _on_capture(self, event: Event) -> None:
-        self._captured.append(event.thing)
+    def _on_capture(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self._captured.append(thing)
 
-    def _on_replay(self, event: Event) -> None:
+    def _on_replay(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         """A CUDA graph does again what was captured into it: backward passes and steps."""
         self.replays += 1
-        if event.thing not in self._graphs:
-            self._graphs[event.thing], self._captured = self._captured, []
-        captured = self._graphs[event.thing]
+        if thing not in self._graphs:
+            self._graphs[thing], self._captured = self._captured, []
+        captured = self._graphs[thing]
         if -1 in captured:
-            self._on_backward(event)
+            self._on_backward(begin_s, end_s, thing, a, b, c)
         for optimizer in captured:
             if optimizer >= 0:
                 self.graph_steps += 1
-                self._on_step(event._replace(thing=optimizer))
+                self._on_step(begin_s, end_s, optimizer, a, b, c)
         if not captured:
             self.trained.made += 1  # gradients may have been computed
 
-    def _on_eval(self, event: Event) -> None:
-        self.timer.eval_mode(self._time_s(event, event.end_s))
+    def _on_eval(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.timer.eval_mode(self._time_s(c, end_s))
 
-    def _on_train(self, event: Event) -> None:
-        self.timer.train_mode(self._time_s(event, event.end_s))
+    def _on_train(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.timer.train_mode(self._time_s(c, end_s))
 
-    def _on_collective(self, event: Event) -> None:
-        seconds = event.end_s - event.begin_s
-        self._comm.append((event.begin_s, event.end_s, event.thing, event.a))
+    def _on_collective(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        seconds = end_s - begin_s
+        self._comm.append((begin_s, end_s, thing, a, b))
         self.timer.communicate(seconds)
-        self._count_collective(event.thing, 1, event.a, seconds)
+        self._count_collective(thing, int(b > 0), a, seconds)  # of no ranks: a wait for an earlier call
 
-    def _count_collective(self, name: int, calls: int, size: float, seconds: float) -> None:
+    def _count_collective(self, name: float, calls: int, size: float, seconds: float) -> None:
         if self.table.count and self._measured is None:
             sums = self.collectives.setdefault(name, [0, 0, 0.0])
             sums[0] += calls
             sums[1] += size
             sums[2] += seconds
 
-    def _on_save(self, event: Event) -> None:
-        self.phases.add_save(event.begin_s, event.end_s)
+    def _on_save(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.phases.add_save(begin_s, end_s)
 
-    def _on_ddp(self, event: Event) -> None:
-        if self._ddp and self._ddp[-1].thing != event.thing:  # another module was wrapped since
+    def _on_ddp(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        if thing != self._ddp_module:  # another module was wrapped since
             self._ddp.clear()
-        self._ddp.append(event)
+            self._ddp_module = thing
+        self._ddp.append((end_s, DdpTimes(begin_s, a, b, c)))
 
-    def _on_measured(self, _event: Event) -> None:
+    def _on_measured(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._measured = self.table.count
 
-    def _on_uneven(self, _event: Event) -> None:
+    def _on_uneven(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self.uneven = True
 
-    def _on_step(self, event: Event) -> None:
+    def _on_step(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         """Add a row, or extend the last one."""
         optimizers, trained, timer = self.optimizers, self.trained, self.timer
-        optimizers.last = event.thing
+        optimizers.last = int(thing)
         self.calls += 1
-        now_s = self._time_s(event, event.end_s)
+        now_s = self._time_s(c, end_s)
         if timer.evaluating:
             timer.trained_in_eval_mode()
-        taken = trained.apply(event.thing)
+        taken = trained.apply(int(thing))
         if not taken and self.table.count and self._continues_row():
-            self._extend_row(event, now_s)
+            self._extend_row(end_s, now_s)
         else:
-            self._add_row(taken, event, now_s)
+            self._add_row(taken, end_s, now_s)
         self._pending = []
         self._skipped = False
         self._comm.clear()
@@ -631,21 +643,32 @@ class Machine:
             return steps < MOST_STEPS
         return steps < self.optimizers.in_row_before  # the last batch of a pass
 
-    def _add_row(self, taken: dict[Pass, tuple[int, int]], event: Event, now_s: float) -> None:
+    def _add_row(self, taken: dict[Pass, tuple[int, int]], host_s: float, now_s: float) -> None:
         table, timer, passes = self.table, self.timer, [*taken]
         dropped = [each for each in self._pending if each.dropped]
-        wait_s = sum(each.wait_s for each in dict.fromkeys([*passes, *dropped]) if each.step == table.count)
+        if passes and timer.owner is timer.outside:
+            timer.give_after_to(passes[-1], now_s)
+        samples = padding = 0
+        for real, others in taken.values():
+            samples += real
+            padding += others
+        wait_s = 0.0
+        for each in [*passes, *(each for each in dropped if each not in taken)]:
+            if each.step == table.count:
+                wait_s += each.wait_s
         seconds, comm_s = timer.collect(self._owners(passes, dropped), now_s)
-        samples, padding = (sum(values) for values in zip(*taken.values())) if taken else (0, 0)
         if self.samples_per_step is not None:
             samples, padding = self.samples_per_step, 0
+        self._compare((samples + padding, self._inputs))
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
             self.collectives.clear()
+            for each in self._pending:  # they count for the row that is the first now
+                each.begin_step(0)
         if self.later_stage:  # of a pipeline: the ranks with the first stage count the samples for all
             samples = padding = 0
         unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
-        table.add(samples, padding, seconds, wait_s, unix_s, comm_s, *counts, event.end_s)
+        table.add(samples, padding, max(0.0, seconds), wait_s, unix_s, comm_s, *counts, host_s)
         if table.count == 1:
             self.first_step_ended_s = now_s
         self._first_steps_of(passes)
@@ -656,6 +679,20 @@ class Machine:
             timer.without_loader = False
         self._drew = (self._drew[1] or table.count == 1, bool(passes))
         self.optimizers.end_row()
+
+    def _compare(self, following: tuple[int, list[tuple[int, int]]]) -> None:
+        """Compare the samples of the last row, which is complete now, with the batch dimension of the model's inputs."""
+        samples, inputs = self._of_row
+        self._of_row, self._inputs = following, []
+        if not samples or not inputs:
+            return
+        self._compared += 1
+        total = 0
+        for pair in reversed(inputs):  # the first ones may be of batches that were skipped
+            total += pair[0]
+            if samples in (total, *pair):
+                return
+        self._mismatched += 1
 
     def _is_before_training(self, taken: dict[Pass, tuple[int, int]]) -> bool:
         """Return True if the only row so far had no batch and no backward pass, and the second one has."""
@@ -674,6 +711,13 @@ class Machine:
 
     def _owners(self, passes: list[Pass], dropped: list[Pass]) -> list[Pass]:
         """Return the passes whose time a step gets; if loaders alternate, the previous one has the time until this."""
+        if (
+            passes
+            and passes == self._last_row == self._pending
+            and self.timer.owner is not self.timer.after
+            and not dropped
+        ):
+            return passes  # as in most loops
         before = [each for each in self._last_row if each not in passes and (each.living or not passes)]
         beside = self._beside(passes)
         return [*dict.fromkeys([*before, *dropped, *beside, *(passes or [self.timer.outside]), self.timer.after])]
@@ -682,7 +726,7 @@ class Machine:
         """Return the other passes that yielded for a step and go on: what followed their batches leads to the step."""
         return [each for each in self._pending if each not in passes and each.living and not each.between_steps]
 
-    def _extend_row(self, event: Event, now_s: float) -> None:
+    def _extend_row(self, host_s: float, now_s: float) -> None:
         table, last = self.table, self._last_row
         owners = [*(last or [self.timer.outside]), *self._beside(last), self.timer.after]
         seconds, comm_s = self.timer.collect(owners, now_s)
@@ -691,21 +735,26 @@ class Machine:
         table.backwards[-1] += self._backwards
         table.made[-1] += self._made
         table.sent[-1] += self._sent
-        table.ended_at_s[-1], table.host_ended_s[-1] = self.unix_s(now_s), event.end_s
+        table.ended_at_s[-1], table.host_ended_s[-1] = self.unix_s(now_s), host_s
         self._backwards = self._made = self._sent = 0
+        self._of_row[1].extend(self._inputs)
+        self._inputs = []
         self.optimizers.in_row += 1
 
-    def _on_over(self, event: Event) -> None:
-        self.phases.end_evaluation(None, self._time_s(event, event.end_s))
+    def _on_over(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        self.phases.end_evaluation(None, self._time_s(c, end_s))
 
     def judged(self) -> Judged:
         """Return what the events mean: with DDP's times, and without the rows that are only traced."""
         table, trained = self.table, self.trained
-        for event in self._ddp:
-            row = bisect_left(table.host_ended_s, event.end_s)
+        self._compare((0, []))
+        for ended_s, times in self._ddp:
+            row = bisect_left(table.host_ended_s, ended_s)
             if row < table.count:
                 made, sent = table.made[row] or 1, table.sent[row] or 1
-                table.ddp[row] = DdpTimes(made * event.begin_s, made * event.a, sent * event.b, sent * event.c)
+                table.ddp[row] = DdpTimes(
+                    made * times.forward_s, made * times.backward_s, sent * times.comm_s, sent * times.overlap_s
+                )
         if self._measured is not None and self._measured < table.count:
             table.cut(self._measured)
         first_s = self.first_step_ended_s
@@ -715,19 +764,18 @@ class Machine:
             None if first_s is None else self.unix_s(first_s),
             self.epochs,
             self.first_pass,
-            {name: (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
-            Doubts(
-                trained.drawn, trained.untrained, trained.compared, trained.mismatched, self.graph_steps, self.uneven
-            ),
+            {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
+            Batches(trained.drawn, trained.untrained, self._compared, self._mismatched, self.graph_steps),
+            self.uneven,
         )
 
 
-class Doubts(NamedTuple):
+class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
-    compared, mismatched: backward passes before which the wrapped model's input was seen, and those where its batch
-    dimension was not what was drawn. graph_steps: steps that CUDA graphs made. uneven: DDP.join() was used.
+    compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is not
+    what was drawn. graph_steps: steps that CUDA graphs made.
     """
 
     drawn: int = 0
@@ -735,7 +783,6 @@ class Doubts(NamedTuple):
     compared: int = 0
     mismatched: int = 0
     graph_steps: int = 0
-    uneven: bool = False
 
 
 class Judged(NamedTuple):
@@ -743,7 +790,7 @@ class Judged(NamedTuple):
 
     epochs: of each loader that trained, the number of passes with each epoch; the one that trained last is last.
     first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the second
-    step on.
+    step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps.
     """
 
     table: StepTable
@@ -752,23 +799,24 @@ class Judged(NamedTuple):
     epochs: dict[int, Counter[int]]
     first_pass: int
     collectives: dict[int, tuple[int, int, float]]
-    doubts: Doubts
+    batches: Batches
+    is_uneven: bool
 
     def join(self, live: Judged) -> Judged:
         """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone."""
         first, edge_s = self.table.count, self.table.ended_at_s[-1]
         self.table.append(live.table, first)
         spans = {
-            name: [*self.phases[name], *(span for span in live.phases[name] if span[0] >= edge_s)]
+            name: [*self.phases[name], *(span for span in live.phases.get(name, ()) if span[0] >= edge_s)]
             for name in ("validations_s", "without_a_pass_s", "saves_s")
         }
-        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases["epoch_steps"] if step > first)]
+        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
         return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans})
 
 
 def judge(events: Log, samples_per_step: int | None, later_stage: bool = False) -> Judged:
     """Return what a whole log means: it is read twice, as what is usual in the run shows only at its end."""
-    marks = {event.thing: event.end_s for event in events.events() if event.kind == log.MARK}
+    marks = {event[3]: event[2] for event in events.events() if event[0] == log.MARK}
     usual: Usual | None = None
     while True:
         machine = Machine(samples_per_step, usual)

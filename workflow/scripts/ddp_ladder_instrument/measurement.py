@@ -257,6 +257,8 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     observed, precision = _observed(measurement)
     device, facts = observed["device"], _log_facts(measurement, place["world_size"])
     fields = judged_fields(judged, facts)
+    if fields["ddp"] is not None and not fields["ddp"]["samples"]:
+        measurement.not_measured.append("ddp: DDP timed no step")
     first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
     batch_per_gpu, backward_passes = fields.pop("batch_per_gpu"), fields.pop("backward_passes")
     return {
@@ -277,11 +279,11 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         **observed,
         **fields,
         "fingerprint": {
-            "script_sha256": measurement.not_measured.attempt("script_sha256", measurement.program.sha256),
+            "script_sha256": measurement.not_measured.read("script_sha256", measurement.program.sha256),
             "args": list(measurement.program.args),
             "batch_per_gpu": batch_per_gpu,
             "backward_passes": backward_passes,
-            "sources": measurement.not_measured.attempt("sources", host.source_files) or {},
+            "sources": measurement.not_measured.read("sources", host.source_files),
             "configuration": measurement.configuration,
             **precision,
             "num_workers": fields["loader"]["num_workers"] if fields["loader"] else None,
@@ -290,7 +292,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "cpu_model": host.cpu_model(),
             "cpus": host.cpus(),
             "cpu_set": host.cpu_set(),
-            "libraries": host.libraries(),
+            "libraries": measurement.not_measured.read("libraries", host.libraries),
         },
         "log": {**facts, "sha256": None},
         "steps": {"count": judged.table.count, "sha256": None},

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument import batch_sizes, hooks, loader_hooks, torch_facts
+from ddp_ladder_instrument import batch_sizes, collectives, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument import log as events
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
@@ -20,7 +20,7 @@ from ddp_ladder_instrument.torch_facts import CudaMarks, Kept, Named, RankFacts
 
 
 class TorchObserver:
-    """The facts that the hooks notify this of. device: of the first parameters that are trained. collectives: names."""
+    """The facts that the hooks notify this of. device: of the first parameters that are trained."""
 
     def __init__(self, run: RunSettings, recorder: Recorder, limits: RunLimits, not_measured: NotMeasured) -> None:
         self._recorder = recorder
@@ -33,7 +33,7 @@ class TorchObserver:
         self.loaders = Loaders(recorder)
         self.loader_hooks = loader_hooks.LoaderHooks(recorder, self.loaders, self._on_batch)
         self.workers = loader_hooks.WorkerTimes()
-        self.collectives: list[str] = []
+        self._numbers: dict[str, int] = {}  # of the kinds of collectives, in the log
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -71,10 +71,16 @@ class TorchObserver:
         patch("backward passes", lambda: hooks.patch_backward(recorder.backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replayed))
+        patch("communication", lambda: collectives.patch_collectives(self._on_collective))
+        patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(recorder.on_joins, self._on_process_group))
         patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: recorder.steps))
+
+    def _on_collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int) -> None:
+        number = self._numbers.setdefault(name, len(self._numbers))
+        self._recorder.span(events.COLLECTIVE, begin_s, end_s, number, size, ranks)
 
     def _on_process_group(self, begin_s: float) -> None:
         now_s = time.perf_counter()
@@ -118,6 +124,11 @@ class TorchObserver:
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
 
+    @property
+    def collectives(self) -> list[str]:
+        """The names of the kinds of collectives, by their numbers in the log."""
+        return [*self._numbers]
+
     def facts(self, device_answers: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the record's fields on torch, and those of its fingerprint.
 
@@ -125,7 +136,7 @@ class TorchObserver:
         """
         device = torch_facts.describe(self.device)
         on_cuda = device["kind"] == "cuda"
-        named, attempt = self.kept.named(), self._not_measured.attempt
+        named, attempt, read = self.kept.named(), self._not_measured.attempt, self._not_measured.read
         can_read = device_answers or not on_cuda
         if named and not can_read:
             self._not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
@@ -156,8 +167,8 @@ class TorchObserver:
             "backend_class": self.world.backend_class(device["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
-            "float32_products": attempt("float32_products", lambda: torch_facts.float32_products(on_cuda)),
-            "compiled_graphs": attempt("compiled_graphs", torch_facts.compiled_graphs),
+            "float32_products": read("float32_products", lambda: torch_facts.float32_products(on_cuda)),
+            "compiled_graphs": read("compiled_graphs", torch_facts.compiled_graphs),
             "optimizer": " + ".join(sorted(self.optimizers)) or None,
-            **torch_facts.versions(on_cuda, attempt),
+            **torch_facts.versions(on_cuda, read),
         }

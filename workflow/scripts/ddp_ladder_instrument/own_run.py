@@ -90,6 +90,9 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         of_ranks = f": {_figure(rate)} of rank 0 x {world_size} ranks" if world_size > 1 else ""
         source = "" if record["source"] == "counted" else f" (samples: {record['source']})"
         yield "throughput", f"{_figure(rate * world_size)} samples/s{of_ranks}{source}"
+        if record["source"] == "guessed":
+            sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
+            yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"
         most_s = times_s[int(0.95 * (len(times_s) - 1))]
         steps = f"{len(times_s)} steps after {first} of warm-up"
         yield "step", f"median {_figure(1e3 * median_s)} ms, 95 % below {_figure(1e3 * most_s)} ms; {steps}"

@@ -240,6 +240,7 @@ def signs(recorder: Recorder, reported: Path, ended: bool) -> Signs:
     reported: the file with steps that the program reports itself; its growth counts where no step is seen. What the
     device has passed counts, too: the host may be far ahead of it, and wait.
     """
+    recorder.feed()
     machine, marks = recorder.machine, recorder.marks
     steps = machine.table.count
     size = 0 if steps else _size(reported)

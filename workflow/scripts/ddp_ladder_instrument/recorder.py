@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaMarks
 
 NEVER = 2**62
+AT_ONCE = 64
+"""The machine sees so many steps at once, which costs half of one by one; the heartbeat lets it see all each second."""
 EARLY_STEPS = 12
 """Batches of these steps are looked at as a whole."""
 
@@ -57,6 +59,8 @@ class Recorder:
         self._passes = 0
         self._begun: list[int] = []  # passes that began since the last step
         self._thread = threading.get_ident()
+        self._feeding = threading.RLock()  # the garbage collector may end a pass within
+        self._steps = 0  # steps that the machine may not have seen yet
         self._fed = 0  # events that the machine has seen
         self._ended = False
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -74,7 +78,7 @@ class Recorder:
     def begin(self) -> None:
         """Begin the log: what came before is start-up."""
         self.log.begin(self._rank)
-        self._feed()
+        self.feed()
 
     @property
     def steps(self) -> int:
@@ -86,11 +90,18 @@ class Recorder:
         """Return True while the trained model is in eval mode, as far as is known."""
         return self.machine.timer.evaluating
 
-    def _feed(self) -> None:
-        if threading.get_ident() != self._thread:  # the garbage collector may end a pass in any thread
-            return
-        start, self._fed = self._fed, len(self.log)
-        self.machine.feed(self.log.events(start))
+    def feed(self) -> None:
+        """Let the machine see the events that it has not seen yet; any thread may call this."""
+        with self._feeding:
+            start, self._fed = self._fed, len(self.log)
+            if start == self._fed:
+                return
+            machine = self.machine
+            calls, rows = machine.calls, machine.table.count
+            machine.feed(self.log.events(start))
+            steps = machine.calls - calls
+            if steps and threading.get_ident() == self._thread:
+                self.log.sum_up(steps, sum(machine.table.samples[rows:]))
 
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()
@@ -104,6 +115,7 @@ class Recorder:
         now_s = time.perf_counter()
         self.log.add(log.PASS, now_s, now_s, number, loader, real, self._mark() if is_main else OTHER_THREAD)
         self._begun.append(number)
+        self.active = -1
         return number
 
     def made(self, number: int, entered_s: float) -> None:
@@ -124,13 +136,12 @@ class Recorder:
         return self._mark()
 
     def ended(self, number: int, exhausted: bool) -> None:
-        """Note that a pass is over."""
+        """Note that a pass is over; the garbage collector may call this in any thread, and at any time."""
         now_s = time.perf_counter()
         self.log.add(log.END, now_s, now_s, number, exhausted, 0, self._mark())
         self._is_over = True
         if self.active == number:
             self.active = -1
-        self._feed()
 
     # The training
 
@@ -163,17 +174,23 @@ class Recorder:
         now_s = time.perf_counter()
         self.log.add(log.TRAIN if is_train else log.EVAL, now_s, now_s, 0, 0, 0, self._mark())
         self.active = -1
-        self._feed()
+        self.feed()  # eval and train mode are asked for
 
     def span(self, kind: int, begin_s: float, end_s: float, thing: int = 0, size: int = 0, ranks: int = 0) -> None:
         """Note a collective, a save, the making of a process group, or the replay of a CUDA graph."""
         self.log.add(kind, begin_s, end_s, thing, size, ranks, NO_MARK)
 
+    def joined_unevenly(self) -> None:
+        """Note DDP's join(): ranks may make different numbers of steps."""
+        now_s = time.perf_counter()
+        self.log.add(log.UNEVEN, now_s, now_s)
+
     def replayed(self, graph: int, begin_s: float) -> None:
         """Note the replay of a CUDA graph; if it contains a step, that is one."""
         number = self._graphs.setdefault(graph, len(self._graphs))
-        self.log.add(log.REPLAY, begin_s, time.perf_counter(), number, 0, 0, self._mark())
-        self._let_step()
+        now_s = time.perf_counter()
+        self.log.add(log.REPLAY, begin_s, now_s, number, 0, 0, self._mark())
+        self._let_step(now_s)
 
     def _number(self, optimizer: Any) -> int:
         if self._last() is not optimizer:
@@ -200,18 +217,18 @@ class Recorder:
         self._begun.clear()
         self._is_over = False
         self.log.rows.extend((log.STEP, now_s, now_s, number, 0, 0, self._mark()))
-        self._let_step()
+        self._let_step(now_s)
 
-    def _let_step(self) -> None:
-        """Let the machine see what may be a step, and call back if it is one."""
-        machine, calls, rows = self.machine, self.machine.calls, self.machine.table.count
-        self._feed()
-        if machine.calls == calls:
-            return
-        table = machine.table
-        self.log.sum_up(table.samples[-1] if table.count > rows else 0)
-        if table.count >= min(self.read_at, self.count_at, self.check_at):
-            self._call_back(table.host_ended_s[-1])
+    def _let_step(self, now_s: float) -> None:
+        """Let the machine see what may be a step: at once where something waits for it, else several at a time."""
+        self._steps += 1
+        rows = self.machine.table.count + self._steps  # at most
+        is_due = rows >= min(self.read_at, self.count_at, self.check_at)
+        if is_due or rows <= EARLY_STEPS or self._steps >= AT_ONCE:
+            self.feed()
+            self._steps = 0
+            if is_due:
+                self._call_back(now_s)
 
     def _call_back(self, now_s: float) -> None:
         steps = self.steps
@@ -234,7 +251,7 @@ class Recorder:
         """Note that the steps that follow are not measured."""
         now_s = time.perf_counter()
         self.log.add(log.MEASURED, now_s, now_s)
-        self._feed()
+        self.feed()
 
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
@@ -243,7 +260,7 @@ class Recorder:
             for number, passed_s in self.marks.passed_s():
                 self.log.add(log.MARK, passed_s, passed_s, number)
         self.log.add(log.OVER, now_s, now_s)
-        self._feed()
+        self.feed()
 
     def judged(self) -> Judged:
         """Return what the whole log means."""

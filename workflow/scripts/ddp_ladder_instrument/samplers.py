@@ -7,6 +7,7 @@ imported for this, and only ``len`` of what the sampler itself measures is calle
 from __future__ import annotations
 
 import contextlib
+import operator
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def _sampling(loader: Any) -> Sampling:
         shards=True if dispatched else _shards(links),
         shuffle=None if None in orders else any(orders),
         own_order=endless or _iterates_as(links[-1]) in UNAWARE_OF_RANKS,
-        real_samples=NEVER if dispatched or endless else _real(links),
+        real_samples=NEVER if dispatched or endless or _deals_batches(loader.batch_sampler) else _real(links),
     )
 
 
@@ -213,6 +214,19 @@ def _real_of_divided(sampler: Any) -> int:
     return max(0, -(-(length - rank) // replicas)) if 0 < count * replicas - length < replicas else NEVER
 
 
+def _deals_batches(batch_sampler: Any) -> bool:
+    """Return True if it divides, between the ranks, the batches that another batch sampler makes (speechbrain's)."""
+    return batch_sampler is not None and _divides(batch_sampler) and _wrapped(batch_sampler) is not None
+
+
+def real_batches(batch_sampler: Any) -> int | None:
+    """Return the batches of this rank's pass without those with which it is padded; None if none are, or unknown."""
+    if not _deals_batches(batch_sampler):
+        return None
+    real = _real_of_divided(batch_sampler)
+    return None if real == NEVER else real
+
+
 def _real_of_shard(shard: Any, inner: list[Any]) -> int:
     """Return the real samples of accelerate's shard: it gets whole batches, or a part of each, padded to full size."""
     if any(_iterates_as(link) not in BATCHING for link in inner[:-1]):
@@ -237,17 +251,37 @@ def length_of(sized: Any) -> int | None:
         return None
 
 
+def samples_of(index: Any, collates: bool) -> int | None:
+    """Return the number of samples that a loader asks its dataset for; None if it is not known.
+
+    collates: the loader puts samples together, so that ``index`` has many. Else one index, a key for example, is one
+    sample, and a list of them is as many.
+    """
+    if collates:
+        return length_of(index)
+    try:
+        operator.index(index)
+    except TypeError:
+        is_key = isinstance(index, (str, bytes))
+        return 1 if is_key else None if isinstance(index, tuple) else length_of(index)
+    return 1
+
+
 class Source:
     """What a pass draws from, read when its iterator is made: at its first step the loader itself may be gone.
 
-    batch_size: of a whole batch. facts: those of the record that cannot change. Nothing of the script's is kept alive.
+    sizes: of its batches, of which none is seen yet. facts: those of the record that cannot change. Nothing of the
+    script's is kept alive.
     """
 
     def __init__(self, loader: Any) -> None:
         self.sampling = sampling(loader)
         self.dataset = _weakly(loader.dataset)
         self._with_epoch = _weakly(with_epoch(loader))
-        self.batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        items = loader.batch_size is None and loader.batch_sampler is None
+        # Without indices, an item of the dataset is one sample, or a batch that the dataset has made.
+        usual = 1 if items else loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        self.sizes = BatchSizes(usual, items, real_batches(loader.batch_sampler))
         self.facts: dict[str, Any] = {
             "num_workers": loader.num_workers,
             "sampler": self.sampling.name,
@@ -270,10 +304,10 @@ class LoaderPass:
     batches. iterator: a weak reference whose callback ends the pass; None once it is over.
     """
 
-    def __init__(self, number: int, source: Source | None, usual: int | None) -> None:
+    def __init__(self, number: int, source: Source | None, batch_sizes: BatchSizes) -> None:
         self.number = number
         self.source = source
-        self.batch_sizes = BatchSizes(usual)
+        self.batch_sizes = batch_sizes
         self.living = True
         self.samples: list[str] = []
         self.iterator: Any = None
@@ -313,7 +347,10 @@ class Loaders:
         real = source.sampling.real_samples if source is not None else NEVER
         loader_number = self._number(loader if outer is None else outer, source)
         number = self._recorder.new_pass(loader_number, -1 if real >= NEVER else real, is_main)
-        found = LoaderPass(number, source, source.batch_size if source is not None and outer is None else None)
+        sizes = BatchSizes()
+        if source is not None and (outer is None or (outer is loader and source.sizes.items)):
+            sizes = source.sizes  # of others, an outer loader puts other batches together
+        found = LoaderPass(number, source, sizes)
         found.batch_sizes.unclear = self._facts[loader_number]["unclear_sizes"]
         for old in [each.number for each in self._passes.values() if not each.living][:-KEPT]:
             del self._passes[old]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.recorder import NEVER
 from ddp_ladder_instrument.files import one_line, write_atomically
+from ddp_ladder_instrument.recorder import NEVER
 
 LOOK_AHEAD_S = 1.0
 FIRST_CHECK = 2

@@ -40,14 +40,32 @@ SHORT = 12
 """Hexadecimal digits of a tensor's digest: enough to name the tensors that differ, not to prove equality."""
 
 
+PRODUCTS = {"tf32": "high", "bf16": "medium"}
+CONVOLUTIONS = {"tf32": ", TF32 convolutions", "bf16": ", bfloat16 convolutions"}
+
+
 def float32_products(on_cuda: bool) -> str:
-    """Return ``highest`` for true float32; ``high`` and ``medium`` allow TF32 or bfloat16 in matrix products."""
+    """Return ``highest`` for true float32; ``high`` and ``medium`` allow TF32 or bfloat16 in matrix products.
+
+    From torch 2.9 on, the settings of each operator tell it: the older ones raise once a script has set a new one.
+    """
+    backends = torch.backends
+    products = _fp32_precision(backends.cuda if on_cuda else backends.mkldnn, "matmul")
+    if products is not None:
+        convolutions = _fp32_precision(backends.cudnn if on_cuda else backends.mkldnn, "conv")
+        return PRODUCTS.get(products, "highest") + CONVOLUTIONS.get(str(convolutions), "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         precision: str = torch.get_float32_matmul_precision()
         if on_cuda and torch.backends.cudnn.allow_tf32:
             precision += ", TF32 convolutions"
     return precision
+
+
+def _fp32_precision(backend: Any, operator: str) -> str | None:
+    """Return ``ieee``, ``tf32``, ``bf16``, or ``none`` where nothing is set; None if this torch has no such setting."""
+    precision = getattr(getattr(backend, operator, None), "fp32_precision", None)
+    return precision if isinstance(precision, str) else None
 
 
 def has_tf32() -> bool:
@@ -68,14 +86,14 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
     return f"{name} ({', '.join(chosen)})" if chosen else name
 
 
-def versions(on_cuda: bool, attempt: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+def versions(on_cuda: bool, read: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
     """Return the versions of torch, CUDA, NCCL and cuDNN, which is not loaded without CUDA, and torch's threads."""
-    nccl = attempt("nccl", torch.cuda.nccl.version) if on_cuda else None
+    nccl = read("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version()))) if on_cuda else None
     return {
         "torch": str(torch.__version__),
         "cuda": built_for() if on_cuda else None,
-        "nccl": ".".join(map(str, nccl)) if nccl else None,
-        "cudnn": attempt("cudnn", torch.backends.cudnn.version) if on_cuda else None,
+        "nccl": nccl,
+        "cudnn": read("cudnn", torch.backends.cudnn.version) if on_cuda else None,
         "threads": torch.get_num_threads(),
     }
 
@@ -209,7 +227,7 @@ class CudaMarks:
         self.unreadable = 0
         self._spare: list[torch.cuda.Event] = []
         self._open: deque[torch.cuda.Event] = deque()
-        self._before: torch.cuda.Event | None = None  # the last event that was read
+        self._before: Any = None  # the last event that was read
         self._passed_s = array("d")  # when the device passed each mark that was read, by the host's clock
 
     def add(self) -> int:
@@ -230,16 +248,15 @@ class CudaMarks:
     def _harvest(self, at_most: int) -> None:
         """Read the oldest events that the device has passed."""
         while at_most and self._open and self._open[0].query():
-            event = self._open.popleft()
-            seconds = 0.0
+            event, passed_s = self._open.popleft(), self._passed_s[-1]
             try:
-                seconds = max(0.0, self._before.elapsed_time(event) / 1000.0) if self._before is not None else 0.0
+                # Not always later: a prefetcher may have marked a stream of its own, which is behind the training's.
+                passed_s += self._before.elapsed_time(event) / 1000.0
+                event, self._before = self._before, event
             except RuntimeError:  # such as events of two devices: a step of the training must not fail for its time
                 self.unreadable += 1
-            self._passed_s.append(self._passed_s[-1] + seconds)
-            if self._before is not None:
-                self._spare.append(self._before)
-            self._before = event
+            self._passed_s.append(passed_s)
+            self._spare.append(event)
             at_most -= 1
 
     @property

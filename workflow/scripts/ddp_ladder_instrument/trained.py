@@ -14,15 +14,16 @@ from typing import NamedTuple, Optional
 LEAST_SHARE = (
     0.5  # of the backward passes, in relation to the loader that has most: a loader with less has none of its own
 )
+EVAL_MODE, NO_GRAD = 1, 2  # how a batch was drawn: adversarial examples and evaluations begin in eval mode, too
 OUTSIDE, AFTER = -1, -2  # numbers of what owns the time of a loop without a DataLoader, and that after a pass
 
 
 class Batch(NamedTuple):
-    """A batch: samples with the sampler's padding, those that did not arrive; drawn without gradients or in eval mode."""
+    """A batch: samples with the sampler's padding, those that did not arrive; what speaks against it."""
 
     size: int
     left_out: int
-    flagged: bool
+    flag: int  # EVAL_MODE, NO_GRAD or 0
 
 
 class Pass:
@@ -86,14 +87,21 @@ class Usual:
         self.ahead: dict[int, int] = {}
         self.optimizers: set[int] = set()
         self._modes: dict[int, tuple[int, int]] = {}
+        self._alike: dict[int, int] = {}  # cycles with as many draws as the commonest one
+        self._all: Counter[int] = Counter()
 
     def add_cycle(self, loader: int, draws: int, backwards: int) -> None:
         """Count a cycle."""
         counts = self.cycles.setdefault(loader, Counter())
         counts[draws, backwards] += 1
-        known = self._modes.get(loader)
-        if known is None or counts[draws, backwards] > counts[known]:
-            self._modes[loader] = draws, backwards
+        self._all[loader] += 1
+        known = self._modes.get(loader, (0, 0))
+        # Of two that are equally common, that with more draws is of batches drawn ahead, or skipped.
+        if known == (draws, backwards) or (counts[draws, backwards], -draws) <= (counts[known], -known[0]):
+            self._alike[loader] += draws == known[0]
+            return
+        self._modes[loader] = draws, backwards
+        self._alike[loader] = sum(number for cycle, number in counts.items() if cycle[0] == draws)
 
     def cycle(self, loader: int) -> tuple[int, int] | None:
         """Return the commonest cycle; None before the first one is over."""
@@ -101,9 +109,7 @@ class Usual:
 
     def is_regular(self, loader: int) -> bool:
         """Return True if the commonest number of draws is that of half of the cycles or more."""
-        counts, mode = self.cycles[loader], self._modes[loader]
-        alike = sum(number for (draws, _), number in counts.items() if draws == mode[0])
-        return 2 * alike >= sum(counts.values())
+        return 2 * self._alike[loader] >= self._all[loader]
 
     def note_ahead(self, each: Pass) -> None:
         """Note how many batches a pass that is over had drawn ahead: the backward passes after its last batch tell."""
@@ -120,23 +126,24 @@ class TrainedBatches:
     """The batches of the running step that a backward pass used.
 
     usual: of the whole log, where it is known; else it is counted meanwhile (then the first cycles are a guess).
-    taken: of each pass the samples and other indices, which the next step applies. drawn, untrained: batches of passes
-    that trained, and those of them that no step used.
+    last: the passes that the last backward pass trained on. taken: of each pass the samples and other indices, which
+    the next step applies. drawn, untrained: batches of passes that trained, and those of them that no step used.
     """
 
     def __init__(self, usual: Usual | None) -> None:
         self.seen = Usual()
         self.usual = usual or self.seen
         self.taken: dict[Pass, tuple[int, int]] = {}
+        self.last: list[Pass] = []
         self.made = 0  # backward passes since the last step
         self.drawn = self.untrained = 0
-        self.mismatched = self.compared = 0
         self._zeroed: dict[Pass, tuple[int, int]] = {}
         self._zeroed_by: set[int] = set()
         self._open: list[Pass] = []  # with batches that wait
+        self._flag = NO_GRAD  # of the batches that the last backward pass used
         self._fresh: list[Pass] = []  # that drew since the last backward pass
-        self._last: list[Pass] = []  # that the last backward pass trained
-        self._forwards: list[tuple[int, int]] = []
+        self._forwards = 0  # since the last backward pass
+        self._dimensions = -1, -1  # of the last one's input
 
     @property
     def is_seen(self) -> bool:
@@ -160,7 +167,8 @@ class TrainedBatches:
 
     def forward(self, dimensions: tuple[int, int]) -> None:
         """The wrapped model is called with an input of these first two dimensions."""
-        self._forwards.append(dimensions)
+        self._forwards += 1
+        self._dimensions = dimensions
 
     def backward(self) -> None:
         """A backward pass uses batches."""
@@ -170,26 +178,27 @@ class TrainedBatches:
 
     def _use_some(self) -> None:
         fresh = self._fresh
-        trained = self._accepted(fresh) if fresh else self._last
+        is_usual = len(fresh) == 1 and fresh == self.last
+        trained = fresh if is_usual else self._accepted(fresh) if fresh else self.last
         for each in fresh:
             self.seen.parts[each.loader] += 1
-        used = None
+        used = False
         for each in trained:
-            samples, others = self._use(each)
+            samples, others = self._use(each, len(trained) == 1)
             if samples + others:
                 before = self.taken.get(each, (0, 0))
                 self.taken[each] = before[0] + samples, before[1] + others
-                used = (used or 0) + samples
+                used = True
             each.cycle_backwards += 1
-        if used is None and not self.taken and self._zeroed:  # the same batches again: a second gradient of them
+        if not used and not self.taken and self._zeroed:  # the same batches again: a second gradient of them
             self.taken, self._zeroed = self._zeroed, {}
-        self._compare(used)
+        self._forwards = 0
         for each in fresh:
             each.fresh = 0
             if each not in trained:
                 self._discard(each)
-        self._leave([each for each in self._last if each not in trained])
-        self._fresh, self._last = [], trained
+        self._leave([each for each in self.last if each not in trained])
+        self._fresh, self.last = [], trained
         self._zeroed_by.clear()
         if self._open:
             self._open = [each for each in self._open if each.queue]
@@ -203,26 +212,33 @@ class TrainedBatches:
 
     def _accepted(self, fresh: list[Pass]) -> list[Pass]:
         """Return the passes among those that drew whose batches this backward pass is of."""
-        pool = [each for each in fresh if not all(batch.flagged for batch in each.queue)] or fresh
+        living = {each.loader for each in fresh if each.living}
+        pool = [each for each in fresh if each.living or each.loader not in living]
+        flags = {each: min(batch.flag for batch in each.queue) for each in pool}
+        least = min(flags.values())
+        pool = [each for each in pool if flags[each] == least]
         parts = self.usual.parts
-        if pool is fresh and self._last and fresh[0] not in self._last:
-            # A validation alone was drawn, unless its loader draws as often as that whose batches are used again.
-            most = max(parts[each.loader] for each in self._last)
-            if parts[fresh[0].loader] < LEAST_SHARE * most:
-                return self._last
-        living = {each.loader for each in pool if each.living}
-        pool = [each for each in pool if each.living or each.loader not in living]
         most = max(parts[each.loader] for each in pool)
+        before = max((parts[each.loader] for each in self.last), default=0)
+        is_waiting = any(each.queue and not each.fresh for each in self.last)
+        if least and (most < LEAST_SHARE * before or is_waiting or least == NO_GRAD > self._flag):
+            return self.last  # only a validation drew: the batches before it are used, or used again
+        self._flag = least
         return [each for each in pool if parts[each.loader] >= LEAST_SHARE * most]
 
-    def _use(self, each: Pass) -> tuple[int, int]:
-        """Take the batches of a pass that a backward pass uses; return their samples and other indices."""
+    def _use(self, each: Pass, is_alone: bool) -> tuple[int, int]:
+        """Take the batches of a pass that a backward pass uses; return their samples and other indices.
+
+        is_alone: of this pass only.
+        """
         cycle = self.usual.cycle(each.loader)
         draws, backwards = cycle or (each.fresh, 1)
         if each.fresh:
             if cycle and not self.usual.is_regular(each.loader):
                 draws, backwards = each.fresh, 1
-            draws = self._of_forward(each, draws) if backwards == 1 else draws
+            shown = self._of_forward(each) if is_alone else 0
+            if shown and (backwards == 1 or shown == each.fresh):  # several backward passes are of all that was drawn
+                draws, backwards = shown, 1
             if each.ahead is None:
                 ahead = self.usual.ahead.get(each.number)
                 each.ahead = max(0, len(each.queue) - draws) if ahead is None else ahead
@@ -236,22 +252,22 @@ class TrainedBatches:
             others += one[1]
         return samples, others
 
-    def _of_forward(self, each: Pass, draws: int) -> int:
-        """Return how many of the batches that wait the model's only input was made of, if its size shows that."""
-        if len(self._forwards) != 1 or each.fresh < 2:
-            return draws
-        total, wanted = 0, self._forwards[0]
+    def _of_forward(self, each: Pass) -> int:
+        """Return how many of the batches that wait the model's only input was made of; 0: its size does not show it."""
+        if self._forwards != 1 or each.fresh < 2:
+            return 0
+        total, wanted = 0, self._dimensions
         for number, batch in enumerate(reversed(each.queue), 1):
             total += batch.size - batch.left_out
             if total in wanted and total > 1:
                 return number
-        return draws
+        return 0
 
     def _skip(self, each: Pass, number: int) -> None:
         """Drop batches that were drawn and that no backward pass will use: flagged ones first, else the oldest."""
         for _ in range(number):
-            index = next((k for k, batch in enumerate(each.queue) if batch.flagged), 0)
-            each.take(index)
+            flags = [batch.flag for batch in each.queue]
+            each.take(flags.index(max(flags)))
             self._drop(each, 1)
 
     def _drop(self, each: Pass, number: int) -> None:
@@ -264,15 +280,6 @@ class TrainedBatches:
         while each.queue:
             each.take()
 
-    def _compare(self, used: int | None) -> None:
-        """Compare the batch dimension of the model's inputs with what was drawn."""
-        if used and self._forwards:
-            self.compared += 1
-            known = [pair for pair in self._forwards if pair[0] >= 0]
-            agrees = any(used in pair for pair in known) or sum(pair[0] for pair in known) == used
-            self.mismatched += bool(known) and not agrees
-        self._forwards.clear()
-
     def zero(self, optimizer: int) -> None:
         """Gradients are discarded. optimizer: -1: of the whole model."""
         if not self.taken:
@@ -283,13 +290,16 @@ class TrainedBatches:
             for each in [each for each in self.taken if each.living or each.stepped]:
                 self._zeroed[each] = self.taken.pop(each)
 
-    def discard_taken(self) -> None:
-        """Drop the batches since the last step: GradScaler has skipped their step."""
-        for each in self.taken:
+    def discard_taken(self) -> list[Pass]:
+        """Drop the batches since the last step, as GradScaler has skipped it; return their passes."""
+        dropped = [*self.taken, *self._zeroed]
+        for each in dropped:
             self._drop(each, 1)
             each.batches = 0
-        self.taken = {}
+            each.dropped = True
+        self.taken, self._zeroed = {}, {}
         self.made = 0
+        return dropped
 
     def waiting(self) -> list[Pass]:
         """Return the passes with batches that wait."""
@@ -298,7 +308,7 @@ class TrainedBatches:
     def apply(self, optimizer: int) -> dict[Pass, tuple[int, int]]:
         """A step applies the gradients: return the samples and other indices of each pass that it trains on."""
         self.seen.optimizers.add(optimizer)
-        if not self.usual.backwards and self._fresh:  # gradients are computed in a way that is not seen
+        if not self.usual.backwards and (self._fresh or self.last):  # gradients are computed in a way that is not seen
             self._use_some()
         taken, self.taken = self.taken, {}
         for each in self._zeroed:
@@ -326,5 +336,5 @@ class TrainedBatches:
 
     def whole(self) -> Usual:
         """Return what is usual, after the last event."""
-        self._leave(self._last)
+        self._leave(self.last)
         return self.seen

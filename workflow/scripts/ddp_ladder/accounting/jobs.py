@@ -32,6 +32,7 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
@@ -70,10 +71,18 @@ class JobRow(Model):
     runs_ok: Count
     preflight_s: Amount
     startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
-    training_s: Amount = Field(description="Of its runs, from there to their end.")
+    training_s: Amount = Field(
+        description="Of its runs, from there to the end of the last step, with validation and saving; to the end of "
+        "the run if the ends of its steps are not known."
+    )
     gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
     gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
     specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
+    launcher_s: Amount = Field(default=0.0, description="Of its runs, before their ranks start and after they end.")
+    end_s: Amount = Field(
+        default=0.0,
+        description="Of its runs, from the last step to the end of the ranks, without validation and saving.",
+    )
     bad_node: str | None = Field(
         default=None, description="That failed its preflight; the scale was to be submitted again without it."
     )
@@ -229,6 +238,8 @@ class Parts:
     preflight_s: float = 0.0
     startup_s: float = 0.0
     training_s: float = 0.0
+    launcher_s: float = 0.0
+    end_s: float = 0.0
     measured: int = 0  # this one and the next without the plain baseline
     ok: int = 0
 
@@ -253,7 +264,12 @@ def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float)
     if run.job.id != file.job_id or not file.begun_at_s - 1 <= ended.started_at_s <= end_s + 1:
         return
     record = assemble(directory)
-    if record.timing:
+    if owners_s := record.owners_s:
+        found.startup_s += owners_s[STARTUP]
+        found.training_s += training_s(owners_s)
+        found.launcher_s += owners_s[LAUNCHER]
+        found.end_s += owners_s[END] + owners_s.get(PROFILE, 0.0)
+    elif record.timing:
         startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
         found.startup_s += startup_s
         found.training_s += ended.wall_s - startup_s
@@ -325,7 +341,7 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     """Return the row of a job that is over. name: of its file. known: sacct's figures, or its own."""
     parts = parts_of(results, file, file.ended_at_s or end_s)
     left_s, shares = known["elapsed_s"], {}
-    for part in ("training_s", "startup_s", "preflight_s"):  # Slurm rounds the whole to seconds
+    for part in ("training_s", "startup_s", "preflight_s", "launcher_s", "end_s"):  # Slurm rounds the whole to seconds
         shares[part] = min(getattr(parts, part), left_s)
         left_s -= shares[part]
     gpus = file.gpus if known["gpus"] is None else known["gpus"]

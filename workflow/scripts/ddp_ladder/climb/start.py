@@ -60,6 +60,7 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
         lines.append("nothing to measure: every run has a good record of these settings; the gates are judged again")
     if ladder.plan.batch_search is None:  # else the runs are kept if the same batch is chosen again
         lines += _measured_again(ladder, stages)
+    lines += ladder.runs.changes_of_rules()
     edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
     for script in dict.fromkeys(run.script for run in edited):
         names = [run.name for run in edited if run.script == script]

@@ -14,6 +14,7 @@ from ddp_ladder.common.files import sha256
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.records.raw_models import UNREAD
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import RestoredRecords, RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -57,7 +58,9 @@ def _left_out(plan: Plan, stage: str, runs: RunRecords) -> set[str]:
 
 
 def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
-    """Write the records that are missing or disagree with their raw files, of scales without runs to measure.
+    """Write the records that are missing, disagree with their raw files or were made by other rules.
+
+    Of scales without runs to measure.
 
     Yields the files that it has written.
     """
@@ -65,7 +68,9 @@ def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
     for job in as_made(plan, runs).jobs:
         for spec in () if str(job.scale) in to_do else job.runs:
             record, file = runs.kept(spec), runs.directory(spec).record
-            if record is not None and not file.is_dir() and not runs.is_believed(spec):
+            if record is None or file.is_dir():
+                continue
+            if not runs.is_believed(spec) or spec.name in runs.judged_anew:
                 write_record(file, record)
                 yield file
 
@@ -78,7 +83,10 @@ def runs_of_edited_scripts(plan: Plan, runs: RunRecords) -> list[RunSpec]:
             now[script] = sha256(Path(script).read_bytes())
     made = as_made(plan, runs).runs
     kept = [(spec, record) for spec in made if spec.script in now and (record := runs.kept(spec))]
-    return [spec for spec, record in kept if record.fingerprint.get("script_sha256") not in (None, now[spec.script])]
+    unknown = (None, UNREAD)
+    return [
+        spec for spec, record in kept if record.fingerprint.get("script_sha256") not in (*unknown, now[spec.script])
+    ]
 
 
 def runs_of_other_settings(

@@ -85,11 +85,7 @@ def notes_on(point: ScalePoint, group: Group) -> str:
     notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
-        notes.append(
-            f"a step of the script has {point.batch_per_gpu} samples per GPU, the plan says {spec.batch_per_gpu}: is "
-            "{batch_per_gpu} in workload.args? If gradients are accumulated over K batches, set "
-            f'workload.batch_per_gpu: {point.batch_per_gpu} and pass "{{batch_per_gpu}} // K"'
-        )
+        notes.append(_other_batch(point, group))
     notes += _unsteady(point, group)
     if len(group.good) < len(group.specs):
         notes.append(f"{len(group.good)} of {len(group.specs)} repeats have been run")
@@ -97,6 +93,24 @@ def notes_on(point: ScalePoint, group: Group) -> str:
         few = "one repeat" if len(group.good) == 1 else "the repeats differ by too much"
         notes.append(f"no interval of samples/s: {few}, and more of them give one")
     return "; ".join(notes)
+
+
+def _other_batch(point: ScalePoint, group: Group) -> str:
+    """Return how the batch of a step differs from the plan's. A number in doubt is not advised as the plan's."""
+    planned = f"the plan says {group.first.batch_per_gpu}"
+    varying = [found for run in group.good if (found := run.record.fingerprint.get("batch_varies"))]
+    if varying:
+        smallest, largest = min(low for low, _ in varying), max(high for _, high in varying)
+        return f"the batches vary in size: a step has {smallest} to {largest} samples per process, {planned}"
+    text = f"a step of the script has {point.batch_per_gpu} samples per GPU, {planned}"
+    if any(run.throughput.source == "guessed" for run in group.good):
+        return f"{text}; the {point.batch_per_gpu} is a guess: set workload.samples_per_step in config.yaml"
+    if point.batch_per_gpu % group.first.batch_per_gpu:
+        return f"{text}: is {{batch_per_gpu}} in workload.args?"
+    return (
+        f"{text}: is {{batch_per_gpu}} in workload.args? If gradients are accumulated over K batches, set "
+        f'workload.batch_per_gpu: {point.batch_per_gpu} and pass "{{batch_per_gpu}} // K"'
+    )
 
 
 def _unsteady(point: ScalePoint, group: Group) -> list[str]:

@@ -33,11 +33,14 @@ from ddp_ladder.gates.notes import (
 from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
+from ddp_ladder.records.owners import UNEXPLAINED
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.records.statistic import median
 from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import PLAIN_VARIANT
+
+IN_NO_STEP = (WHOLE_LOOP, UNEXPLAINED)  # remarks on time that may be training
 
 
 def efficiency_by_total_time(here: Sequence[Record], baseline: Sequence[Record]) -> Estimate | None:
@@ -160,9 +163,17 @@ def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
         simulated=next((words for words in simulated if words), None),
         findings=findings_of_repeats([run.record for run in group.good]),
         unexplained=next(
-            (remark.what for run in group.good for remark in run.record.remarks if remark.name == WHOLE_LOOP), ""
+            (remark.what for run in group.good for remark in run.record.remarks if remark.name in IN_NO_STEP), ""
         ),
+        owners_s=_owners(group),
     )
+
+
+def _owners(group: Group) -> tuple[tuple[str, float], ...]:
+    """Return the owners of the repeat with the median wall time, the lower of two: medians of parts do not add up."""
+    known = [[*run.record.owners_s.items()] for run in group.good if run.record.owners_s]
+    known.sort(key=lambda owners_s: sum(seconds for _, seconds in owners_s))
+    return tuple(known[(len(known) - 1) // 2]) if known else ()
 
 
 def _startup(group: Group) -> dict[str, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,8 @@ from ddp_ladder.records.correctness import Diagnosis, remarks_on_run
 from ddp_ladder.records.failures import after_training, explain
 from ddp_ladder.records.fingerprint import whole_fingerprint
 from ddp_ladder.records.node_usage import usage_of
+from ddp_ladder.records.owners import owners_of, remark_on_owners
+from ddp_ladder.records.pauses import to_shortest, without_waits
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
 from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
 from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Head, Rank, Record, Remark, Throughput, Timing, World
@@ -48,6 +50,8 @@ def assemble(directory: RunDirectory) -> Record:
 
 def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
     """Build the record of a run from its raw files. left_out: names of checks that it cannot pass."""
+    whole, on_waits = without_waits(raw)
+    raw, on_uneven = to_shortest(whole)
     warmup = _warmup(raw)
     ranks = _alike(raw, warmup)
     throughput, timing = _figures(raw, ranks, warmup)
@@ -59,6 +63,8 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
     if ranks and timing is not None and not raw.reads_log:
         timing = timing.replace(exposed_comm_fraction=_exposed_comm_fraction(raw, timing, step))
     usage = usage_of(raw, warmup, timing, step)
+    owners_s = owners_of(whole, step)
+    remarks = (*on_waits, *on_uneven, *_remarks(raw, found, throughput, warmup, owners_s))
     return Record(
         status="failed" if failure else "ok",
         spec=raw.spec,
@@ -71,11 +77,13 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         fingerprint=whole_fingerprint(raw),
         checks=tuple(_without_secrets(each.check) for each in found),
         failure=failure and _without_secrets(failure),
-        remarks=tuple(map(_without_secrets, _remarks(raw, found, throughput, warmup))),
+        remarks=tuple(map(_without_secrets, remarks)),
         step=step,
         files=digests(raw.directory),
         flops=_flops(raw),
         usage=usage and _without_secrets(usage),
+        rules=min((end.rules for end in raw.ends), default=0),
+        owners_s=owners_s,
         schema_version=SCHEMA_VERSION,
     )
 
@@ -205,11 +213,16 @@ def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) 
 
 
 def _remarks(
-    raw: RawRun, found: Sequence[Diagnosis], throughput: Throughput | None, warmup: Warmup
+    raw: RawRun,
+    found: Sequence[Diagnosis],
+    throughput: Throughput | None,
+    warmup: Warmup,
+    owners_s: Mapping[str, float],
 ) -> Iterator[Remark]:
     yield from remarks_on_run(raw)
     if throughput is not None and throughput.source != "log":
         steps = [(rank.steps, rank.end.phases) for rank in raw.ranks.values()]
-        yield from remark_on_loop(throughput.samples_per_s, steps, warmup.steps)
+        of_loop = [*remark_on_loop(throughput.samples_per_s, steps, warmup.steps)]
+        yield from of_loop or remark_on_owners(owners_s)  # both are about time in no step: the first says more
     if raw.agents and all(each.check.ok for each in found):
         yield from after_training(raw, found)

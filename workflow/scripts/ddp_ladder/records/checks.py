@@ -15,7 +15,7 @@ from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagn
 from ddp_ladder.records.failures import is_complete
 from ddp_ladder.records.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.records.raw_files import RawRun, host_name
-from ddp_ladder.records.raw_models import HOOK, RankEnd, Source
+from ddp_ladder.records.raw_models import HOOK, UNREAD, RankEnd, Source
 from ddp_ladder.records.record import Throughput
 
 STRONGEST: Source = "counted"
@@ -192,6 +192,8 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
         if not item.measured or item.name in NOT_OF_ALL:
             continue
         value = end.fingerprint.get(item.name)
+        if value == UNREAD:
+            continue  # a remark says it, and no ratio is given
         if isinstance(value, dict):
             yield from ((f"{item.name}: {key}", one) for key, one in value.items())
         elif value is not None or not (item.where_known or item.name in UNKNOWN):

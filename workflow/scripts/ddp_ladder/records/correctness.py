@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.records.fingerprint import unread
+from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, Remark
@@ -36,12 +38,17 @@ OWN_SAMPLES = (
 )
 EQUALLY_MANY = (
     "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
-    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank)"
+    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank), or "
+    "train within DDP's join() (with model.join():), which allows uneven inputs"
 )
 WRAP = (
     "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "
     "wrapper: model = DistributedDataParallel(model)"
 )
+
+
+FIRST_SAMPLES = "first samples: "
+"""Begins the entry of RankEnd.not_measured on digests that raised."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     yield from _finite(raw.ends)
     yield _equal_parameters(raw)
     if len(raw.ends) > 1:
-        yield _equal_steps(raw.ends)
+        yield _equal_steps(raw)
     yield from _order(raw.ends)
 
 
@@ -135,9 +142,12 @@ def _devices(raw: RawRun) -> Diagnosis:
 
 
 def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
-    """Check that no two ranks share samples; nothing for one rank, no samples seen, or samples that are all alike."""
-    shares = shared_samples(ends)
+    """Check that no two ranks share samples; nothing for one rank. Without evidence it passes, and says so."""
+    if len(ends) < 2:
+        return
+    shares, wanted = shared_samples(ends), "other samples on each rank"
     if not shares:
+        yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
     (first, second), most = max(shares.items(), key=lambda item: item[1])
     loader = ends[0].loader
@@ -146,7 +156,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         "disjoint data",
         most < MOST_SHARED,
         measured if most else "no two ranks share any of their first samples",
-        "other samples on each rank",
+        wanted,
         "ranks train on the same data",
         f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
         OWN_SAMPLES,
@@ -243,12 +253,14 @@ def _which_differ(tables: Mapping[int, Table]) -> str:
     return ""
 
 
-def _equal_steps(ends: Sequence[RankEnd]) -> Diagnosis:
-    counts = {end.rank: end.steps.count for end in ends}
+def _equal_steps(raw: RawRun) -> Diagnosis:
+    counts = {end.rank: end.steps.count for end in raw.ends}
     fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     ok = counts[fewest] == counts[most]
     apart = f"rank {fewest} made {counts[fewest]} steps, rank {most} made {counts[most]}"
     measured, wanted = f"{counts[most]} on every rank" if ok else apart, "as many steps on every rank"
+    if not ok and joins_uneven(raw.ranks):
+        return diagnose("equal steps", True, f"{apart}, in DDP's join()", f"{wanted}, or uneven inputs in join()")
     verdict = "the ranks made different numbers of steps"
     return diagnose("equal steps", ok, measured, wanted, verdict, apart, EQUALLY_MANY)
 
@@ -285,6 +297,13 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
 
 def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     """Yield what a reader should know although it may be intended."""
+    for field, ranks in unread(raw.ends).items():
+        yield Remark(
+            name="fingerprint",
+            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared "
+            "between the ranks, and it equals that of no other run",
+            next="see not_measured in the end records of these ranks, in ranks/",
+        )
     if raw.pipeline_stages:
         yield Remark(
             name="pipeline",
@@ -294,6 +313,8 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         )
     elif raw.spec.world_size > 1 and raw.has_all_ranks:
         yield from _on_data(raw.ends)
+    if not raw.pipeline_stages:
+        yield from _on_batches(raw.ends)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes
@@ -317,6 +338,51 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         yield Remark(name="flops", what=what, next="for a sharper figure, measure with samples of one length")
 
 
+def _why_no_shares(ends: Sequence[RankEnd]) -> str:
+    """Return why it is not known which samples the ranks share."""
+    unseen = [end for end in ends if not end.first_samples]
+    if not unseen:  # a constant proves nothing
+        return "the first batches of a rank are all alike"
+    return f"on rank {in_short([str(end.rank) for end in unseen], NAMED)} {_why_no_samples(unseen[0])}"
+
+
+def _why_no_samples(end: RankEnd) -> str:
+    """Return why the first batches of this rank have no digests."""
+    failed = [note for note in end.not_measured if note.startswith(FIRST_SAMPLES)]
+    if failed:
+        return f"the first batches could not be read ({failed[0].removeprefix(FIRST_SAMPLES)})"
+    if end.loader is None:
+        return "no DataLoader of torch gave the training a batch"
+    return "the first batches hold no tensors in the host's memory"
+
+
+LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the steps
+
+
+def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
+    """Yield what the ranks' logs show of the batches beyond their number."""
+    known = {end.rank: end.batches for end in ends if end.batches}
+    rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
+    if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
+        of = known[rank]
+        yield Remark(
+            name="untrained batches",
+            what=f"{of.untrained:,} of {of.drawn:,} batches were drawn and not trained (rank {rank}): no backward pass "
+            "and step used them, and they are not counted",
+            next="nothing, if the script is meant to leave them out; the samples/s are those that it trained on",
+        )
+    for rank, of in known.items():
+        if of.mismatched > MOST_MISMATCHED * of.compared:
+            yield Remark(
+                name="doubtful count",
+                what=f"the number of samples is doubtful: in {of.mismatched:,} of {of.compared:,} steps of rank {rank}, "
+                "no dimension of the model's input is the number of samples that was drawn",
+                next="compare samples/s with what the script counts itself; if they differ, set "
+                "workload.samples_per_step",
+            )
+            break
+
+
 def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
     batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
@@ -332,6 +398,13 @@ def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             what=f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
             next="let every rank read the same dataset, or leave the division to the datasets, without "
             "DistributedSampler: now some samples are in no rank's part",
+        )
+    if not all(end.first_samples for end in ends) and any(end.parameters for end in ends):
+        yield Remark(
+            name="disjoint data",
+            what=f"whether the ranks train on different data could not be checked: {_why_no_shares(ends)}",
+            next="see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
+            "divided by rank",
         )
     loader, shares = ends[0].loader, shared_samples(ends)
     if shares and loader and loader.shards is False and max(shares.values()) < MOST_SHARED:

@@ -5,12 +5,14 @@ One of them is the amount of training, in steps or samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_files import RankFiles, RawRun
+from ddp_ladder.records.raw_models import UNREAD, RankEnd
 from ddp_ladder.records.record import Record
 
 LONGEST_VALUE = 60  # characters of a value in a message
@@ -39,6 +41,8 @@ class MustMatch:
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Return both values if they differ, else None; of mappings (files, libraries) the common keys that differ."""
         here, there = self.value(a), self.value(b)
+        if UNREAD in (here, there):
+            return here, there
         if self.same is not None:
             return None if self.same(here, there) else (here, there)
         if self.where_known and not (here and there):
@@ -90,9 +94,9 @@ def _parameters(record: Record) -> int | None:
 
 
 def _compiled(record: Record) -> str | None:
-    """Return "yes", "no" or None (unknown); the number of graphs depends on the scale and is not compared."""
+    """Return "yes", "no", UNREAD or None (unknown); the number of graphs depends on the scale and is not compared."""
     graphs = record.fingerprint.get("compiled_graphs")
-    return None if graphs is None else "yes" if graphs else "no"
+    return graphs if graphs in (None, UNREAD) else "yes" if graphs else "no"
 
 
 def _backend_class(record: Record) -> str | None:
@@ -259,7 +263,7 @@ def distinct_words(name: str, *values: Any) -> list[str]:
     """Return the values as texts; digests and long texts are cut unless that would make them look alike."""
     texts = [in_full(value) for value in values]
     if name.endswith("sha256"):
-        short = [text[:DIGEST_LENGTH] for text in texts]
+        short = [text if text == UNREAD else text[:DIGEST_LENGTH] for text in texts]
     else:
         short = [text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…" for text in texts]
     return short if len({*short}) == len(short) else texts
@@ -277,6 +281,27 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
+def _varying_batches(files: RankFiles) -> list[int] | None:
+    """Return the smallest and the largest batch of a step, if most steps do not have the usual one; else None.
+
+    The last step of each pass alone, or steps of as many more batches, make no varying size.
+    """
+    sizes = Counter((files.steps.samples + files.steps.padding_samples).tolist())
+    sizes.pop(0, None)
+    of_usual = max(sizes.values(), default=0)
+    varies = len(sizes) > 2 and 2 * of_usual < sum(sizes.values())
+    return [min(sizes), max(sizes)] if varies else None
+
+
+def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
+    """Return the fields that could not be read, with the ranks that could not."""
+    found: dict[str, list[int]] = {}
+    for end in ends:
+        for name in (name for name, value in end.fingerprint.items() if value == UNREAD):
+            found.setdefault(name, []).append(end.rank)
+    return found
+
+
 def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
     """Return rank 0's fingerprint, with the fields that come from all ranks, the nodes and the job."""
     if 0 not in raw.ranks:
@@ -291,7 +316,9 @@ def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
     gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     return {
         **first.fingerprint,
+        **dict.fromkeys(unread(raw.ends), UNREAD),
         "batch_per_gpu": of_first and of_first // (raw.pipeline_stages or 1),
+        "batch_varies": _varying_batches(raw.ranks[0]),
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,

@@ -8,15 +8,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from io import StringIO
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ddp_ladder.common.files import Agent, RunDirectory, read_bytes, read_json, sha256
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.judging import is_of_other_rules, judged_anew
 from ddp_ladder.records.raw_models import (
     AgentEnd,
     AgentStall,
@@ -28,34 +25,10 @@ from ddp_ladder.records.raw_models import (
     read_run_file,
     read_stalls,
 )
+from ddp_ladder.records.steps import Steps, parse_steps
 
-BACKWARDS_S = 60.0  # that a clock may be set back during a run
-LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exact
-SHORTEST_STEP_S = 1e-9  # the resolution of the file
 File = TypeVar("File", bound=RawFile)
-COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
-DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
-HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS)
 _DIGESTED = re.compile(r"rank[0-9]+\.(json|csv)|node[0-9]+(\.task[0-9]+)?\.json")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Columns of ranks/rank<k>.csv, one entry per optimizer step.
-
-    ended_at_s: unix time of the step's end by the clock of the rank's host; None if it is not known.
-    ddp_s: DDP's times, steps x DDP_COLUMNS, nan for steps that it did not time; None if none was timed.
-    """
-
-    samples: NDArray[np.int64]
-    padding_samples: NDArray[np.int64]
-    step_time_s: NDArray[np.float64]
-    data_wait_s: NDArray[np.float64]
-    ended_at_s: NDArray[np.float64] | None = None
-    ddp_s: NDArray[np.float64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.step_time_s)
 
 
 @dataclass(frozen=True)
@@ -159,7 +132,7 @@ def read_raw_run(
         with noted(path := directory.ranks / f"rank{k}.csv"):
             if end.rank != k:
                 raise ValueError(f"its end record is that of rank {end.rank}")
-            ranks[k] = RankFiles(end, _read_steps(path, end))
+            ranks[k] = _judged(directory, RankFiles(end, _read_steps(path, end)))
     of_plan = {f"rank{k}" for k in planned} | {agent.stem for agent in run.all_agents}
     names = [path.relative_to(directory.path) for path in _files(directory) if path.stem not in of_plan]
     problems += [f"{name} is of a {name.name[:4]} that the plan does not have" for name in names]
@@ -170,6 +143,14 @@ def read_raw_run(
     with contextlib.suppress(OSError, ValueError):
         profiling = of_run(run, Profiling, directory.profile(0))
     return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls, profiling)
+
+
+def _judged(directory: RunDirectory, files: RankFiles) -> RankFiles:
+    """Return a rank's files as the rules of now judge its log; without a log that can be read, as they were judged."""
+    if is_of_other_rules(files.end):
+        with contextlib.suppress(OSError, ValueError):
+            return RankFiles(*judged_anew(files.end, files.steps, directory.ranks / f"rank{files.end.rank}.log"))
+    return files
 
 
 def of_run(run: RunFile, model: type[File], path: Path) -> File:
@@ -185,7 +166,7 @@ def _read_steps(path: Path, end: RankEnd) -> Steps:
     content = read_bytes(path)
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
-    steps = _parse_steps(content.decode())
+    steps = parse_steps(content.decode())
     if len(steps) != end.steps.count:
         raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
     return steps
@@ -223,30 +204,6 @@ def _unwritten(directory: RunDirectory, rank: int) -> str | None:
         return f"rank {rank} ({note['host']}): {note['error']}"
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _parse_steps(text: str) -> Steps:
-    """Parse a rank's CSV. Raises ValueError."""
-    rows = text.partition("\n")[2].replace(",,,,\n", ",nan,nan,nan,nan\n")
-    table = np.loadtxt(StringIO(rows), delimiter=",", comments=None, ndmin=2) if rows else np.empty((0, len(HEADER)))
-    if table.shape[1] != len(HEADER):
-        raise ValueError(f"its columns are not {', '.join(HEADER)}")
-    _, samples, padding_samples, step_time_s, data_wait_s, ended_at_s = table[:, :6].T
-    ddp_s = table[:, 6:]
-    # A program that reports its steps itself may write anything. nan is no figure.
-    figures = table[:, :5]
-    if not ((figures >= 0) & (figures <= LARGEST_FIGURE)).all() or (step_time_s < SHORTEST_STEP_S).any():
-        raise ValueError("it contains an impossible figure")
-    if (np.diff(ended_at_s) < -BACKWARDS_S).any():
-        raise ValueError("its times go back")
-    return Steps(
-        samples=samples.astype(np.int64),
-        padding_samples=padding_samples.astype(np.int64),
-        step_time_s=step_time_s,
-        data_wait_s=data_wait_s,
-        ended_at_s=None if np.isnan(ended_at_s).any() else ended_at_s,
-        ddp_s=None if np.isnan(ddp_s).all() else ddp_s,
-    )
 
 
 def host_name(host: str) -> str:

@@ -273,6 +273,12 @@ class RankPhases(Model):
     without_a_pass_s: Spans = Field((), description="Those of validations_s in which no pass over a DataLoader began.")
     saves_s: Spans = Field((), description="Begin and end of each torch.save.")
 
+    @property
+    def passes_s(self) -> Spans:
+        """Return the validations that pass over a DataLoader: what surely is no training."""
+        unclear = {*self.without_a_pass_s}
+        return tuple(span for span in self.validations_s if span not in unclear)
+
 
 class Profiling(RawFile):
     """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
@@ -327,6 +333,28 @@ class RankFacts(Model):
         return None
 
 
+class Communication(Model):
+    """What a rank sent by one kind of call, from the second step on, that DDP's reducer does not time."""
+
+    name: Name
+    calls: Count
+    bytes: Count
+    seconds: Duration = Field(description="That the script waited in these calls.")
+
+
+class Batches(Model):
+    """What the log of a rank shows of its batches, beyond their number."""
+
+    drawn: Count = Field(description="Batches of the passes that trained.")
+    untrained: Count = Field(description="Those of them that no backward pass and step used.")
+    compared: Count = Field(description="Steps of which the inputs of the model that DDP wraps were seen.")
+    mismatched: Count = Field(description="Those of them whose batch dimension was not what was drawn.")
+    graph_steps: Count = Field(description="Steps that CUDA graphs made.")
+
+
+UNREAD = "could not be read"
+"""The value of a field of the fingerprint whose reading raised: it equals nothing, not even another such value."""
+
 HOOK = "hook "
 """Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
 
@@ -346,6 +374,9 @@ class RankEnd(RawFile, RankFacts):
         None, description="From the end of the first step to the script's end, on a GPU to that of its work."
     )
     phases: RankPhases | None = None
+    joins_uneven: bool = Field(
+        False, description="DDP's join() let the ranks make different numbers of steps: their inputs are uneven."
+    )
     parameters: RankParameters | None
     pipeline_stage: Count | None = Field(None, description="The first that this rank holds; null: no pipeline.")
     ddp: Ddp | None
@@ -357,6 +388,12 @@ class RankEnd(RawFile, RankFacts):
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
     fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
     steps: StepsFile
+    rules: Count = Field(0, description="Version of the rules that judged the log; 0: none was kept.")
+    log: Mapping[str, Any] | None = Field(
+        None, description="SHA-256 of the rank's log, and the facts that are needed to judge it. Open map."
+    )
+    batches: Batches | None = None
+    communication: Several[Communication] = ()
     not_measured: Several[str]
 
     @property

@@ -219,6 +219,14 @@ class Record(Model):
     )
     flops: Flops | None = Field(default=None, description="At the first scale; null if they were not to be counted.")
     usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
+    rules: Count = Field(
+        default=0, description="Version of the rules that judged the ranks' logs; 0: a rank kept no log."
+    )
+    owners_s: Mapping[str, Duration] = Field(
+        default={},
+        description="Where the seconds of the slowest rank went, by owner; they add up to the wall time. Empty if the "
+        "ends of steps are not known, and in records made before.",
+    )
     schema_version: Version1
 
     @property

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ddp_ladder_instrument.machine import RULES
+
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import count, in_short, significant
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_files import digests
@@ -15,16 +18,21 @@ from ddp_ladder.records.record import Record, read_record
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 NOT_ITS_FILES = "a record that does not match its raw files"
+NAMED = 5  # runs in a line
 CUT_SHORT = ("time limit", "stopped by a signal, saved its state")  # ends that do not show whether the script can run
 
 Found = Record | OSError | ValueError
 
 
 class RunRecords:
-    """The records of all runs; each is read once, for any number of gates."""
+    """The records of all runs; each is read once, for any number of gates.
+
+    judged_anew: records made by other rules, as they were and as the rules of now judge the same logs.
+    """
 
     def __init__(self, results: Path) -> None:
         self.results = results
+        self.judged_anew: dict[str, tuple[Record, Record]] = {}
         self._believed: dict[str, tuple[RunSpec, Found]] = {}
         self._any: dict[str, Found] = {}
 
@@ -39,7 +47,7 @@ class RunRecords:
         """
         known = self._believed.get(spec.name)
         if known is None or known[0] is not spec:
-            self._believed[spec.name] = known = spec, _found(lambda: _believe(self.directory(spec), spec))
+            self._believed[spec.name] = known = spec, _found(lambda: self._judged(_believe(self.directory(spec), spec)))
         if isinstance(known[1], Exception):
             raise known[1]
         return known[1]
@@ -64,7 +72,7 @@ class RunRecords:
     def made(self, spec: RunSpec) -> Found:
         """Return the record of the run in this spec's directory, of whatever spec; the reason if there is none."""
         if spec.name not in self._any:
-            self._any[spec.name] = _found(lambda: _stored_or_assembled(self.directory(spec)))
+            self._any[spec.name] = _found(lambda: self._stored_or_assembled(self.directory(spec)))
         return self._any[spec.name]
 
     def is_begun(self, spec: RunSpec) -> bool:
@@ -74,17 +82,60 @@ class RunRecords:
         except (OSError, ValueError):
             return False
 
+    def _stored_or_assembled(self, directory: RunDirectory) -> Record:
+        """Return the record of a run that was started: the stored one, or if it is missing or wrong, from the raw files.
 
-def _stored_or_assembled(directory: RunDirectory) -> Record:
-    """Return the record of a run that was started: the stored one, or if it is missing or wrong, from the raw files.
+        Raises OSError or ValueError if run.json is missing or damaged.
+        """
+        spec = read_run_file(directory).spec
+        try:
+            return self._judged(_believe(directory, spec))
+        except (OSError, ValueError):
+            return assemble(directory)
 
-    Raises OSError or ValueError if run.json is missing or damaged.
-    """
-    spec = read_run_file(directory).spec
-    try:
-        return _believe(directory, spec)
-    except (OSError, ValueError):
-        return assemble(directory)
+    def _judged(self, record: Record) -> Record:
+        """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
+        if record.rules in (0, RULES):
+            return record
+        known = self.judged_anew.get(record.spec.name)
+        if known is None:
+            anew = assemble(self.directory(record.spec)).model_copy(update={"spec": record.spec})
+            self.judged_anew[record.spec.name] = known = record, anew
+        return known[1]
+
+    def changes_of_rules(self) -> list[str]:
+        """Return what the rules of now changed in the figures of earlier runs, and which figures they cannot change."""
+        lines = []
+        judged = {name: pair for name, pair in self.judged_anew.items() if pair[1].rules == RULES}
+        if judged:
+            changed = [text for name, pair in judged.items() if (text := _changed(name, *pair))]
+            what = (
+                f"samples/s changed in {len(changed)}: {in_short(changed, NAMED)}" if changed else "no figure changed"
+            )
+            runs = count(len(judged), "run")
+            lines.append(f"{runs} of an earlier version judged anew from the logs, by rules {RULES}: {what}")
+        kept = [name for name in self.judged_anew if name not in judged]
+        if kept:
+            lines.append(
+                f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or damaged "
+                f"(ranks/rank<k>.log): the figures are those of then ({in_short(kept, NAMED)})"
+            )
+        found = [each[1] for each in self._believed.values()]
+        old = [each.spec.name for each in found if isinstance(each, Record) and each.job is not None and not each.rules]
+        old = [name for name in old if (self.results / "runs" / name / "ranks").is_dir()]
+        if old:
+            lines.append(
+                f"{count(len(old), 'run')} without a log of what happened (made before there was one): the figures are "
+                f"those that were judged then ({in_short(old)})"
+            )
+        return lines
+
+
+def _changed(name: str, before: Record, now: Record) -> str:
+    """Return ``default/weak/2x1/r1: 3,200 -> 2,144``; empty if the figure is the same."""
+    rates = [each.throughput.samples_per_s if each.throughput else None for each in (before, now)]
+    texts = ["none" if rate is None else significant(rate) for rate in rates]
+    return "" if texts[0] == texts[1] else f"{name}: {texts[0]} -> {texts[1]}"
 
 
 def _believe(directory: RunDirectory, spec: RunSpec) -> Record:
@@ -126,7 +177,7 @@ class RestoredRecords(RunRecords):
 
     def __init__(self, runs: RunRecords) -> None:
         super().__init__(runs.results)
-        self._any, self._believed = runs._any, runs._believed
+        self._any, self._believed, self.judged_anew = runs._any, runs._believed, runs.judged_anew
 
     def believed(self, spec: RunSpec) -> Record:
         return self.kept(spec) or super().believed(spec)

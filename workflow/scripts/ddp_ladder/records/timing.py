@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import significant
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Loaders, RankSteps, StepParts, step_parts
-from ddp_ladder.records.raw_files import RankFiles, Steps
+from ddp_ladder.records.pauses import covered_s
+from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
 from ddp_ladder.records.statistic import PerBlock, Warmup, median, statistic_of
+from ddp_ladder.records.steps import Steps
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0
@@ -225,9 +227,9 @@ def remark_on_loop(
 
     What is in no step, and is neither a validation that passes over a DataLoader nor torch.save, may be training that
     the instrument does not see: a rollout every few steps, in eval mode or between passes. So the run is remarked, and
-    its gate is not certain. The loop lasts from the end of the warm-up to that of the last step. The step after the
-    longest time in no step is left out, so that one interruption makes no remark. That steps differ is shown by their
-    statistic.
+    its gate is not certain. The loop lasts from the end of the warm-up to that of the last step. One interruption makes
+    no remark: whether there is one is judged without the longest time in no step. The figure in the remark is that of
+    the whole loop. That steps differ is shown by their statistic.
     """
     first = max(warmup_steps, 1)
     known_s, elapsed_s = [], []
@@ -235,35 +237,26 @@ def remark_on_loop(
         if steps.ended_at_s is None or len(steps) < first + 2:
             return
         edges_s = steps.ended_at_s[first - 1 :]
-        known = {*phases.validations_s, *phases.saves_s} - {*phases.without_a_pass_s} if phases else set()
+        known = (*phases.passes_s, *phases.saves_s) if phases else ()
         elapsed_s.append(np.diff(edges_s))
         known_s.append(covered_s(edges_s, known))
     # Ranks may wait for one that validates alone. What is known may be a part of a step.
     step_s = np.max([steps.step_time_s[first:] for steps, _ in ranks], axis=0)
     loop_s = np.max(elapsed_s, axis=0)
-    loop_s = loop_s - np.minimum(np.max(known_s, axis=0), np.maximum(loop_s - step_s, 0.0))
+    explained_s = np.minimum(np.max(known_s, axis=0), np.maximum(loop_s - step_s, 0.0))
+    loop_s = loop_s - explained_s
     samples = np.sum([steps.samples[first:] for steps, _ in ranks], axis=0)
     rest = np.arange(len(loop_s)) != np.argmax(loop_s - step_s)
     loop, in_steps = loop_s[rest].sum(), step_s[rest].sum()
     if loop - in_steps > max(NOTABLE_EXCESS * in_steps, NOTABLE_S):
+        whole_s = np.sum(elapsed_s, axis=1).max() - explained_s.sum()
         yield Remark(
             name=WHOLE_LOOP,
             what=f"the figure is {significant(samples_per_s)} samples/s, but samples / time of the whole loop is "
-            f"{significant(samples[rest].sum() / loop)} samples/s, without known validations and checkpoints",
+            f"{significant(samples.sum() / whole_s)} samples/s, without known validations and checkpoints",
             next="look at what the script does between its steps: if it is part of the training (a rollout, data that "
             "the model makes), only the second figure holds; if it is a validation, the first one does",
         )
-
-
-def covered_s(edges_s: NDArray[np.float64], spans: Iterable[tuple[float, float]]) -> NDArray[np.float64]:
-    """Return how much of each interval between two edges the spans cover, in s; spans may overlap."""
-    ordered = np.array(sorted(spans) or [(0.0, 0.0)])
-    ends_s = np.maximum.accumulate(ordered[:, 1])
-    begins_s = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends_s[:-1]]))
-    times_s = np.stack([begins_s, ends_s], axis=1)
-    covered_s = np.cumsum(np.diff(times_s, axis=1).clip(0.0))
-    before_s = np.concatenate([[0.0], covered_s[:-1]])
-    return np.diff(np.interp(edges_s, times_s.ravel(), np.stack([before_s, covered_s], axis=1).ravel()))
 
 
 PARTS = ("spawn", "import_torch", "process_group", "first_step")

@@ -156,7 +156,7 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
         warnings.append(f"{count(len(begun), 'run')} begun, without a record: {in_short(begun)}. Next: {again}")
     return Believed(
         records,
-        (*warnings, *_unplanned_records(runs.results / "runs", planned)),
+        (*runs.changes_of_rules(), *warnings, *_unplanned_records(runs.results / "runs", planned)),
         sum(map(len, unread.values())),
         len(begun),
     )

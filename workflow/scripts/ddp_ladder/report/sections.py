@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from ddp_ladder.accounting import advice as accounting
 from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
-from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
+from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, seconds, share, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.plan.fit import HEADINGS, Fit
 from ddp_ladder.preflight.result import bandwidth, latency
+from ddp_ladder.records.owners import OWNERS
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
@@ -33,6 +34,11 @@ FORECASTS = (
 STARTUP = (
     "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
     "The parts are defined below."
+)
+SECONDS = (
+    "Of one run of each scale, the repeat with the median wall time, on its slowest rank. Every second has one owner, "
+    "and the owners add up to the wall time. What the others do while one rank validates or saves alone is validation "
+    "or saving, too. Steps are split like the mean measured step in “Where the time goes”."
 )
 MEASURED = (
     "Each run trains with the unmodified script; step times, waits and samples are recorded on every rank. The first "
@@ -57,6 +63,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
         Section("Variants", tuple(comparison_blocks(view.comparison)) if view.comparison else ()),
         Section("Batch per GPU", tuple(_fit(view.results.fit)) if view.results.fit else ()),
         Section("Where the time goes", tuple(_time(view))),
+        Section("Where every second went", tuple(_owners(view))),
         Section("Cost", tuple(_costs(view))),
         Section("Prediction", tuple(_prediction(view))),
         *extra,
@@ -214,6 +221,33 @@ def _time(view: ReportView) -> Iterator[Block]:
         items += [Cell(f"{change.what}: {change.gain_in_words}.", lead="Next") for change in lost.changes]
         is_open = number < modes
         yield Block(heading=title * is_open, summary=title * (not is_open), items=tuple(items), style="notes")
+
+
+def _owners(view: ReportView) -> Iterator[Block]:
+    """Yield the owners of a run's seconds at each scale, with their shares of the wall time, and what they are."""
+    points = [point for each in view.series for point in each.points if point.owners_s]
+    shown = [name for name in OWNERS if any(name in dict(point.owners_s) for point in points)]
+    if not points:
+        return
+    rows = []
+    for number, point in enumerate(points):
+        owners_s = dict(point.owners_s)
+        wall_s = sum(owners_s.values())
+        name = f"{point.scale} plain" if point.is_plain else view.place(point)
+        cells = [_seconds(owners_s.get(owner), wall_s) for owner in shown]
+        rows.append((Cell(name, value=number), *cells, _seconds(wall_s, None)))
+    headings: tuple[Content, ...] = (
+        "scale",
+        *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time")),
+    )
+    yield table_block("Owners of the seconds at each scale", headings, rows, "scales", "figures owners")
+    yield Block(SECONDS)
+    yield Block(items=tuple(Cell(full_stop(OWNERS[name]), lead=capitalised(name)) for name in shown), style="notes")
+
+
+def _seconds(owned_s: float | None, wall_s: float | None) -> Cell:
+    beside = (share(owned_s / wall_s),) if owned_s is not None and wall_s else ()
+    return Cell(seconds(owned_s), small=beside, value=owned_s, style="n")
 
 
 # --- Cost, prediction, gates, preflight, start-up.

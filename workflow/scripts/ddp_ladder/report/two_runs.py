@@ -48,9 +48,11 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
     yield "ranks", f"{formats.whole(world.size)} on {formats.count(len(set(world.hosts)), 'host')}"
     ends = (significant(rate.samples_per_s_low), significant(rate.samples_per_s_high)) if rate else ("", "")
     yield "samples/s", f"{significant(rate.samples_per_s)} {formats.interval(*ends)}" if rate else formats.UNKNOWN
+    yield "samples are", rate.source if rate else formats.UNKNOWN
     yield "samples / time", significant(rate.samples_per_s_total if rate else None)
-    each = global_batch_seen(record) / record.spec.world_size
-    yield "samples in a step", f"{formats.whole(global_batch_seen(record))} ({each:,.10g} per rank)"
+    batch = _global_batch(record)
+    each = f" ({batch / record.spec.world_size:,.10g} per rank)" if batch else ""
+    yield "samples in a step", f"{formats.whole(batch)}{each}"
     yield "backward passes in a step", formats.whole(record.fingerprint.get(ACCUMULATED))
     yield "step (ms)", formats.milliseconds(timing.step_time_s if timing else None)
     yield "measured steps", formats.whole(timing.measured_steps if timing else None)
@@ -68,6 +70,8 @@ def _unlike(first: Record, second: Record) -> Iterator[str]:
         values = field.differ(first, second)
         if values and not (one_is_own and field.name in OF_THE_LADDER):
             yield _differs(field.name, *values)
+    if None in (_global_batch(first), _global_batch(second)):
+        yield f"  {OF_ALL}: not known of both runs"
     batches = _batches(first, second)
     # Runs of other numbers of ranks keep one of the two batches: weak or strong scaling.
     if len(batches) == len(SCALING) or (batches and first.spec.world_size == second.spec.world_size):
@@ -77,14 +81,22 @@ def _unlike(first: Record, second: Record) -> Iterator[str]:
         yield _differs("backward passes in a step, whose gradients are accumulated", here, there)
 
 
+def _global_batch(record: Record) -> int | None:
+    """Return the samples of a step of all ranks; None if unknown: a run that the ladder did not start has no plan."""
+    is_own = record.spec_hash == NO_SPEC
+    return record.fingerprint.get("global_batch") if is_own else global_batch_seen(record)
+
+
 def _differs(name: str, *values: Any) -> str:
     here, there = distinct_words(name, *values)
     return f"  {name}: {here} / {there}"
 
 
 def _batches(first: Record, second: Record) -> dict[str, tuple[str, str]]:
-    """Return the batches of a rank and of all ranks in which two runs differ, of a whole step."""
-    here, there = global_batch_seen(first), global_batch_seen(second)
+    """Return the batches of a rank and of all ranks in which two runs differ, of a whole step; none if unknown."""
+    here, there = _global_batch(first), _global_batch(second)
+    if here is None or there is None:
+        return {}
     pairs = {
         OF_A_RANK: (here / first.spec.world_size, there / second.spec.world_size),
         OF_ALL: (float(here), float(there)),

@@ -27,6 +27,7 @@ from ddp_ladder.records.fingerprint import (
     global_batch_seen,
     in_full,
 )
+from ddp_ladder.records.raw_models import UNREAD
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -283,7 +284,8 @@ def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -
     several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
     for run in runs:
         place = f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale)
-        text = in_full(value(run))[: DIGEST_LENGTH if name.endswith("sha256") else None]
+        text = in_full(value(run))
+        text = text[:DIGEST_LENGTH] if name.endswith("sha256") and text != UNREAD else text
         found.setdefault(text, {})[place] = None
     if len(found) == 1:
         return next(iter(found))

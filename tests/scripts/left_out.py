@@ -1,0 +1,104 @@
+"""Batches that are drawn and not trained, and what is drawn in unusual ways; the tally knows which steps have which.
+
+skipped: a batch in seven is drawn, and skipped before (or, behind: after) its forward pass. thrown: its gradients are
+discarded. no_grad: every fifth batch is drawn from the training's iterator to evaluate it. aside: in each fourth step a
+batch of another iterator is evaluated, with gradients on. ranged: zip() draws one batch too many. breaks: so does an early break.
+buffer: four batches are drawn, then four steps are made. full: a whole pass for one step. svrg: a whole pass before
+each pass with steps. warm: a step before the training.
+"""
+
+import itertools
+import sys
+
+import torch
+from ranks import together
+from tally import Tally, think
+from torch.utils.data import DataLoader, TensorDataset
+
+KIND = sys.argv[1]
+data = TensorDataset(torch.randn(124, 4))
+loader, val = DataLoader(data, batch_size=4, shuffle=True), iter(DataLoader(data, batch_size=2))
+model = together(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+tally = Tally()
+
+
+def backward(x):
+    model(x).square().mean().backward()
+    think(0.004)
+
+
+def step():
+    optimizer.step()
+    tally.step()
+
+
+def train(index, x):
+    """Train on a batch, or leave it out as the kind says."""
+    if KIND == "skipped" and index % 7 == 3:
+        return
+    optimizer.zero_grad()
+    if KIND == "behind" and index % 7 == 3:
+        model(x)
+        return
+    if KIND == "no_grad" and index % 5 == 4:
+        with torch.no_grad():
+            model.module(x) if hasattr(model, "module") else model(x)
+        return
+    if KIND == "aside" and index % 4 == 3:
+        (model.module if hasattr(model, "module") else model)(next(val)[0])
+    backward(x)
+    if KIND == "thrown" and index % 7 == 3:
+        optimizer.zero_grad()
+        return
+    tally.seen(len(x))
+    step()
+
+
+def batches():
+    if KIND == "ranged":
+        return (x for (x,), _ in zip(loader, range(20), strict=False))
+    if KIND != "no_grad":
+        return (x for (x,) in loader)
+    return drawn_without_gradients()
+
+
+def drawn_without_gradients():
+    """Draw every fifth batch with gradients off, as a function with such a decorator does."""
+    iterator = iter(loader)
+    for index in itertools.count():
+        with torch.set_grad_enabled(index % 5 != 4):
+            drawn = next(iterator, None)
+        if drawn is None:
+            return
+        yield drawn[0]
+
+
+if KIND == "warm":
+    optimizer.step()
+    think(0.5)
+for _ in range(3):
+    tally.start()
+    if KIND in ("full", "svrg"):
+        optimizer.zero_grad()
+        for x in batches():
+            backward(x)
+            tally.seen(len(x))
+        if KIND == "full":
+            step()
+            tally.leave_epoch()
+            continue
+    held = []
+    for index, x in enumerate(batches()):
+        if KIND == "breaks" and index >= 20:
+            break
+        if KIND == "buffer":
+            held.append(x)
+            if len(held) == 4:
+                for each in held:
+                    train(index, each)
+                held = []
+        else:
+            train(index, x)
+    tally.leave_epoch()
+tally.write()

@@ -1,0 +1,282 @@
+"""The state machine gives the truth of generated training loops, and of named ones."""
+
+from __future__ import annotations
+
+import pytest
+from ddp_ladder_instrument import log
+from ddp_ladder_instrument.log import read_log
+from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, StepTable, judge
+from hypothesis import HealthCheck, given, settings
+from worlds import CHOICES, Loader, Loop, Script, World, worlds
+
+MANY = settings(
+    max_examples=10_000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+DATA = ("count", "size", "last", "padding", "epochs", "source", "stop_at", "ahead", "group", "buffer", "second")
+STEPS = ("body", "times", "accumulate", "remainder", "zero", "wrapped", "visible")
+LEFT_OUT = ("skip_at", "skips", "scaler", "ends_at", "fails", "warm_step")
+MODES = ("validate", "val_every", "val_grad", "val_eval", "val_data", "val_ahead", "late_train", "eval_training")
+
+
+def rows(table: StepTable) -> list[tuple[int, int]]:
+    return list(zip(table.samples, table.padding_samples, strict=True))
+
+
+def check(script: Script) -> Judged:
+    judged = judge(script.log, None)
+    assert rows(judged.table) == script.rows
+    known = [
+        (ours, true) for ours, true in zip(judged.table.step_time_s, script.seconds, strict=True) if true is not None
+    ]
+    assert [ours for ours, _ in known] == pytest.approx([true for _, true in known], abs=1e-9)
+    return judged
+
+
+@MANY
+@given(worlds(*DATA, *STEPS))
+def test_how_batches_are_drawn_and_used(world: World) -> None:
+    check(Loop(world).run())
+
+
+@MANY
+@given(worlds(*STEPS, *LEFT_OUT, "count", "ahead", "second", "source"))
+def test_what_is_left_out(world: World) -> None:
+    check(Loop(world).run())
+
+
+@MANY
+@given(worlds(*MODES, "count", "epochs", "ahead", "body", "accumulate", "remainder", "wrapped"))
+def test_validation_and_modes(world: World) -> None:
+    check(Loop(world).run())
+
+
+@MANY
+@given(worlds(*CHOICES))
+def test_all_together(world: World) -> None:
+    check(Loop(world).run())
+
+
+@MANY
+@given(worlds(*(name for name in CHOICES if name not in ("buffer", "ahead", "skip_at"))))
+def test_rows_online_are_those_of_the_whole(world: World) -> None:
+    """Limits depend on the number of rows after each step. The log's file holds the log.
+
+    Of batches that are drawn ahead, skipped or buffered, the first rows differ online: what is usual is not yet known.
+    """
+    script = Loop(world).run()
+    online = Machine()
+    counts = rows_after_steps(online, script)
+    assert counts == rows_after_steps(Machine(None, online.trained.whole()), script)
+    data = script.log.to_bytes()
+    assert read_log(data).rows == script.log.rows
+
+
+def rows_after_steps(machine: Machine, script: Script) -> list[int]:
+    counts = []
+    for event in script.log.events():
+        machine.feed(iter((event,)))
+        if event[0] in (log.STEP, log.REPLAY):
+            counts.append(machine.table.count)
+    return counts
+
+
+NAMED = {
+    "the first pass of next(iter(loader)) is over before its step": World(source="next_iter"),
+    "the first step follows the end of its pass": World(body="full"),
+    "few steps, batches drawn ahead": World(count=5, epochs=1, ahead=1),
+    "validation while the last batch waits": World(count=5, ahead=1, validate="inside"),
+    "validation in each step, batches drawn ahead": World(count=5, ahead=1, validate="inside", val_every=1),
+    "validation before the batch is used, batches drawn ahead": World(count=5, ahead=2, validate="before_use"),
+    "batches drawn ahead, no backward pass is seen": World(count=5, ahead=1, visible=False),
+    "two batches in one input, two optimizers": World(count=6, group=2, body="gan"),
+    "two batches in one input, SAM": World(count=6, group=2, body="sam"),
+    "an epoch's first batch is drawn in eval mode after a validation": World(
+        count=6, ahead=1, validate="inside", late_train=True
+    ),
+    "of two loaders of the same batch size pairs are skipped": World(
+        count=9, epochs=3, second="zip", second_size=4, skip_at="draw", skips=1 << 3
+    ),
+    "validation after the first step of the training, after one that was none": World(
+        count=5, validate="inside", val_every=1, val_data="tensor", warm_step=True
+    ),
+    "an endless loader beside one with epochs": World(count=5, second="endless"),
+    "an epoch begins in eval mode, its last pass ended with a batch drawn in vain": World(
+        count=5, source="break", eval_training="once"
+    ),
+    "GradScaler skips the last step of an epoch": World(count=8, scaler=1 << 8),
+    "GradScaler skips the last step of an epoch and the next one": World(scaler=0b110000),
+    "GradScaler skips, gradients are discarded after the step": World(count=6, zero="after", scaler=0b101000000),
+    "GradScaler skips the step of one of two loaders": World(count=5, second="turns", scaler=1 << 3),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_worlds(name: str) -> None:
+    check(Loop(NAMED[name]).run())
+
+
+def one_pass(script: Script, sizes: list[int], real: int = -1, seconds: float = 0.0) -> None:
+    """Train on each batch of a pass."""
+    for batch in Loader(script, sizes, real):
+        script.gradient((batch,))
+        script.step()
+        script.row()
+        script.zero()
+        script.now_s += seconds
+
+
+def test_time_between_steps_is_of_the_pass_and_that_between_passes_is_not() -> None:
+    script = Script()
+    for _ in range(2):
+        script.start()
+        one_pass(script, [8, 8, 3], seconds=2.0)
+        script.leave_epoch()
+        script.now_s += 100
+    check(script)
+    assert script.seconds[1] == script.seconds[4] == 2.0 + 0.5 + 0.25 + 1.0 + 0.125
+
+
+def test_what_leads_to_the_first_step_of_a_loop_without_a_loader_is_no_part_of_it() -> None:
+    script = Script()
+    script.now_s = 50.0
+    script.add(log.GROUP)
+    script.now_s += 2
+    script.step()
+    script.now_s += 1
+    script.add(log.GROUP)  # another process group
+    script.now_s += 4
+    script.step()
+    assert list(judge(script.log, 16).table.step_time_s) == [2.125, 5.125]
+
+
+def test_eval_mode_is_training_once_the_batch_was_drawn() -> None:
+    """Adversarial examples; a validation between the steps is no part of any, nor is the time around it."""
+    script = Script()
+    for index, batch in enumerate(Loader(script, [8] * 4)):
+        if index:
+            script.eval()
+            script.now_s += 10
+            script.train()
+        script.gradient((batch,))
+        script.step()
+        if index == 1:
+            script.now_s += 1
+            began_s = script.now_s
+            script.eval()
+            script.now_s += 100
+            script.train()
+            ended_s = script.now_s
+            script.now_s += 2
+    judged = judge(script.log, None)
+    assert list(judged.table.step_time_s) == [2.0, 11.875, 11.875, 11.875]
+    assert judged.phases["validations_s"] == [(1e9 + began_s, 1e9 + ended_s)]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_gradient_that_is_carried_over_passes_counts_for_the_step_that_applies_it(same: bool) -> None:
+    script = Script()
+    loader = Loader(script, [8, 8, 8])
+    for epoch in range(2):
+        script.start()
+        for batch in loader if same or not epoch else Loader(script, [8, 8, 8]):
+            script.gradient((batch,))
+            if batch.number % 2 == 0:
+                script.step()
+                script.row()
+                script.zero()
+        script.stop()
+        script.now_s += 100
+    assert [row[0] for row in script.rows] == [16, 16, 16]
+    check(script)
+
+
+def test_each_gradient_is_a_step_of_a_loop_without_a_loader() -> None:
+    script = Script()
+    for replayed in (False, True, True):
+        if replayed:
+            script.add(log.REPLAY, 7, seconds=1.0)  # the backward pass was captured into a CUDA graph
+        else:
+            script.backward(())
+        script.step()
+    script.step()  # no gradient at all: a part of the step before
+    assert list(judge(script.log, 16).table.step_time_s) == [1.125, 1.125, 1.25]
+
+
+def test_a_pass_that_yields_no_further_batch_does_not_hold_its_row_for_ever() -> None:
+    script = Script()
+    batch = next(drawing := iter(Loader(script, [8, 8])))
+    for _ in range(MOST_STEPS + 3):
+        script.gradient((batch,))
+        script.step()
+    assert list(judge(script.log, None).table.samples) == [8, 0]
+    del drawing
+
+
+@pytest.mark.parametrize("skipped", [(0,), (0, 1)])
+def test_a_step_left_out_of_one_optimizer_only(skipped: tuple[int, ...]) -> None:
+    """A GradScaler with two optimizers: the batch is lost where neither steps."""
+    script = Script()
+    script.start()
+    for batch in Loader(script, [8] * 6):
+        for optimizer in (0, 1):
+            script.gradient((batch,), (optimizer,))
+        for optimizer in (0, 1):
+            if batch.number == 3 and optimizer in skipped:
+                script.skip_step()
+            else:
+                script.step(optimizer)
+        if batch.number != 3 or len(skipped) == 1:
+            script.row()
+        for optimizer in (0, 1):
+            script.zero(optimizer)
+    assert len(script.rows) == 7 - len(skipped)
+    check(script)
+
+
+def test_padding_comes_last() -> None:
+    script = Script()
+    one_pass(script, [4, 4, 4, 1], real=10)
+    assert rows(judge(script.log, None).table) == [(4, 0), (4, 0), (2, 2), (0, 1)]
+
+
+def test_phases_of_two_epochs_with_validation() -> None:
+    script = Script()
+    spans = []
+    for _ in range(2):
+        script.train()
+        one_pass(script, [8] * 3)
+        began_s = script.now_s
+        script.eval()
+        script.now_s += 5
+        spans.append((1e9 + began_s, 1e9 + script.now_s))
+        script.train()
+    assert judge(script.log, None).phases == {
+        "epoch_steps": [1, 4],
+        "validations_s": spans,
+        "without_a_pass_s": spans,
+        "saves_s": [],
+    }
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_pass_without_a_step_is_a_validation(grad: bool) -> None:
+    script = Script()
+    one_pass(script, [8, 8])
+    began_s, script.grad = script.now_s, grad
+    for batch in Loader(script, [8, 8]):
+        script.forward((batch,))
+    assert judge(script.log, None).phases["validations_s"] == [(1e9 + began_s, 1e9 + script.now_s)]
+
+
+def test_csv() -> None:
+    script = Script()
+    one_pass(script, [8])
+    assert "".join(judge(script.log, None).table.csv()) == (
+        "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s,"
+        "collectives_s\n"
+        "1,8,0,2.000000000,0.625000000,1000000002.000000,,,,,0.000000000\n"
+    )

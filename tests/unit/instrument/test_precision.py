@@ -1,0 +1,71 @@
+"""The precision of float32 products, by the settings of torch 2.9 and newer and by the older ones; in real processes,
+as torch keeps them for the whole process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from ddp_ladder_instrument import flops, torch_facts
+from instrument_support import INSTRUMENT, NEWEST, python_named, run, run_plainly, script
+
+ON_CUDA = f"""
+    import sys
+    sys.path.insert(0, {str(INSTRUMENT.parent)!r})
+    import torch
+    from ddp_ladder_instrument.torch_facts import float32_products
+    exec(sys.argv[1])
+    print(float32_products(on_cuda=True))
+"""
+OF_TORCH_2_9 = {
+    "": "highest, TF32 convolutions",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'": "high, TF32 convolutions",
+    "torch.backends.fp32_precision = 'tf32'": "high, TF32 convolutions",
+    "torch.backends.fp32_precision = 'ieee'": "highest",
+    "torch.backends.cudnn.conv.fp32_precision = 'ieee'": "highest",
+    "torch.backends.cuda.matmul.allow_tf32 = True": "high, TF32 convolutions",
+    "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = False": "high",
+}
+OLDER = {
+    "": "highest, TF32 convolutions",
+    "torch.backends.cuda.matmul.allow_tf32 = True": "high, TF32 convolutions",
+    "torch.set_float32_matmul_precision('medium'); torch.backends.cudnn.allow_tf32 = False": "medium",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "line", "found"),
+    [("newest", *item) for item in OF_TORCH_2_9.items()] + [("oldest", *item) for item in OLDER.items()],
+)
+def test_the_settings_for_cuda(tmp_path: Path, version: str, line: str, found: str) -> None:
+    done = run_plainly(tmp_path, script(tmp_path, ON_CUDA), line, python=python_named(version))
+    assert (done.code, done.out.strip()) == (0, found), done.err
+
+
+TRAIN = """
+    import torch
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(80, 8)), 4):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_with_new_settings_keeps_its_flops(tmp_path: Path) -> None:
+    record = run(tmp_path, script(tmp_path, TRAIN), python=NEWEST, count_flops=True).rank()
+    assert record["fingerprint"]["float32_products"] == "medium"
+    assert record["not_measured"] == []
+    assert record["flops"]["forward"] == 2 * 8 * 8
+
+
+def test_flops_of_an_unread_precision_are_kept_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_facts, "has_tf32", lambda: True)
+    found = [flops._precision(torch.float32, False, products, True) for products in ("highest", "high", None)]
+    assert found == ["fp32", "tf32", "fp32 or tf32"]
+    assert flops._precision(torch.bfloat16, False, None, True) == "bf16"

@@ -1,0 +1,709 @@
+"""Training loops whose truth is known: a script on a simulated clock writes the events that the hooks would write.
+
+A batch is trained if a backward pass used it and a step applied that gradient. A step's seconds are those of the loop's
+own stopwatch (tests/scripts/tally.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from ddp_ladder_instrument import log
+from ddp_ladder_instrument.log import Log
+from hypothesis import strategies as st
+
+WAIT_S, FORWARD_S, BACKWARD_S, STEP_S, VALIDATION_S, PAUSE_S = 0.5, 0.25, 1.0, 0.125, 64.0, 1024.0
+WIDTH = 1000  # second dimension of a model's input
+
+
+class Batch(NamedTuple):
+    number: int
+    size: int
+    padding: int
+
+
+class Loader:
+    """A DataLoader: the sizes of its batches; real: samples that are no padding, -1: all or unknown."""
+
+    def __init__(self, script: Script, sizes: list[int], real: int = -1) -> None:
+        self.script, self.sizes, self.real = script, sizes, real
+        self.number = script.loaders
+        script.loaders += 1
+
+    def __iter__(self) -> Drawing:
+        return Drawing(self)
+
+
+class Drawing:
+    """The iterator of a loader. A dropped one ends at once, as Python frees it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.script, self._sizes, self._real = loader.script, iter(loader.sizes), loader.real
+        self.script.passes += 1
+        self._number, self._position, self._living = self.script.passes, 0, True
+        self.script.begun.append(self._number)
+        self.script.add(log.PASS, self._number, loader.number, loader.real)
+        self.script.add(log.MADE, self._number, seconds=WAIT_S / 4)
+
+    def __iter__(self) -> Drawing:
+        return self
+
+    def __next__(self) -> Batch:
+        script, size = self.script, next(self._sizes, None)
+        if size is None:
+            self._end(1)
+            raise StopIteration
+        script.add(log.DRAW if script.grad else log.DRAW_NO_GRAD, self._number, size, seconds=WAIT_S)
+        self._position += size
+        script.batches += 1
+        padding = min(max(self._position - self._real, 0), size) if self._real >= 0 else 0
+        return Batch(script.batches, size, padding)
+
+    def _end(self, exhausted: int) -> None:
+        if self._living:
+            self._living = False
+            self.script.add(log.END, self._number, exhausted)
+
+    def __del__(self) -> None:
+        self._end(0)
+
+
+class Script:
+    """What a training script does, seen from the hooks; and its own tally.
+
+    rows: samples and padding of each step. seconds: of each; None: its stopwatch was ambiguous. visible: backward
+    passes are seen. wrapped: so are forward passes.
+    """
+
+    def __init__(self, wrapped: bool = True, visible: bool = True) -> None:
+        self.log, self.now_s = Log(), 0.0
+        self.wrapped, self.visible, self.grad = wrapped, visible, True
+        self.loaders = self.passes = self.batches = 0
+        self.begun: list[int] = []
+        self.is_over = self._evaluating = False
+        self.is_ambiguous = False
+        self._stepped: set[int] = set()
+        self.rows: list[tuple[int, int]] = []
+        self.seconds: list[float | None] = []
+        self.gradients: dict[int, dict[int, Batch]] = {}
+        self._trained: set[int] = set()
+        self._kept: dict[int, Batch] = {}
+        self._pending: list[Batch] = []
+        self._since_s: float | None = None
+        self._spent_s = 0.0
+        self.add(log.RANK, 0, 1e9, log.FORMAT)
+
+    def add(self, kind: int, thing: int = 0, a: float = 0, b: float = 0, c: float = 0, seconds: float = 0.0) -> None:
+        if not self.is_over:
+            begin_s, self.now_s = self.now_s, self.now_s + seconds
+            self.log.rows.extend((kind, begin_s, self.now_s, thing, a, b, c))
+
+    # The stopwatch
+
+    def start(self) -> None:
+        self._since_s = self.now_s
+
+    def stop(self) -> None:
+        if self._since_s is not None:
+            self._spent_s += self.now_s - self._since_s
+        self._since_s = None
+
+    def leave_epoch(self) -> None:
+        self._since_s, self._spent_s = None, 0.0
+
+    # The training
+
+    def forward(self, batches: Iterable[Batch]) -> None:
+        self.now_s += FORWARD_S
+        if self.wrapped:
+            size = sum(batch.size for batch in batches)
+            self.add(log.FORWARD, 1, size, WIDTH, log.SENDS if self.grad else log.NO_GRAD)
+
+    def backward(self, batches: Iterable[Batch], optimizers: Iterable[int] = (0,)) -> None:
+        if self.visible:
+            self.add(log.BACKWARD, seconds=BACKWARD_S)
+        else:
+            self.now_s += BACKWARD_S
+        for optimizer in optimizers:
+            self.gradients.setdefault(optimizer, {}).update((batch.number, batch) for batch in batches)
+
+    def gradient(self, batches: Iterable[Batch], optimizers: Iterable[int] = (0,)) -> None:
+        self.forward(batches)
+        self.backward(batches, optimizers)
+
+    def zero(self, optimizer: int = 0) -> None:
+        self.add(log.ZERO, optimizer)
+        self.gradients[optimizer] = {}
+
+    def keep_gradient(self) -> None:
+        """The script copies the gradient, and the next steps apply it."""
+        self._kept = self.gradients.get(0, {})
+
+    def _apply(self, optimizer: int) -> None:
+        kept, self._kept = self._kept, {}
+        for batch in [*kept.values(), *self.gradients.get(optimizer, {}).values()]:
+            if batch.number not in self._trained:
+                self._trained.add(batch.number)
+                self._pending.append(batch)
+        self._stepped.add(optimizer)
+        self._evaluating = False
+
+    def step(self, optimizer: int = 0) -> None:
+        self.now_s += STEP_S
+        for begun in self.begun:
+            self.add(log.EPOCH, begun, -1)
+        self.begun.clear()
+        self.add(log.STEP, optimizer)
+        self._apply(optimizer)
+
+    def skip_step(self) -> None:
+        """GradScaler finds gradients that are not finite."""
+        self.add(log.SKIP)
+
+    def row(self) -> None:
+        """End a step of the loop."""
+        size, padding = (sum(batch[k] for batch in self._pending) for k in (1, 2))
+        self.rows.append((size - padding, padding))
+        self._pending.clear()
+        known = self._since_s is not None and not self.is_ambiguous
+        self.seconds.append(self._spent_s + self.now_s - (self._since_s or 0.0) if known else None)
+        self._spent_s, self._since_s, self.is_ambiguous = 0.0, self.now_s, False
+
+    def capture(self, optimizer: int = 0) -> None:
+        self.add(log.CAPTURE, -1)
+        self.add(log.CAPTURE, optimizer)
+
+    def replay(self, batches: Iterable[Batch], optimizer: int = 0) -> None:
+        """A CUDA graph with forward pass, backward pass and step. The first one of a graph follows its capture."""
+        self.add(log.REPLAY, 0, seconds=BACKWARD_S)
+        self.gradients[optimizer] = {batch.number: batch for batch in batches}
+        self._apply(optimizer)
+
+    # Modes
+
+    def eval(self) -> None:
+        """Only a model that is trained as a whole is known: one whose optimizer has stepped."""
+        if self._stepped and not self._evaluating:
+            self._evaluating = True
+            self.add(log.EVAL)
+
+    def train(self) -> None:
+        if self._evaluating:
+            self._evaluating = False
+            self.add(log.TRAIN)
+
+    def over(self) -> Log:
+        self.add(log.OVER)
+        self.is_over = True
+        return self.log
+
+
+class EarlyEndError(Exception):
+    """The script ends in the middle of a pass."""
+
+
+@dataclass(frozen=True)
+class World:
+    """How a loop is made. Numbers of batches count from the beginning of the run.
+
+    size, count, last, padding: of the batches of an epoch. source: how they come from the loader. ahead: how many are
+    drawn ahead. stop_at: of an epoch, for the sources that stop. group: draws that are concatenated. buffer: of so
+    many items the steps follow. body: what is done with an item, ``times`` times. accumulate: items of a step;
+    remainder: what becomes of the rest. zero: where gradients are discarded. skips: which items in a row of ten are
+    skipped, and where. scaler: which steps GradScaler skips. validate: where; val_*: how. ends_at: the item at which
+    the script ends; fails: the step.
+    """
+
+    count: int = 4
+    size: int = 4
+    last: int = 0
+    padding: int = 0
+    epochs: int = 2
+    source: str = "plain"
+    second: str = ""
+    second_size: int = 3
+    ahead: int = 0
+    stop_at: int = 3
+    group: int = 1
+    buffer: int = 1
+    body: str = "plain"
+    times: int = 2
+    accumulate: int = 1
+    remainder: str = "stepped"
+    zero: str = "before"
+    skip_at: str = ""
+    skips: int = 0  # one in 10 bits
+    scaler: int = 0
+    validate: str = ""
+    val_every: int = 2
+    val_grad: bool = False
+    val_eval: bool = True
+    val_data: str = "loader"
+    val_ahead: int = 0
+    late_train: bool = False
+    eval_training: str = ""
+    warm_step: bool = False
+    ends_at: int = -1
+    fails: bool = False
+    wrapped: bool = True
+    visible: bool = True
+
+
+def bit(pattern: int, index: int) -> bool:
+    return bool(pattern >> (index % 10) & 1)
+
+
+def ahead_of(batches: Iterable[Batch], depth: int) -> Iterator[Batch]:
+    """A prefetcher: it draws so many batches before it gives the first one; at the end it drains."""
+    queue: list[Batch] = []
+    for batch in batches:
+        queue.append(batch)
+        if len(queue) > depth:
+            yield queue.pop(0)
+    yield from queue
+
+
+class Loop:
+    """Runs a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.script = script = Script(world.wrapped, world.visible)
+        sizes = [world.size] * world.count
+        if world.last:
+            sizes[-1] = world.last
+        self.loader = Loader(script, sizes, sum(sizes) - world.padding if world.padding else -1)
+        self.second = Loader(script, [world.second_size] * (world.count + 1))
+        self.validation = Loader(script, [17, 17, 9])
+        self.optimizers = {"gan": [0, 1], "layers": [*range(world.times)]}.get(world.body, [0])
+        self.items = self.steps = self.of_epoch = 0
+        self.gathered = 0  # items of the running accumulation
+        self.is_captured = False
+        self.computed = False  # a gradient since the last step
+        self.endless: dict[int, Drawing] = {}
+
+    def run(self) -> Script:
+        world, script = self.world, self.script
+        script.now_s += PAUSE_S
+        if world.warm_step:
+            script.step(0)
+            script.now_s += PAUSE_S
+        if world.validate == "first":
+            self.validate()
+        try:
+            for _ in range(world.epochs):
+                if world.eval_training == "once":
+                    script.eval()
+                    script.is_ambiguous = True
+                elif not world.late_train:
+                    script.train()
+                self.epoch()
+                script.now_s += PAUSE_S
+                if world.validate == "between":
+                    self.validate()
+                    script.now_s += PAUSE_S
+        except EarlyEndError:
+            pass
+        self.endless.clear()
+        script.over()
+        return script
+
+    def batches(self) -> Iterator[tuple[Batch, ...]]:
+        """Yield what an item of the loop is made of."""
+        world = self.world
+        if world.source == "next_iter":
+            for _ in range(world.stop_at):
+                yield (next(iter(self.loader)),)
+            return
+        if world.second == "zip":
+            yield from zip(self.loader, self.second, strict=False)
+            return
+        if world.second == "endless":
+            for batch in self.loader:
+                yield batch, self.forever(1, self.second)
+            return
+        if world.second == "turns":
+            for index, batch in enumerate(ahead_of(self.loader, world.ahead)):
+                yield (batch,)
+                if index % 2:
+                    yield (self.forever(1, self.second),)
+            return
+        one = ahead_of(self.loader, world.ahead) if world.ahead else self.loader
+        if world.source == "range":
+            for batch, _ in zip(one, range(world.stop_at), strict=False):
+                yield (batch,)
+        elif world.source == "break":
+            for index, batch in enumerate(one):
+                if index >= world.stop_at:
+                    break
+                yield (batch,)
+        elif world.source == "cut":
+            for index, batch in enumerate(one):
+                yield (batch,)
+                if index + 1 >= world.stop_at:
+                    break
+        else:
+            for batch in one:
+                yield (batch,)
+
+    def forever(self, key: int, loader: Loader) -> Batch:
+        """Draw from a loader that begins anew at its end."""
+        for _ in range(2):
+            if key not in self.endless:
+                self.endless[key] = iter(loader)
+            for batch in self.endless[key]:
+                return batch
+            self.endless[key] = iter(loader)
+        raise AssertionError
+
+    def grouped(self, number: int) -> Iterator[tuple[Batch, ...]]:
+        found: list[Batch] = []
+        for index, item in enumerate(self.batches(), 1):
+            found.extend(item)
+            if index % number == 0:
+                yield tuple(found)
+                found = []
+        if found:
+            yield tuple(found)
+
+    def buffered(self) -> Iterator[tuple[Batch, ...]]:
+        buffer: list[tuple[Batch, ...]] = []
+        for item in self.grouped(self.world.group):
+            buffer.append(item)
+            if len(buffer) == self.world.buffer:
+                yield from buffer
+                buffer = []
+        yield from buffer
+
+    def epoch(self) -> None:
+        world, script = self.world, self.script
+        if world.body == "svrg":
+            self.snapshot()
+        script.start()
+        self.of_epoch = 0
+        if world.remainder != "carried":
+            self.gathered = 0
+        for item in self.buffered():
+            if self.items == world.ends_at:
+                raise EarlyEndError
+            index, self.items = self.items, self.items + 1
+            self.of_epoch += 1
+            self.item(item, index)
+        if world.body == "full" or (self.gathered and world.remainder in ("stepped", "stepped_after")):
+            self.step()
+        if self.gathered and world.remainder == "dropped":
+            for optimizer in self.optimizers:
+                script.zero(optimizer)
+        if self.computed:  # does the time of the last gradients lead to the next epoch's step?
+            is_skipped = bool(world.scaler or world.skip_at == "backward")
+            script.is_ambiguous |= bool(world.ahead or world.eval_training or (is_skipped and world.validate))
+        script.is_ambiguous |= bool(world.second)  # which of the passes ends the epoch does not show
+        if self.computed:
+            script.stop()
+        else:
+            script.leave_epoch()
+
+    def snapshot(self) -> None:
+        """SVRG: a full gradient, which all steps of the epoch apply."""
+        script = self.script
+        script.start()
+        script.zero()
+        for batch in self.loader:
+            script.gradient((batch,))
+        script.keep_gradient()
+        script.zero()
+        script.stop()
+
+    def item(self, item: tuple[Batch, ...], index: int) -> None:
+        world, script = self.world, self.script
+        is_skipped = bit(world.skips, index)
+        if world.validate == "before_use" and index % world.val_every == 1:
+            self.interrupt()
+        if world.eval_training == "each":
+            script.eval()
+        elif world.late_train:
+            script.train()
+        if is_skipped and world.skip_at == "draw":
+            return
+        if is_skipped and world.skip_at == "forward":
+            script.forward(item)
+            return
+        if world.zero == "before" and not self.gathered and world.body in ("plain", "twice", "parts"):
+            self.zero()
+        if world.body == "full" and not self.gathered:
+            self.zero()
+        if world.body == "graph" and index > 0:
+            self.replay(item)
+            return
+        self.work(item)
+        if is_skipped and world.skip_at == "backward":
+            self.zero()
+            self.gathered = 0
+            self.computed = True
+            return
+        self.gathered += 1
+        if world.body == "full":
+            return
+        if self.gathered >= world.accumulate or (world.remainder == "stepped" and self.is_last()):
+            self.step()
+            if world.validate == "inside" and self.steps % world.val_every == 0:
+                self.interrupt()
+        elif world.validate == "accumulating" and index % world.val_every == 0:
+            self.interrupt()
+
+    def is_last(self) -> bool:
+        """Return True at the last item of an epoch, if the script knows their number."""
+        world = self.world
+        items = -(-world.count // world.group)
+        return not world.second and world.source == "plain" and self.of_epoch == items
+
+    def zero(self) -> None:
+        if self.world.zero == "model" and self.script._stepped:
+            self.script.add(log.ZERO, -1)
+            self.script.gradients.clear()
+        else:
+            for optimizer in self.optimizers:
+                self.script.zero(optimizer)
+
+    def work(self, item: tuple[Batch, ...]) -> None:
+        """Compute the gradients of an item."""
+        world, script = self.world, self.script
+        self.computed = True
+        if world.body == "gan":
+            script.zero(0)
+            script.gradient(item, (0,))
+            script.step(0)
+            script.zero(1)
+            script.gradient(item, (0, 1))
+        elif world.body == "ppo":
+            for number in range(world.times):
+                script.zero()
+                script.gradient(item)
+                if number < world.times - 1:
+                    script.step()
+        elif world.body == "closure":
+            for _ in range(world.times):
+                script.zero()
+                script.gradient(item)
+        elif world.body == "sam":
+            script.gradient(item)
+            script.zero()
+            script.gradient(item)
+        elif world.body == "twice":
+            script.forward(item)
+            script.backward(item)
+            script.backward(item)
+        elif world.body == "parts" and len(item) > 1:
+            for batch in item:
+                script.gradient((batch,))
+        else:
+            script.gradient(item, self.optimizers)
+
+    def replay(self, item: tuple[Batch, ...]) -> None:
+        if not self.is_captured:
+            self.script.capture()
+        self.is_captured = True
+        self.script.replay(item)
+        self.script.row()
+        self.steps += 1
+        if self.world.validate == "inside" and self.steps % self.world.val_every == 0:
+            self.interrupt()
+
+    def step(self) -> None:
+        world, script = self.world, self.script
+        self.gathered = 0
+        self.steps += 1
+        if world.fails and self.steps == world.ends_at:
+            raise EarlyEndError
+        if bit(world.scaler, self.steps) and world.body not in ("gan", "ppo"):
+            for _ in self.optimizers:
+                script.skip_step()
+            if world.zero in ("after", "model") or world.body in ("layers", "sam"):
+                self.zero()
+            return
+        for optimizer in [1] if world.body == "gan" else self.optimizers:
+            script.step(optimizer)
+        self.computed = False
+        script.row()
+        if world.zero in ("after", "model") and world.body in ("plain", "twice", "parts", "layers"):
+            self.zero()
+        if world.body in ("layers", "sam"):
+            self.zero()
+
+    def interrupt(self) -> None:
+        self.script.stop()
+        self.validate()
+        self.script.start()
+
+    def validate(self) -> None:
+        world, script = self.world, self.script
+        if world.val_eval:
+            script.eval()
+        script.grad = world.val_grad
+        if world.val_data == "loader":
+            for index, batch in enumerate(ahead_of(self.validation, world.val_ahead)):
+                script.forward((batch,))
+                script.now_s += VALIDATION_S
+                if index == 1 and world.val_ahead == 0:
+                    break
+        elif world.val_data == "one":
+            script.forward((self.forever(2, self.validation),))
+            script.now_s += VALIDATION_S
+        else:
+            script.now_s += VALIDATION_S
+        script.grad = True
+        if world.val_eval and not world.late_train:
+            script.train()
+        is_between = world.validate in ("between", "inside")
+        is_seen = (world.val_data == "loader" and not world.val_ahead) or (world.val_eval and is_between)
+        script.is_ambiguous |= not is_seen or (world.late_train and world.val_eval)
+
+
+CHOICES: dict[str, list[Any]] = {
+    "count": [5, 6, 7, 8, 9],
+    "size": [2, 3, 4, 5, 6],
+    "last": [0, 0, 1, 2, 5],
+    "padding": [0, 0, 1, 2, 3],
+    "epochs": [2, 2, 3, 4],
+    "source": ["plain", "plain", "plain", "range", "break", "cut", "next_iter"],
+    "second": ["", "", "", "", "zip", "endless", "turns"],
+    "second_size": [2, 3, 4, 5],
+    "ahead": [0, 0, 0, 1, 2, 3, 4],
+    "stop_at": [1, 2, 3, 4, 5, 6],
+    "group": [1, 1, 1, 2, 3],
+    "buffer": [1, 1, 1, 2, 3],
+    "body": ["plain"] * 5 + ["gan", "layers", "ppo", "closure", "sam", "twice", "parts", "full", "svrg", "graph"],
+    "times": [2, 3, 4],
+    "accumulate": [1, 1, 1, 2, 3, 4],
+    "remainder": ["stepped", "stepped_after", "dropped", "carried", "leaks"],
+    "zero": ["before", "after", "missing", "model"],
+    "skip_at": ["", "", "draw", "forward", "backward"],
+    "skips": [0, 1 << 3, 1 << 9, 1 << 4, 0b101, 0b11 << 4, 0b1000100, 0b1001001, 0b1010011, 0b110110],
+    "scaler": [0, 0, 1 << 2, 1 << 7, 0b101, 0b110000],
+    "validate": ["", "", "", "first", "between", "inside", "before_use", "accumulating"],
+    "val_every": [1, 2, 3, 4],
+    "val_grad": [False, True],
+    "val_eval": [True, False],
+    "val_data": ["loader", "loader", "one", "tensor"],
+    "val_ahead": [0, 0, 1, 2],
+    "late_train": [False, False, True],
+    "eval_training": ["", "", "", "", "once", "each"],
+    "warm_step": [False, False, False, True],
+    "ends_at": [-1, -1, -1, 4, 7, 12],
+    "fails": [False, True],
+    "wrapped": [True, False],
+    "visible": [True, True, True, True, False],
+}
+ONCE = ("gan", "ppo", "closure", "sam", "full", "svrg", "graph", "layers")
+SEVERAL = ("gan", "ppo", "closure", "sam", "twice")
+IN_STEPS = ("inside", "before_use", "accumulating")
+STOPPED = ("range", "break", "cut")
+
+
+def sensible(world: World) -> World:
+    """Return the nearest world that makes sense and that its events tell from others.
+
+    Each reason is a class of worlds with the same events and another truth.
+    """
+    w = SimpleNamespace(**vars(world))
+    put = vars(w).update
+    # Loops that nobody writes.
+    if w.last >= w.size:
+        put(last=0)
+    if w.eval_training:
+        put(late_train=False)
+    if w.body in ONCE:
+        put(accumulate=1, remainder="stepped")
+    if w.body in ("full", "svrg", "graph"):
+        put(scaler=0, buffer=1, group=1, second="", ahead=0)
+        put(source="plain" if w.source == "next_iter" else w.source, warm_step=False)
+    if w.zero == "missing" or w.body == "closure" or w.source in STOPPED:
+        put(scaler=0)  # the skipped gradients would be applied with the next ones; GradScaler takes no closure
+    if w.body in ("ppo", "gan"):
+        put(fails=False)
+    if w.ends_at >= 0:
+        put(warm_step=False)
+    # Without backward passes a step takes their place.
+    if not w.visible:
+        put(body="plain", accumulate=1, scaler=0, buffer=1)
+    if w.body in ONCE or not w.visible:
+        put(skip_at="draw" if w.skip_at == "backward" else w.skip_at)
+    # Batches of several passes wait: which of them were skipped, or belong together, does not show.
+    if w.second:
+        put(buffer=1)
+        if w.skip_at != "backward" and w.second != "zip":
+            put(skip_at="")
+        if w.second != "zip" or w.body in SEVERAL:
+            put(group=1)
+        if w.second == "turns":
+            put(ahead=0, body="plain", late_train=False)
+    if w.source == "next_iter":
+        put(buffer=1, group=1, scaler=0, skip_at="", eval_training="", remainder="carried", warm_step=False)
+        put(body="plain" if w.body == "ppo" else w.body)
+    # Several batches, several backward passes: all of them each, or one each?
+    if w.buffer > 1:
+        put(accumulate=1, group=1, ahead=0, skip_at="", scaler=0, source="plain" if w.source in STOPPED else w.source)
+        put(body=w.body if w.body == "layers" else "plain")
+        if w.validate in IN_STEPS and (w.val_grad or w.validate != "inside"):
+            put(validate="")
+    if w.group > 1:
+        put(
+            source="plain" if w.source in STOPPED else w.source,
+            val_grad=False,
+            skip_at=w.skip_at if w.skip_at == "backward" else "",
+        )
+        put(ahead=0)
+        if w.body in SEVERAL:
+            put(wrapped=True)
+    # A batch drawn in eval mode or without gradients, and one beside it: which of them was skipped?
+    if w.eval_training:
+        put(skip_at="", val_grad=False, second="", ahead=0)
+    # Batches that are skipped show by what is usual: they are rare, or the model's input shows their size.
+    if w.skip_at in ("draw", "forward"):
+        put(count=max(w.count, 9), epochs=max(w.epochs, 3))
+        is_shown = w.wrapped and w.skip_at == "draw" and not w.second and w.body not in ("graph", "full", "svrg")
+        if not is_shown and bin(w.skips).count("1") > 2:
+            put(skips=0b1000100)
+        if w.ahead:
+            put(last=0, padding=0, skips=1 << 4, ends_at=-1)  # which of those that wait
+            put(validate="between" if w.validate in IN_STEPS else w.validate)
+        put(source="plain", ends_at=-1, val_grad=False)
+        put(late_train=False, last=0 if w.last == 1 else w.last)  # an input of one sample may be anything
+    # A validation in steps shows by its batches, without gradients, or by its rarity.
+    if w.validate in IN_STEPS and w.eval_training == "each":
+        put(validate="between")
+    if w.val_grad:
+        put(ends_at=-1, second="", source="plain" if w.source == "next_iter" else w.source)
+    if w.validate == "inside":
+        put(scaler=0)
+    if w.source == "next_iter" and w.val_data == "one":
+        put(val_data="loader")
+    if w.skip_at == "backward" and w.accumulate > 1:
+        put(skips=1 << 3, warm_step=False, source="plain")  # else it may never step
+    if w.validate in IN_STEPS and w.val_data == "one":
+        put(ahead=0, buffer=1)  # the time of a pass that goes on
+    if w.validate in IN_STEPS and (w.val_grad or w.eval_training):
+        put(val_every=max(w.val_every, 3 * w.accumulate), ahead=0)
+    # What is drawn ahead shows if the commonest cycle is there at least once more.
+    need = w.ahead + 3 * w.group * max(w.accumulate, w.buffer)
+    if w.count < need:
+        put(ahead=0, count=max(w.count, 3 * w.group * max(w.accumulate, w.buffer)))
+    if w.source in STOPPED:
+        put(stop_at=max(w.stop_at, w.ahead + 2, w.accumulate))
+        if w.ahead:
+            put(count=max(w.count, w.stop_at + 1 + w.ahead))
+    if w.ends_at >= 0:
+        put(ends_at=max(w.ends_at, 4), ahead=min(w.ahead, 1))
+    if w.ends_at >= 0 and w.ahead:
+        put(last=0, padding=0, source="plain")
+    if not w.skip_at or not w.skips:
+        put(skip_at="", skips=0)
+    return World(**vars(w))
+
+
+def worlds(*free: str) -> st.SearchStrategy[World]:
+    """Return worlds; ``free``: the fields that vary."""
+    return st.builds(World, **{name: st.sampled_from(CHOICES[name]) for name in free}).map(sensible)

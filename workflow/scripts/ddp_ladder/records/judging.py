@@ -1,0 +1,75 @@
+"""A rank's end record and steps, judged anew from its log by the rules of now. Pure but for reading the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from ddp_ladder_instrument.judgement import judged_fields
+from ddp_ladder_instrument.log import read_log
+from ddp_ladder_instrument.machine import RULES, Batches, Judged, StepTable, judge
+from numpy.typing import NDArray
+
+from ddp_ladder.common.files import read_bytes, sha256
+from ddp_ladder.records.raw_models import RankEnd
+from ddp_ladder.records.steps import Steps
+
+COUNTED = ("counted", "samples_per_step")
+
+
+def is_of_other_rules(end: RankEnd) -> bool:
+    """Return True if other rules have judged a rank's log, and those of now may judge it differently."""
+    return end.log is not None and end.rules != RULES and end.log["source"] in COUNTED
+
+
+def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]:
+    """Return a rank's end record and steps by the rules of now. path: of its log. steps: as they were judged before.
+
+    Raises OSError, or ValueError if the log is not that of the end record.
+    """
+    content, facts = read_bytes(path), end.log or {}
+    if sha256(content) != facts["sha256"]:
+        raise ValueError("its digest is not the one in the rank's end record")
+    judged = judge(read_log(content), facts["samples_per_step"], facts["later_stage"])
+    if facts["is_cut"]:
+        judged = judged.join(_as_judged_before(end, steps))
+    fields = judged_fields(judged, facts)
+    first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
+    known = {name: fields.pop(name) for name in ("batch_per_gpu", "backward_passes")}
+    changed = {
+        **end.model_dump(mode="json"),
+        **fields,
+        "startup_s": {**end.startup_s, "first_step": first_step_s, "total": total_s},
+        "fingerprint": {**end.fingerprint, **known},
+        "steps": {"count": judged.table.count, "sha256": end.steps.sha256},
+    }
+    return RankEnd.from_json(changed), _steps_of(judged.table)
+
+
+def _as_judged_before(end: RankEnd, steps: Steps) -> Judged:
+    """Return what the end record and its steps say: of a long run the log keeps the first steps alone."""
+    table = StepTable()
+    ended_at_s = steps.ended_at_s if steps.ended_at_s is not None else np.full(len(steps), np.nan)
+    for row in zip(steps.samples, steps.padding_samples, steps.step_time_s, steps.data_wait_s, ended_at_s, strict=True):
+        samples, padding, *times_s = row
+        table.add(int(samples), int(padding), *map(float, times_s), 0.0, 0, 0, 0, float(times_s[-1]))
+    phases = end.phases.model_dump(mode="json") if end.phases else {}
+    return Judged(table, phases, None, {}, -1, {}, Batches(), False)
+
+
+def _steps_of(table: StepTable) -> Steps:
+    def column(values: object) -> NDArray[np.float64]:
+        return np.array(values, dtype=np.float64)
+
+    unknown = (np.nan,) * 4
+    ddp_s = np.array([table.ddp.get(row, unknown) for row in range(table.count)], dtype=np.float64).reshape(-1, 4)
+    ended_at_s = column(table.ended_at_s)
+    return Steps(
+        samples=np.array(table.samples, dtype=np.int64),
+        padding_samples=np.array(table.padding_samples, dtype=np.int64),
+        step_time_s=column(table.step_time_s),
+        data_wait_s=column(table.data_wait_s),
+        ended_at_s=None if np.isnan(ended_at_s).any() else ended_at_s,
+        ddp_s=None if np.isnan(ddp_s).all() else ddp_s,
+        collectives_s=column(table.collectives_s),
+    )

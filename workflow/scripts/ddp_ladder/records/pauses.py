@@ -1,0 +1,189 @@
+"""What the ranks do between their steps, and what one of them makes the others wait for. Pure.
+
+Times of different ranks are compared by the index of the step before which they lie, never by their clocks: those of
+two hosts may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_ladder.common.formats import in_short, significant
+from ddp_ladder.records.raw_files import RankFiles, RawRun
+from ddp_ladder.records.record import Remark
+from ddp_ladder.records.steps import Steps
+
+Array = NDArray[np.float64]
+ALONE = "one rank alone"  # names of remarks
+UNEVEN = "uneven inputs"
+NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """What lies before each step of a rank but the first, in seconds.
+
+    rows_s: the steps themselves. idle_s: in no step. validating_s, saving_s: what known spans cover between the ends
+    of two steps, without the time in which a GPU still worked through earlier steps; no second is in both.
+    """
+
+    rows_s: Array
+    idle_s: Array
+    validating_s: Array
+    saving_s: Array
+
+    @property
+    def known_s(self) -> Array:
+        """Return the part of idle_s that is known to be a validation or a save."""
+        return np.minimum(self.idle_s, self.validating_s + self.saving_s)
+
+
+def pauses_of(rank: RankFiles) -> Pauses | None:
+    """Return the pauses of a rank; None if the ends of its steps are not known."""
+    steps, phases = rank.steps, rank.end.phases
+    if steps.ended_at_s is None or not len(steps):
+        return None
+    rows_s, ends_s = steps.step_time_s[1:], steps.ended_at_s
+    validations, saves = (phases.passes_s, phases.saves_s) if phases else ((), ())
+    # A GPU may be behind the host, which ends a step when it has launched it. So steps are put one after the other,
+    # each not before its end on the host: what is left before them is in no step.
+    in_rows_s = np.concatenate([[0.0], np.cumsum(rows_s)])
+    idle_s = np.maximum.accumulate(ends_s - in_rows_s)
+    behind_s = (idle_s + in_rows_s - ends_s)[:-1]
+    validating_s, both_s = covered_s(ends_s, validations), covered_s(ends_s, (*validations, *saves))
+    return Pauses(
+        rows_s,
+        np.diff(idle_s),
+        np.maximum(validating_s - behind_s, 0.0),
+        np.maximum(both_s - np.maximum(validating_s, behind_s), 0.0),
+    )
+
+
+def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
+    """Take off the ranks' steps what they waited for one that validated or saved alone, and name that rank.
+
+    The span lies between two steps of its own rank, and in a step of the ranks that wait. So it is taken off that step,
+    as far as this is longer than the same step of the rank that did not wait. A span that all ranks have is in no step
+    of any of them.
+    """
+    ranks = [*raw.ranks.values()]
+    pauses = [each for each in map(pauses_of, ranks) if each is not None]
+    if len(ranks) < 2 or len(pauses) < len(ranks):
+        return raw, ()
+    shared = min(len(each.rows_s) for each in pauses)
+    rows_s = np.stack([each.rows_s[:shared] for each in pauses])
+    known_s = np.stack([each.known_s[:shared] for each in pauses])
+    spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
+    alone, steps = known_s.argmax(axis=0), np.arange(shared)
+    waits_s = np.minimum(known_s[alone, steps] - known_s, rows_s - rows_s[alone, steps]).clip(0.0)
+    if waits_s.any():
+        by_rank = zip(raw.ranks.items(), waits_s, strict=True)
+        corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
+        raw = replace(raw, ranks=corrected)
+    inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s)
+    held_s, firsts = waits_s.max(axis=0) + inside_s, spans_s.argmax(axis=0)
+    first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
+    of_first = (firsts == first) & (held_s > 0)
+    share = float(held_s[of_first].sum() / (pauses[first].rows_s + pauses[first].idle_s).sum()) if shared else 0.0
+    if share < NOTABLE_SHARE:
+        return raw, ()
+    kinds = {"validates": pauses[first].validating_s, "saves": pauses[first].saving_s}
+    does = [kind for kind, seconds in kinds.items() if seconds[:shared][of_first].any()]
+    is_inside = inside_s[of_first].sum() > held_s[of_first].sum() / 2
+    return raw, (_alone(ranks[first].end.rank, does, share, is_inside=is_inside),)
+
+
+def _alone_inside(spans_s: Array, rows_s: Array) -> Array:
+    """Return how much longer than usual each step is on every rank because one of them validates or saves in it alone.
+
+    spans_s, rows_s: ranks x steps. What goes on in the background makes no step longer.
+    """
+    second_s, first_s = np.partition(spans_s, len(spans_s) - 2, axis=0)[-2:]
+    shortest_s = rows_s.min(axis=0)
+    calm_s = shortest_s[first_s == 0]
+    room_s = shortest_s - np.median(calm_s) if len(calm_s) else np.zeros_like(shortest_s)
+    longer_s: Array = np.minimum(first_s - second_s, room_s).clip(0.0)
+    return longer_s
+
+
+def _shortened(steps: Steps, waits_s: Array) -> Steps:
+    """Return the steps without these waits, which begin at the second step; waits and DDP's times still fit."""
+    off_s = np.zeros(len(steps))
+    off_s[1 : 1 + len(waits_s)] = waits_s
+    rows_s, ddp_s = steps.step_time_s - off_s, steps.ddp_s
+    if ddp_s is not None:
+        forward_s, backward_s, comm_s, overlap_s = ddp_s.T
+        too_long_s = forward_s + backward_s + np.maximum(comm_s - overlap_s, 0.0) - rows_s
+        fitting_s = np.minimum(comm_s, np.maximum(comm_s - too_long_s, overlap_s))
+        ddp_s = np.stack([forward_s, backward_s, np.where(off_s > 0, fitting_s, comm_s), overlap_s], axis=1)
+    data_wait_s = np.where(off_s > 0, np.minimum(steps.data_wait_s, rows_s), steps.data_wait_s)
+    return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp_s=ddp_s)
+
+
+def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> Remark:
+    cures = {
+        "validates": "let every rank validate a part of the data, or validate less often",
+        "saves": "save less often, or while the training goes on (torch.distributed.checkpoint.async_save)",
+    }
+    where = "in the steps of all ranks" if is_inside else "in no step of any rank"
+    return Remark(
+        name=ALONE,
+        what=f"rank {rank} {' and '.join(does)} {significant(100 * share)} s of each 100 s while the others wait; this "
+        f"is {where}",
+        next="; ".join(cures[each] for each in does),
+    )
+
+
+def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
+    """End the steps of all ranks where the first of them has no more, if DDP's join() allows that; say what is left.
+
+    A rank that has no more data takes part in the exchanges of the others until all are done.
+    """
+    counts = {k: len(files.steps) for k, files in raw.ranks.items()}
+    shortest = min(counts.values(), default=0)
+    if not joins_uneven(raw.ranks) or not raw.has_all_ranks or len({*counts.values()}) == 1 or not shortest:
+        return raw, ()
+    later_s = [
+        float(files.steps.ended_at_s[-1] - files.steps.ended_at_s[shortest - 1])
+        for files in raw.ranks.values()
+        if files.steps.ended_at_s is not None
+    ]
+    cut = {k: _ended_at(files, shortest, max(later_s, default=0.0)) for k, files in raw.ranks.items()}
+    samples, used = (sum(int(files.steps.samples.sum()) for files in ranks.values()) for ranks in (raw.ranks, cut))
+    longer = [f"{made - shortest} of rank {k}" for k, made in counts.items() if made > shortest]
+    remark = Remark(
+        name=UNEVEN,
+        what=f"the inputs are uneven (DDP's join()): the figures are of the first {shortest} steps of every rank; left "
+        f"out are the steps after these ({in_short(longer, 3)}) with {100 * (1 - used / (samples or 1)):.1f} % of the "
+        "samples",
+        next="nothing, unless many samples are left out: then divide the data more evenly",
+    )
+    return replace(raw, ranks=cut), (remark,)
+
+
+def joins_uneven(ranks: Mapping[int, RankFiles]) -> bool:
+    """Return True if DDP's join() let the ranks make different numbers of steps."""
+    return bool(ranks) and all(files.end.joins_uneven for files in ranks.values())
+
+
+def _ended_at(files: RankFiles, count: int, later_s: float) -> RankFiles:
+    """Return the rank as if it had ended after ``count`` steps, ``later_s`` before."""
+    end = files.end
+    if end.training_s is not None:
+        end = end.replace(training_s=max(0.0, end.training_s - later_s))
+    return RankFiles(end, files.steps.first(count))
+
+
+def covered_s(edges_s: Array, spans: Iterable[tuple[float, float]]) -> Array:
+    """Return how much of each interval between two edges the spans cover, in s; spans may overlap."""
+    ordered = np.array(sorted(spans) or [(0.0, 0.0)])
+    ends_s = np.maximum.accumulate(ordered[:, 1])
+    begins_s = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends_s[:-1]]))
+    times_s = np.stack([begins_s, ends_s], axis=1)
+    covered_s = np.cumsum(np.diff(times_s, axis=1).clip(0.0))
+    before_s = np.concatenate([[0.0], covered_s[:-1]])
+    return np.diff(np.interp(edges_s, times_s.ravel(), np.stack([before_s, covered_s], axis=1).ravel()))
