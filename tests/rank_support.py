@@ -42,7 +42,6 @@ def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[A
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": "0",
             "GLOO_SOCKET_IFNAME": "lo",
             "CUDA_VISIBLE_DEVICES": "",
         }
