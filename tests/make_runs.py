@@ -193,12 +193,18 @@ def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:
 
 
 def add_ddp_times(
-    directory: RunDirectory, rank: int, compute_s: float, exposed_s: float, overlap_s: float = 0.0
+    directory: RunDirectory,
+    rank: int,
+    compute_s: float,
+    exposed_s: float,
+    overlap_s: float = 0.0,
+    collectives_s: float = 0.0,
 ) -> None:
-    """Add DDP's times to each of a rank's steps; exposed_s: what it waits for gradients."""
+    """Add DDP's times to each of a rank's steps; exposed_s: what it waits for gradients; collectives_s: of others."""
     times_s = (compute_s / 3, 2 * compute_s / 3, exposed_s + overlap_s, overlap_s)
     ended = [f"{STARTED_AT_S:.3f}"]
-    rows = [[*row[:5], *(row[5:6] or ended), *(f"{s:.9f}" for s in times_s)] for row in read_steps(directory, rank)]
+    rows = [[*row[:5], *(row[5:6] or ended), *(f"{s:.9f}" for s in times_s), f"{collectives_s:.9f}"]
+            for row in read_steps(directory, rank)]  # fmt: skip
     write_steps(directory, rank, rows)
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 cause, workers, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH, WIDTH = 4, 64
 PASS_S, LINK_S, SLOW_S, LOAD_S, SLOW_LOAD_S, JITTER_S = 0.015, 0.002, 0.03, 0.004, 0.08, 0.02
+SENT = 10_000_000  # elements: 40 MB
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
@@ -56,6 +57,8 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(WIDTH, WIDTH)
+        if is_("buffers"):
+            self.register_buffer("table", torch.zeros(SENT))
 
     def forward(self, inputs):
         forward_s = PASS_S + slow_at("forward") + (SLOW_S if is_("forward") else 0.0)
@@ -102,6 +105,8 @@ for inputs in loader:
     model(inputs).mean().backward()
     time.sleep(slow_at("before_optimizer"))
     optimizer.step()
+    if is_("all_reduce"):
+        dist.all_reduce(torch.zeros(SENT))
     time.sleep(slow_at("after_optimizer"))
     if step % 10 == 5 and (is_("checkpoints") or (is_("checkpoint") and rank == 0)):
         time.sleep(10 * SLOW_S)

@@ -2,7 +2,8 @@
 
 skipped: a batch in seven is drawn, and skipped before (or, behind: after) its forward pass. thrown: its gradients are
 discarded. no_grad: every fifth batch is drawn from the training's iterator to evaluate it. aside: in each fourth step a
-batch of another iterator is evaluated, with gradients on. ranged: zip() draws one batch too many. breaks: so does an early break.
+batch of another iterator is evaluated, with gradients on. ranged: zip() draws one batch too many. breaks: so does an
+early break.
 buffer: four batches are drawn, then four steps are made. full: a whole pass for one step. svrg: a whole pass before
 each pass with steps. warm: a step before the training.
 """

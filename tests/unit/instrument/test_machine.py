@@ -45,7 +45,13 @@ def test_how_batches_are_drawn_and_used(world: World) -> None:
 @MANY
 @given(worlds(*STEPS, *LEFT_OUT, "count", "ahead", "second", "source"))
 def test_what_is_left_out(world: World) -> None:
-    check(Loop(world).run())
+    """The gradients of several batches that are thrown away together count as one that is not trained on."""
+    script = Loop(world).run()
+    found, (drawn, untrained) = check(script).batches, script.left_out()
+    assert found.drawn == drawn
+    assert found.untrained <= untrained
+    if not (world.scaler or world.fails or world.skip_at == "backward" or world.accumulate > 1):
+        assert found.untrained == untrained
 
 
 @MANY
@@ -241,6 +247,17 @@ def test_padding_comes_last() -> None:
     script = Script()
     one_pass(script, [4, 4, 4, 1], real=10)
     assert rows(judge(script.log, None).table) == [(4, 0), (4, 0), (2, 2), (0, 1)]
+
+
+def test_time_between_epochs_is_not_of_the_endless_loader_beside() -> None:
+    script = Script()
+    endless = iter(Loader(script, [4] * 9))
+    for _ in range(2):
+        for batch in Loader(script, [4, 4]):
+            script.gradient((batch, next(endless)))
+            script.step()
+        script.now_s += 100
+    assert list(judge(script.log, None).table.step_time_s) == pytest.approx([2.625, 2.375, 2.5, 2.375], abs=1e-9)
 
 
 def test_phases_of_two_epochs_with_validation() -> None:

@@ -59,6 +59,7 @@ class Drawing:
         script.add(log.DRAW if script.grad else log.DRAW_NO_GRAD, self._number, size, seconds=WAIT_S)
         self._position += size
         script.batches += 1
+        script.pass_of[script.batches] = self._number
         padding = min(max(self._position - self._real, 0), size) if self._real >= 0 else 0
         return Batch(script.batches, size, padding)
 
@@ -83,6 +84,7 @@ class Script:
         self.wrapped, self.visible, self.grad = wrapped, visible, True
         self.loaders = self.passes = self.batches = 0
         self.begun: list[int] = []
+        self.pass_of: dict[int, int] = {}  # by the number of the batch
         self.is_over = self._evaluating = False
         self.is_ambiguous = False
         self._stepped: set[int] = set()
@@ -171,6 +173,12 @@ class Script:
         known = self._since_s is not None and not self.is_ambiguous
         self.seconds.append(self._spent_s + self.now_s - (self._since_s or 0.0) if known else None)
         self._spent_s, self._since_s, self.is_ambiguous = 0.0, self.now_s, False
+
+    def left_out(self) -> tuple[int, int]:
+        """Return the batches of passes that trained, and those of them that no step used."""
+        trained = {self.pass_of[number] for number in self._trained}
+        drawn = sum(each in trained for each in self.pass_of.values())
+        return drawn, drawn - len(self._trained)
 
     def capture(self, optimizer: int = 0) -> None:
         self.add(log.CAPTURE, -1)
@@ -626,6 +634,8 @@ def sensible(world: World) -> World:
         put(fails=False)
     if w.ends_at >= 0:
         put(warm_step=False)
+    if w.scaler and w.remainder == "leaks":
+        put(remainder="dropped")  # does the skipped step take it along?
     # Without backward passes a step takes their place.
     if not w.visible:
         put(body="plain", accumulate=1, scaler=0, buffer=1)
@@ -670,7 +680,9 @@ def sensible(world: World) -> World:
         if w.ahead:
             put(last=0, padding=0, skips=1 << 4, ends_at=-1)  # which of those that wait
             put(validate="between" if w.validate in IN_STEPS else w.validate)
-        put(source="plain", ends_at=-1, val_grad=False)
+        put(source="plain", ends_at=-1, val_grad=False, scaler=0)
+        if bin(w.skips).count("1") > 2:
+            put(accumulate=1)
         put(late_train=False, last=0 if w.last == 1 else w.last)  # an input of one sample may be anything
     # A validation in steps shows by its batches, without gradients, or by its rarity.
     if w.validate in IN_STEPS and w.eval_training == "each":

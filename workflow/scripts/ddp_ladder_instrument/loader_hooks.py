@@ -64,7 +64,7 @@ class LoaderHooks:
             self.recorder.made(found.number, entered_s)
 
     def _count(self, found: LoaderPass, batch: object, announced: int | None, entered_s: float, mark: int) -> None:
-        """Count a batch that the loader has just given; ``announced``: the number of its indices, if they were counted."""
+        """Count a batch that the loader has just given; announced: the number of its indices, if they were counted."""
         try:
             size, dropped = found.batch_sizes.measure(batch, announced)
         except Exception:  # an object of another library may raise anything

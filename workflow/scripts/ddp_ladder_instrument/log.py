@@ -1,7 +1,7 @@
 """The log of a rank: what happened in its main thread, in the order in which it ended; nothing is decided here.
 
-A log is one array of doubles, COLUMNS of them for an event: kind, begin, end, thing and three amounts. Times are seconds
-of one monotonic clock (time.perf_counter). The first event of a rank is RANK, so logs that are joined end to end are a
+A log is one array of doubles, COLUMNS of them for an event: kind, begin, end, thing and three amounts. Times are
+seconds of one monotonic clock (time.perf_counter). The first event of a rank is RANK, so logs that are joined end to end are a
 log of several ranks. ranks/rank<k>.log has these bytes, in the order of the machine that wrote them (little-endian).
 
 The first WHOLE_STEPS steps are kept event by event. Of what follows, BLOCK events keep sums.
@@ -53,8 +53,8 @@ NO_GRAD, SENDS, NO_SYNC = 0, 1, 2
 
 
 Event = tuple[float, float, float, float, float, float, float]
-"""Kind, begin, end, thing, a, b, c. c: of PASS, MADE, DRAW, END, BACKWARD, STEP, EVAL and TRAIN the mark that was recorded
-with it, on a GPU."""
+"""Kind, begin, end, thing, a, b, c. c: of PASS, MADE, DRAW, END, BACKWARD, STEP, EVAL and TRAIN the mark that was
+recorded with it, on a GPU."""
 
 
 class Log:

@@ -66,8 +66,8 @@ class StepTable:
     """The rows; times in seconds.
 
     ended_at_s: unix time at the end of each step: on a GPU that of the device, once it is known.
-    host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward passes
-    of the module that DDP times, and those whose backward passes send gradients. collectives_s: in blocking collectives
+    host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward
+    passes of the module that DDP times, and those whose backward passes send gradients. collectives_s: in blocking collectives
     that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
     """
 
@@ -370,9 +370,9 @@ class OptimizerSteps:
 class Machine:
     """Steps, phases and doubts of one rank, from its events so far.
 
-    samples_per_step: replaces counted samples, for loops without a DataLoader. usual: what is usual in the whole log, if
-    that is known. on_pass: called with the number of each training pass at its first step.
-    replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, a stage that is not the first.
+    samples_per_step: replaces counted samples, for loops without a DataLoader. usual: what is usual in the whole log,
+    if that is known. on_pass: called with the number of each training pass at its first step.
+    replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: a stage of a pipeline, but not the first.
     """
 
     def __init__(self, samples_per_step: int | None = None, usual: Usual | None = None) -> None:
@@ -389,6 +389,7 @@ class Machine:
         self.uneven = self.later_stage = False
         self.first_step_ended_s: float | None = None
         self.collectives: dict[float, list[float]] = {}  # calls, bytes, seconds, from the second step on
+        self._of_step: dict[float, list[float]] = {}  # the same of the running step
         self.epochs: dict[int, Counter[int]] = {}  # of each loader that trains: epochs of its passes
         self._passes: dict[float, Pass] = {}
         self._over: list[float] = []  # passes that are over since the last step
@@ -416,8 +417,8 @@ class Machine:
         self._comm: list[tuple[float, float, float, float, float]] = []  # since the last draw: collectives
         self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
-            log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end, log.EPOCH: self._on_epoch,
-            log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward, log.STEP: self._on_step,
+            log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end,
+            log.EPOCH: self._on_epoch, log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward, log.STEP: self._on_step,
             log.SKIP: self._on_skip, log.ZERO: self._on_zero, log.CAPTURE: self._on_capture,
             log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
             log.COLLECTIVE: self._on_collective, log.SAVE: self._on_save, log.DDP: self._on_ddp,
@@ -588,11 +589,17 @@ class Machine:
         self._count_collective(thing, int(b > 0), a, seconds)  # of no ranks: a wait for an earlier call
 
     def _count_collective(self, name: float, calls: int, size: float, seconds: float) -> None:
-        if self.table.count and self._measured is None:
-            sums = self.collectives.setdefault(name, [0, 0, 0.0])
-            sums[0] += calls
-            sums[1] += size
-            sums[2] += seconds
+        sums = self._of_step.setdefault(name, [0, 0, 0.0])
+        sums[0] += calls
+        sums[1] += size
+        sums[2] += seconds
+
+    def _end_collectives(self, is_counted: bool) -> None:
+        """Add the collectives of a step to the sums, unless it was the first one."""
+        for name, figures in self._of_step.items() if is_counted else ():
+            before = self.collectives.get(name, [0, 0, 0.0])
+            self.collectives[name] = [sum(pair) for pair in zip(before, figures)]
+        self._of_step.clear()
 
     def _on_save(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self.phases.add_save(begin_s, end_s)
@@ -660,6 +667,7 @@ class Machine:
         if self.samples_per_step is not None:
             samples, padding = self.samples_per_step, 0
         self._compare((samples + padding, self._inputs))
+        self._end_collectives(table.count > 0 and self._measured is None)
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
             self.collectives.clear()
@@ -681,7 +689,7 @@ class Machine:
         self.optimizers.end_row()
 
     def _compare(self, following: tuple[int, list[tuple[int, int]]]) -> None:
-        """Compare the samples of the last row, which is complete now, with the batch dimension of the model's inputs."""
+        """Compare the samples of the last row, which is complete, with the batch dimension of the model's inputs."""
         samples, inputs = self._of_row
         self._of_row, self._inputs = following, []
         if not samples or not inputs:
@@ -737,6 +745,7 @@ class Machine:
         table.sent[-1] += self._sent
         table.ended_at_s[-1], table.host_ended_s[-1] = self.unix_s(now_s), host_s
         self._backwards = self._made = self._sent = 0
+        self._end_collectives(self._measured is None)
         self._of_row[1].extend(self._inputs)
         self._inputs = []
         self.optimizers.in_row += 1
@@ -765,7 +774,9 @@ class Machine:
             self.epochs,
             self.first_pass,
             {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
-            Batches(trained.drawn, trained.untrained, self._compared, self._mismatched, self.graph_steps),
+            Batches(
+                trained.drawn, trained.untrained + trained.waiting, self._compared, self._mismatched, self.graph_steps
+            ),
             self.uneven,
         )
 
@@ -774,8 +785,8 @@ class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
-    compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is not
-    what was drawn. graph_steps: steps that CUDA graphs made.
+    compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is
+    not what was drawn. graph_steps: steps that CUDA graphs made.
     """
 
     drawn: int = 0
@@ -789,8 +800,8 @@ class Judged(NamedTuple):
     """What a log means. phases: the record's. first_step_ended_at_s: unix time.
 
     epochs: of each loader that trained, the number of passes with each epoch; the one that trained last is last.
-    first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the second
-    step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps.
+    first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the
+    second step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps.
     """
 
     table: StepTable

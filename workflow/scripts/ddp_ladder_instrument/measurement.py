@@ -255,6 +255,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     """Return the rank's end record, without the digests of its CSV and its log."""
     end, place, judged = measurement.program_end, _place(measurement), measurement.judge()
     observed, precision = _observed(measurement)
+    stages = measurement.recorder.stages
     device, facts = observed["device"], _log_facts(measurement, place["world_size"])
     fields = judged_fields(judged, facts)
     if fields["ddp"] is not None and not fields["ddp"]["samples"]:
@@ -275,7 +276,8 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "handled": end.handled,
         "after_training": end.after_training,
         "startup_s": _startup(measurement, first_step_s, total_s),
-        "pipeline_stage": measurement.recorder.stages and measurement.recorder.stages[0],
+        "pipeline_stage": stages and stages[0],
+        "pipeline_stages": stages and stages[1],
         **observed,
         **fields,
         "fingerprint": {

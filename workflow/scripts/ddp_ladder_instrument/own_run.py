@@ -87,9 +87,10 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     if times_s:
         total_s, median_s = sum(times_s), statistics.median(times_s)
         rate = samples / total_s
-        of_ranks = f": {_figure(rate)} of rank 0 x {world_size} ranks" if world_size > 1 else ""
+        counting = world_size // (record["pipeline_stages"] or 1)  # of a pipeline, the ranks with the first stage count
+        of_ranks = f": {_figure(rate)} of rank 0 x {counting} ranks" if counting > 1 else ""
         source = "" if record["source"] == "counted" else f" (samples: {record['source']})"
-        yield "throughput", f"{_figure(rate * world_size)} samples/s{of_ranks}{source}"
+        yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
         if record["source"] == "guessed":
             sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
             yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"

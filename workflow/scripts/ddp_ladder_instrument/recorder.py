@@ -32,7 +32,7 @@ class Recorder:
     pass yields during the first EARLY_STEPS. epoch_of: the epoch of a pass's sampler, -1 if it is not known.
     read_times: called after step ``read_at``; returns the next such step. count_flops: the same at ``count_at``.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
-    marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and the number of all; None without.
+    marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and their number; None without.
     joins: this process is in init_process_group().
     """
 

@@ -218,8 +218,8 @@ def describe(device: torch.device | None) -> dict[str, Any]:
 class CudaMarks:
     """Events on the device's current stream, numbered in the order in which they were recorded.
 
-    The first one is waited for, once: it pairs the device's clock with the host's. Of each other, the time since the one
-    before it is read when the device has passed it; then it is used again. unreadable: events that could not be read.
+    The first one is waited for, once: it pairs the device's clock with the host's. Of each other, the time since the
+    one before it is read when the device has passed it; then it is used again. unreadable: events that could not be read.
     """
 
     def __init__(self, device: torch.device) -> None:

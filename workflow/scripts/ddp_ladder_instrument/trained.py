@@ -1,7 +1,7 @@
 """Which batches are trained on: those that a backward pass followed whose gradients a step applied.
 
-Batches of a pass wait in a queue. A backward pass takes as many as are usual for their loader in this run: the counts of
-draws and of backward passes between two draws (a cycle) show the ratio, and show batches that are drawn ahead (the
+Batches of a pass wait in a queue. A backward pass takes as many as are usual for their loader in this run: the counts
+of draws and of backward passes between two draws (a cycle) show the ratio, and show batches that are drawn ahead (the
 passes that follow a loader's last batch). What waits beyond that was drawn and skipped. If no backward pass is seen in
 the whole run (gradients computed in a way of their own), a step takes its place.
 """
@@ -36,8 +36,8 @@ class Pass:
 
     __slots__ = (
         "ahead", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "cycle_backwards",
-        "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "living", "loader", "number", "position", "queue",
-        "real", "step", "stepped", "untrained", "wait_s",
+        "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "living", "loader", "number", "position",
+        "queue", "real", "step", "stepped", "untrained", "wait_s",
     )  # fmt: skip
 
     def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
@@ -301,9 +301,10 @@ class TrainedBatches:
         self.made = 0
         return dropped
 
-    def waiting(self) -> list[Pass]:
-        """Return the passes with batches that wait."""
-        return self._open
+    @property
+    def waiting(self) -> int:
+        """Return the number of batches, of passes that trained, that wait for a backward pass."""
+        return sum(len(each.queue) for each in self._open if each.stepped)
 
     def apply(self, optimizer: int) -> dict[Pass, tuple[int, int]]:
         """A step applies the gradients: return the samples and other indices of each pass that it trains on."""

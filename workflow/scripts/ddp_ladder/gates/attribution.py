@@ -16,7 +16,7 @@ from typing import Literal
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS
+from ddp_ladder.nodes.critical_rank import BUFFERS, LEAST_TIMED_STEPS, Exchange
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
 
@@ -293,23 +293,47 @@ def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
 
 def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
     exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
+    of_gradients_s = max(0.0, exposed_s - sum(each.seconds or 0.0 for each in facts.others))
+    for each in facts.others:
+        if each.seconds is None or each.seconds >= WORTH_NAMING * exposed_s:
+            yield _saving(_without(each), each.seconds or 0.0, point)
     if exchanges > 1:
         what = (
             f"send gradients once in a step instead of {exchanges} times: run all backward passes of a step but the "
             "last inside `with model.no_sync():`, their forward passes too"
         )
-        yield _saving(what, exposed_s * (1 - 1 / exchanges), point, is_limit=False)
+        yield _saving(what, of_gradients_s * (1 - 1 / exchanges), point, is_limit=False)
     if facts.memory_fraction is None or facts.memory_fraction < FULL:
         what = f"raise {_batch_key(point)}: with twice the batch, each exchange of gradients serves twice the samples"
         yield _saving(what, exposed_s / 2, point, is_limit=False)
     if facts.parameter_dtype == "float32" and not facts.comm_hook and facts.comm_s is not None:
         hook = "bf16_compress_hook" if facts.backend == "nccl" else "fp16_compress_hook"
         what = f"send gradients in two bytes instead of four: model.register_comm_hook(None, {hook})"
-        yield _saving(what, min(exposed_s, facts.comm_s / 2), point)
+        yield _saving(what, min(of_gradients_s, facts.comm_s / 2), point)
     what = "see whether network.interface is the fastest one (`snakemake preflight` measures it)"
     if preflight and any("socket" in name.lower() for name in preflight.transport):
         what = "let NCCL use the fast network instead of sockets (network.interface; `snakemake preflight` checks)"
     yield _saving(what, exposed_s, point)
+
+
+def _without(each: Exchange) -> str:
+    """Return how a step could do without these collectives."""
+    calls, size = f"{each.calls:.3g} {'call' if round(each.calls, 2) == 1 else 'calls'}", f"{each.bytes / 1e6:.3g} MB"
+    if each.name == BUFFERS:
+        return (
+            f"{size} of buffers are sent before each forward pass: DistributedDataParallel(broadcast_buffers=False), "
+            "if no BatchNorm needs them"
+        )
+    if each.name == "SyncBatchNorm":
+        return f"SyncBatchNorm exchanges its statistics in {calls} a step: use BatchNorm, or larger layers between them"
+    if each.name in ("barrier", "monitored_barrier"):
+        return f"all ranks wait at a barrier in each step ({calls}): remove it from the loop"
+    if "object" in each.name:
+        return f"{each.name} pickles objects in {calls} a step: send tensors, or send them less often"
+    return (
+        f"{each.name} is called in each step ({calls}, {size}): make one call of several, call it less often, or with "
+        "async_op=True"
+    )
 
 
 def _batch_key(point: ScalePoint) -> str:
@@ -346,8 +370,10 @@ def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: 
 
 
 def _of_communication(facts: StepFacts, preflight: PreflightResult | None) -> str:
+    others = [f"{each.name} {_ms(each.seconds)} ({each.bytes / 1e6:.3g} MB)" for each in facts.others if each.seconds]
+    of_script = f"other collectives take {', '.join(others)} of a step" if others else ""
     if facts.comm_s is None or facts.overlap_s is None:
-        return ""
+        return of_script
     words = f"DDP's exchange of gradients takes {_ms(facts.comm_s)}, of which the backward pass hides "
     words += _ms(facts.overlap_s)
     if facts.gradient_bytes and facts.buckets and preflight and preflight.alpha_s is not None:
@@ -357,7 +383,7 @@ def _of_communication(facts: StepFacts, preflight: PreflightResult | None) -> st
             f"; by the preflight's figures, {facts.gradient_bytes / 1e6:.3g} MB in "
             f"{count(facts.buckets, 'all-reduce')} take {_ms(all_s)}, of which {_ms(latency_s)} is latency"
         )
-    return words
+    return f"{words}; {of_script}" if of_script else words
 
 
 def _of_imbalance(point: ScalePoint) -> str:

@@ -224,6 +224,7 @@ def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] 
         imbalance_compute_s=part("imbalance_compute_s"),
         comm_s=part("comm_s"),
         overlap_s=part("overlap_s"),
+        others=runs[0].exchanges,
         timed_steps=min(map(_timed_steps, records)) or None,
         memory_fraction=max((used for record in records if (used := _memory(record))), default=None),
     )

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
-from ddp_ladder.nodes.critical_rank import Kind
+from ddp_ladder.nodes.critical_rank import Exchange, Kind
 from ddp_ladder.nodes.usage import UsageFinding
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
@@ -143,8 +143,8 @@ class StepFacts:
     own_max_s: own work of the critical rank of each step. comm_s, overlap_s: of the critical rank, which waits for no
     other. imbalance_kind: see ``critical_rank``; persistent only if it is the same place in every repeat. slowest: that
     place, such as ``rank 3 on node2``. imbalance_data_s, imbalance_compute_s: parts of the imbalance. timed_steps: the
-    fewest that DDP timed on all ranks of a run. exchanges: of the gradients, in a step. memory_fraction: of the fullest
-    GPU.
+    fewest that DDP timed on all ranks of a run. exchanges: of the gradients, in a step. others: collectives that DDP
+    does not time, of the first repeat. memory_fraction: of the fullest GPU.
     """
 
     __pydantic_config__: ClassVar = IN_A_MODEL
@@ -160,6 +160,7 @@ class StepFacts:
     buckets: int | None = None
     comm_hook: str | None = None
     exchanges: int | None = None
+    others: tuple[Exchange, ...] = ()
     parameter_dtype: str | None = None
     workers: int | None = None
     backend: str | None = None

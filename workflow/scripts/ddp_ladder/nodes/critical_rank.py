@@ -1,14 +1,15 @@
 """The split of a run's steps along their critical ranks, and which ranks hold up the others. Pure.
 
-In DDP all ranks make their steps together. A rank's own work is its step without its wait for the exchange of
-gradients; the critical rank of a step is the one with the longest own work, and a step is as long as that, plus
-communication that nobody hides. Ranks are compared step by step, so the same steps must be timed on all of them. Docs:
+In DDP all ranks make their steps together. A rank's own work is its step without its exposed communication: its wait
+for the exchange of gradients, and all other collectives, in which it may wait for slower ranks, too. The critical rank
+of a step is the one with the longest own work, and a step is as long as that, plus communication that nobody hides.
+Ranks are compared step by step, so the same steps must be timed on all of them. Docs:
 docs/attribution.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,8 @@ from ddp_ladder.nodes.usage import Figure
 Array = NDArray[np.float64]
 Kind = Literal["persistent", "occasional", "varying"]
 
+BUFFERS = "buffers"
+IN_PASSES = (BUFFERS, "SyncBatchNorm")  # DDP's forward and backward times include them
 LEAST_TIMED_STEPS = 5  # fewer steps show what happened in them by chance
 WINDOW_STEPS = 16  # the work of a rank may grow during a run; within so few steps it does not
 USUAL_SPREAD = 0.3  # of how far the mean work is above the usual work; exponential times have 0.5
@@ -30,6 +33,15 @@ SLOW_STEP = 1.5  # of the median step: such steps are a stratum of their own
 MOST_STEPS = 0.4  # of the steps: a rank that is slow from half of the run on holds up somewhat fewer than half
 HeldUp = tuple[Kind | None, tuple[int, ...]]
 """Whether the same ranks hold up the others, and which: imbalance_kind and slow_ranks of StepParts."""
+
+
+class Exchange(Model):
+    """Collectives of one name that DDP's reducer does not time: means over the steps, on the critical rank."""
+
+    name: str = Field(description="The function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_.")
+    calls: Figure = Field(description="In a step.")
+    bytes: Figure = Field(description="In a step.")
+    seconds: Figure | None = Field(description="In a step. Null on a GPU, where the host only queues them.")
 
 
 class StepParts(Model):
@@ -50,6 +62,7 @@ class StepParts(Model):
     imbalance_compute_s: float | None = Field(description="The part of it that is compute.")
     comm_s: Figure | None = Field(description="Exchange of gradients on the critical rank, which waits for no other.")
     overlap_s: Figure | None = Field(description="The part of comm_s that the backward pass hides.")
+    exchanges: Several[Exchange] = Field((), description="All others; their seconds are in exposed_comm_s.")
     own_max_s: Figure | None = Field(description="Own work of the critical rank.")
     imbalance_kind: Kind | None = Field(
         description="persistent: the same rank or node holds up the others in most steps; occasional: it is the same "
@@ -63,7 +76,8 @@ class RankSteps:
     """The steps of a run that DDP timed, in seconds: arrays of ranks x steps.
 
     compute_s, comm_s, overlap_s: None if DDP reported no times. on_gpus: the wait for data is the host's, while the
-    GPU may still compute.
+    GPU may still compute. collectives_s: all others; None if not known. of_each: by name, of
+    each rank, in the mean of all its steps.
     """
 
     step_s: Array
@@ -72,6 +86,25 @@ class RankSteps:
     comm_s: Array | None
     overlap_s: Array | None
     on_gpus: bool
+    collectives_s: Array | None = None
+    of_each: Sequence[Sequence[Exchange]] = ()
+
+    @property
+    def exposed_s(self) -> Array | None:
+        """Return the communication that nothing hides; None if it is not known."""
+        if self.comm_s is None or self.overlap_s is None:
+            return self.collectives_s
+        exposed_s: Array = np.maximum(self.comm_s - self.overlap_s, 0.0)
+        return exposed_s if self.collectives_s is None else exposed_s + self.collectives_s
+
+    @property
+    def own_compute_s(self) -> Array | None:
+        """Return DDP's forward and backward pass without the collectives that are known to be in them."""
+        if self.compute_s is None or self.collectives_s is None or not self.of_each:
+            return self.compute_s
+        within = np.array([_share(of_rank, IN_PASSES) for of_rank in self.of_each])
+        own_s: Array = np.maximum(self.compute_s - within[:, None] * self.collectives_s, 0.0)
+        return own_s
 
 
 @dataclass(frozen=True)
@@ -117,11 +150,13 @@ def step_parts(
     all_s: of each measured step, its slowest rank's seconds. is_timed: which of them are in ``timed``; all of them if
     DDP reported no times. nodes: of each rank.
     """
-    if timed.compute_s is None or timed.comm_s is None or timed.overlap_s is None:
+    exposed_s, compute_of_all_s = timed.exposed_s, timed.own_compute_s
+    if exposed_s is None:
         return _untimed(timed, nodes, loaders)
     weights = _weights(all_s, is_timed)
-    exposed_s = np.maximum(timed.comm_s - timed.overlap_s, 0.0)
-    work = _own_work(timed, timed.compute_s, np.maximum(timed.step_s - exposed_s, 0.0))
+    known = compute_of_all_s is not None
+    compute_of_all_s = np.zeros_like(timed.step_s) if compute_of_all_s is None else compute_of_all_s
+    work = _own_work(timed, compute_of_all_s, np.maximum(timed.step_s - exposed_s, 0.0))
     mean_s = float(timed.step_s.mean(axis=0) @ weights)
     critical = work.own_s.argmax(axis=0)
     longest = work.of(critical)
@@ -145,16 +180,17 @@ def step_parts(
         kind, slow_ranks = judged(of_loaders)
     scale = min(1.0, mean_s / own_max) if own_max else 1.0  # rows of several steps may end at other moments of these
     return StepParts(
-        timed_steps=timed.step_s.shape[1],
+        timed_steps=timed.step_s.shape[1] if known else 0,
         step_s=mean_s,
-        compute_s=scale * compute,
+        compute_s=scale * compute if known else None,
         exposed_comm_s=max(0.0, mean_s - own_max),
         data_wait_s=scale * (data + of_loaders),
         imbalance_s=scale * max(0.0, own_max - own - of_loaders),
         imbalance_data_s=scale * (data_max - data - of_loaders),
-        imbalance_compute_s=scale * (compute_max - compute),
+        imbalance_compute_s=scale * (compute_max - compute) if known else None,
         comm_s=_along(timed.comm_s, critical, weights),
         overlap_s=_along(timed.overlap_s, critical, weights),
+        exchanges=_exchanges(timed, critical, weights),
         own_max_s=scale * own_max,
         imbalance_kind=kind,
         slow_ranks=slow_ranks,
@@ -171,7 +207,8 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
     typical = _lower_median(step_s[:, None])[0]
     data_s = float(np.sort(waits_s)[(len(waits_s) - 1) // 2])
     data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
-    longest_s = float(step_s.max())
+    longest = int(step_s.argmax())
+    longest_s = float(step_s[longest])
     kind, slow_ranks = _held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
     return StepParts(
         timed_steps=0,
@@ -184,14 +221,48 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
         imbalance_compute_s=None,
         comm_s=None,
         overlap_s=None,
+        exchanges=_exchanges(steps, np.array([longest]), np.ones(1)),
         own_max_s=longest_s if alone else None,
         imbalance_kind=kind,
         slow_ranks=slow_ranks,
     )
 
 
-def _along(of_ranks_s: Array, critical: NDArray[np.intp], weights: Array) -> float:
+def _exchanges(timed: RankSteps, critical: NDArray[np.intp], weights: Array) -> tuple[Exchange, ...]:
+    """Return the collectives by name, the longest first: of each rank, as often as it is the critical one.
+
+    Of the seconds, only the sum is known for single steps. In the mean of its steps a rank also waits for others, while
+    the critical one does not, so they are scaled to that sum.
+    """
+    if not timed.of_each:
+        return ()
+    often = np.bincount(critical, weights=weights, minlength=len(timed.of_each))
+    found: dict[str, Array] = {}
+    for of_rank, share in zip(timed.of_each, often, strict=True):
+        for each in of_rank:
+            figures = np.array([each.calls, each.bytes, each.seconds or 0.0])
+            found[each.name] = found.get(each.name, np.zeros(3)) + share * figures
+    all_s = sum(seconds for _, _, seconds in found.values())
+    known_s = None if timed.on_gpus else _along(timed.collectives_s, critical, weights)
+    scale = None if known_s is None else min(1.0, known_s / all_s) if all_s else 0.0
+    exchanges = [
+        Exchange(name=name, calls=calls, bytes=size, seconds=None if scale is None else scale * float(seconds))
+        for name, (calls, size, seconds) in found.items()
+        if calls
+    ]
+    return tuple(sorted(exchanges, key=lambda each: (-(each.seconds or 0.0), -each.bytes)))
+
+
+def _share(exchanges: Sequence[Exchange], names: Collection[str]) -> float:
+    """Return the part of the seconds that is in collectives of these names."""
+    all_s = sum(each.seconds or 0.0 for each in exchanges)
+    return sum(each.seconds or 0.0 for each in exchanges if each.name in names) / all_s if all_s else 0.0
+
+
+def _along(of_ranks_s: Array | None, critical: NDArray[np.intp], weights: Array) -> float | None:
     """Return the mean over the steps of the critical rank's value."""
+    if of_ranks_s is None:
+        return None
     return float(of_ranks_s[critical, np.arange(len(critical))] @ weights)
 
 

@@ -375,8 +375,8 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
         if of.mismatched > MOST_MISMATCHED * of.compared:
             yield Remark(
                 name="doubtful count",
-                what=f"the number of samples is doubtful: in {of.mismatched:,} of {of.compared:,} steps of rank {rank}, "
-                "no dimension of the model's input is the number of samples that was drawn",
+                what=f"the number of samples is doubtful: in {of.mismatched:,} of {of.compared:,} steps of rank {rank} no "
+                "dimension of the model's input is the number of samples that was drawn",
                 next="compare samples/s with what the script counts itself; if they differ, set "
                 "workload.samples_per_step",
             )

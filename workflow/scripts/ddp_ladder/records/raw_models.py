@@ -334,9 +334,9 @@ class RankFacts(Model):
 
 
 class Communication(Model):
-    """What a rank sent by one kind of call, from the second step on, that DDP's reducer does not time."""
+    """Collectives of one name: sums over a rank's steps from the second on; no exchange that DDP's reducer times."""
 
-    name: Name
+    name: Name = Field(description="The function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_.")
     calls: Count
     bytes: Count
     seconds: Duration = Field(description="That the script waited in these calls.")
@@ -379,6 +379,7 @@ class RankEnd(RawFile, RankFacts):
     )
     parameters: RankParameters | None
     pipeline_stage: Count | None = Field(None, description="The first that this rank holds; null: no pipeline.")
+    pipeline_stages: Positive | None = Field(None, description="Of the whole pipeline.")
     ddp: Ddp | None
     loader: Loader | None
     flops: Flops | None = Field(None, description="Null where they were not to be counted.")

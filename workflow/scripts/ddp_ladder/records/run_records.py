@@ -83,7 +83,7 @@ class RunRecords:
             return False
 
     def _stored_or_assembled(self, directory: RunDirectory) -> Record:
-        """Return the record of a run that was started: the stored one, or if it is missing or wrong, from the raw files.
+        """Return the record of a run that was started: the stored one; if that is missing or wrong, from the raw files.
 
         Raises OSError or ValueError if run.json is missing or damaged.
         """
@@ -117,8 +117,8 @@ class RunRecords:
         kept = [name for name in self.judged_anew if name not in judged]
         if kept:
             lines.append(
-                f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or damaged "
-                f"(ranks/rank<k>.log): the figures are those of then ({in_short(kept, NAMED)})"
+                f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or "
+                f"damaged (ranks/rank<k>.log): the figures are those of then ({in_short(kept, NAMED)})"
             )
         found = [each[1] for each in self._believed.values()]
         old = [each.spec.name for each in found if isinstance(each, Record) and each.job is not None and not each.rules]
