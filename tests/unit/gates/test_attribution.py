@@ -12,6 +12,7 @@ from ddp_ladder.gates.groups import STEP_PARTS
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import performance
+from ddp_ladder.nodes.critical_rank import Exchange
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
@@ -166,6 +167,39 @@ def test_nothing_is_attributed_without_a_loss_or_a_ratio() -> None:
     assert attribution(replace(point, efficiency=1.01), first) is None
     assert attribution(replace(point, efficiency=None), first) is None
     assert baseline_of(point, (first, point)) is first
+
+
+def advice_on(other: Exchange) -> list[str]:
+    """Return the changes for steps of 100 ms, of which 50 ms are communication, some of it by this kind."""
+    first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["communication"])])
+    assert point.step
+    found = attribution(replace(point, step=replace(point.step, others=(other,))), first)
+    assert found
+    return [change.in_words for change in found.changes]
+
+
+def test_buffers_are_named_with_the_bytes_of_one_forward_pass() -> None:
+    """A step that accumulates four batches sends them four times."""
+    advice = advice_on(Exchange(name="buffers", calls=4, bytes=240e6, seconds=0.04))
+    assert any(each.startswith("60 MB of buffers are sent before each forward pass") for each in advice)
+    assert any("at most 67 % more samples/s" in each for each in advice)
+
+
+def test_a_barrier_is_in_each_step_only_where_it_is() -> None:
+    often = advice_on(Exchange(name="barrier", calls=1, bytes=0, seconds=0.04))
+    assert any("wait at a barrier in each step (1 call): remove" in each for each in often)
+    seldom = advice_on(Exchange(name="barrier", calls=0.02, bytes=0, seconds=0.04))
+    assert any("wait at a barrier in some steps (0.02 calls a step): remove" in each for each in seldom)
+    # On a GPU its seconds are not known: one at each epoch's end is not worth a word.
+    assert not any("barrier" in each for each in advice_on(Exchange(name="barrier", calls=0.02, bytes=0, seconds=None)))
+
+
+def test_communication_that_is_known_without_ddp_is_not_called_unknown() -> None:
+    first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES["communication"])])
+    assert point.step
+    found = attribution(replace(point, compute_s=None, step=replace(point.step, timed_steps=None)), first)
+    assert found
+    assert found.unknown == "DDP reported no times at 1x4: computation and the rest are not told apart"
 
 
 GRADIENTS = {"gradient_bytes": 100_000_000, "bucket_bytes": [50_000_000] * 2}

@@ -190,6 +190,21 @@ def test_every_kind_is_named_as_it_is_called_and_objects_count_once() -> None:
         assert totals["all_reduce"][3] == ({1, 2} if rank == 0 else {2})
 
 
+def monitored(patched: bool) -> tuple[list[str], Totals]:
+    _, notes = ranked(patched)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dist.monitored_barrier(timeout=5.0)  # type: ignore[arg-type]  # newer versions of torch warn of the float
+    dist.destroy_process_group()
+    return [warning.filename for warning in caught], notes.totals()
+
+
+def test_a_warning_names_the_line_that_it_names_without_us() -> None:
+    without, with_us = on_ranks(2, monitored, False)[0], on_ranks(2, monitored, True)[0]
+    assert without[0] == with_us[0] != []
+    assert with_us[1]["monitored_barrier"][0] == 1
+
+
 def clipped_norm() -> Totals:
     """Call as torch's SyncBatchNorm and FSDP's clip_grad_norm_ do."""
     _, notes = ranked()

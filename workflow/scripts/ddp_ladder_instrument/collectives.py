@@ -33,7 +33,7 @@ BUFFERS = "buffers"
 NAMES = (
     *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "gather"),
     *("gather_into_tensor", "gather_single", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
-    *("scatter", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "send", "recv", "isend", "irecv"),
+    *("scatter", "all_to_all", "all_to_all_single", "barrier", "send", "recv", "isend", "irecv"),
     *("batch_isend_irecv", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
     *("send_object_list", "recv_object_list"),
 )
@@ -205,6 +205,8 @@ def patch_collectives(note: Note) -> None:
     """Call ``note`` at the end of each collective that the main thread of this process calls."""
     calls = Calls(note)
     _patch_public(calls)
+    # The public function warns of its caller's line.
+    patch(c10d.ProcessGroup, "monitored_barrier", calls.wrap("monitored_barrier"))
     patch(c10d.Work, "wait", calls.wrap_wait)
     patch(DistributedDataParallel, "_sync_buffers", calls.wrap_buffers)
     patch(torch.distributed, "_register_comm_hook", calls.wrap_comm_hook)

@@ -219,7 +219,8 @@ def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
             why = f"DDP reported no times at {each.scale}"
             if timed:
                 why = f"DDP timed {count(timed, 'step')} at {each.scale}, and {LEAST_TIMED_STEPS} are needed"
-            return f"{why}: communication, computation and the rest are not told apart"
+            communication = "communication, " if each.exposed_comm_s is None else ""
+            return f"{why}: {communication}computation and the rest are not told apart"
     if point.data_wait_s is None or baseline.data_wait_s is None:
         return "the wait for data was not measured"
     return ""
@@ -295,7 +296,9 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
     exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
     of_gradients_s = max(0.0, exposed_s - sum(each.seconds or 0.0 for each in facts.others))
     for each in facts.others:
-        if each.seconds is None or each.seconds >= WORTH_NAMING * exposed_s:
+        # Where the host only queues them, what is not in each step would be named whatever it costs.
+        is_worth = each.is_usual if each.seconds is None else each.seconds >= WORTH_NAMING * exposed_s
+        if is_worth:
             yield _saving(_without(each), each.seconds or 0.0, point)
     if exchanges > 1:
         what = (
@@ -319,21 +322,19 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
 def _without(each: Exchange) -> str:
     """Return how a step could do without these collectives."""
     calls, size = f"{each.calls:.3g} {'call' if round(each.calls, 2) == 1 else 'calls'}", f"{each.bytes / 1e6:.3g} MB"
-    if each.name == BUFFERS:
+    when = f"in each step ({calls}" if each.is_usual else f"in some steps ({calls} a step"
+    if each.name == BUFFERS:  # a step that accumulates has several forward passes
         return (
-            f"{size} of buffers are sent before each forward pass: DistributedDataParallel(broadcast_buffers=False), "
-            "if no BatchNorm needs them"
+            f"{each.bytes / each.calls / 1e6:.3g} MB of buffers are sent before each forward pass: "
+            "DistributedDataParallel(broadcast_buffers=False), if no BatchNorm needs them"
         )
     if each.name == "SyncBatchNorm":
         return f"SyncBatchNorm exchanges its statistics in {calls} a step: use BatchNorm, or larger layers between them"
     if each.name in ("barrier", "monitored_barrier"):
-        return f"all ranks wait at a barrier in each step ({calls}): remove it from the loop"
+        return f"all ranks wait at a barrier {when}): remove it from the loop"
     if "object" in each.name:
         return f"{each.name} pickles objects in {calls} a step: send tensors, or send them less often"
-    return (
-        f"{each.name} is called in each step ({calls}, {size}): make one call of several, call it less often, or with "
-        "async_op=True"
-    )
+    return f"{each.name} is called {when}, {size}): make one call of several, call it less often, or with async_op=True"
 
 
 def _batch_key(point: ScalePoint) -> str:

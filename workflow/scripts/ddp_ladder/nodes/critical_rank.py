@@ -26,6 +26,7 @@ Kind = Literal["persistent", "occasional", "varying"]
 
 BUFFERS = "buffers"
 IN_PASSES = (BUFFERS, "SyncBatchNorm")  # DDP's forward and backward times include them
+IN_MOST_STEPS = 0.9  # calls in a step, in the mean
 LEAST_TIMED_STEPS = 5  # fewer steps show what happened in them by chance
 WINDOW_STEPS = 16  # the work of a rank may grow during a run; within so few steps it does not
 USUAL_SPREAD = 0.3  # of how far the mean work is above the usual work; exponential times have 0.5
@@ -42,6 +43,11 @@ class Exchange(Model):
     calls: Figure = Field(description="In a step.")
     bytes: Figure = Field(description="In a step.")
     seconds: Figure | None = Field(description="In a step. Null on a GPU, where the host only queues them.")
+
+    @property
+    def is_usual(self) -> bool:
+        """Return True if each step has at least one; the first ones of a run may lack some."""
+        return self.calls >= IN_MOST_STEPS
 
 
 class StepParts(Model):
