@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.critical_rank import Exchange, Loaders, RankSteps, StepParts, step_parts
 
 STEPS = 160
 COMPUTE_S, REST_S, LINK_S, SLOW_S = 0.03, 0.005, 0.004, 0.02
@@ -192,3 +192,40 @@ def test_a_node_whose_ranks_are_all_slow_is_the_place_although_one_is_always_the
     compute_s[3] += 0.001
     found = split(compute_s, nodes=[0, 0, 1, 1])
     assert (found.imbalance_kind, found.slow_ranks) == ("persistent", (2, 3))
+
+
+def with_collectives(
+    collectives_s: Array, of_each: list[list[Exchange]], ddp: bool, on_gpus: bool = False
+) -> StepParts:
+    """Return the parts of steps of 100 ms on two ranks, of which DDP times 60 ms, with 5 ms exposed."""
+    full = np.full((2, STEPS), 1.0)
+    times = (0.06 * full, 0.005 * full, 0 * full) if ddp else (None, None, None)
+    return step_parts(
+        RankSteps(0.1 * full, 0 * full, *times, on_gpus, None if on_gpus else collectives_s, of_each),
+        np.full(STEPS, 0.1), np.ones(STEPS, bool), [0, 1], NO_WORKERS,
+    )  # fmt: skip
+
+
+def test_buffers_are_communication_and_no_compute_although_ddp_times_them_as_its_forward_pass() -> None:
+    buffers = Exchange(name="buffers", calls=1.0, bytes=6e7, seconds=0.04)
+    found = with_collectives(np.full((2, STEPS), 0.04), [[buffers], [buffers]], ddp=True)
+    assert found.exposed_comm_s == pytest.approx(0.045)
+    assert found.compute_s == pytest.approx(0.02)
+    (sent,) = found.exchanges
+    assert (sent.name, sent.calls, sent.bytes) == ("buffers", pytest.approx(1.0), pytest.approx(6e7))
+    assert sent.seconds == pytest.approx(0.04)
+    on_gpu = with_collectives(np.full((2, STEPS), 0.04), [[buffers], [buffers]], ddp=True, on_gpus=True)
+    assert (on_gpu.exposed_comm_s, on_gpu.compute_s) == (pytest.approx(0.005), pytest.approx(0.06))
+    assert (on_gpu.exchanges[0].bytes, on_gpu.exchanges[0].seconds) == (pytest.approx(6e7), None)
+
+
+@pytest.mark.parametrize("ddp", [True, False])
+def test_a_rank_that_waits_at_a_barrier_is_not_slow(ddp: bool) -> None:
+    waits_s = np.array([[0.03], [0.0]]) + np.zeros((2, STEPS))
+    of_each = [[Exchange(name="barrier", calls=1.0, bytes=0.0, seconds=float(s.mean()))] for s in waits_s]
+    found = with_collectives(waits_s, of_each, ddp)
+    assert (found.imbalance_kind, found.slow_ranks) == ("persistent", (1,))
+    assert found.imbalance_s == pytest.approx(0.03)
+    assert found.exposed_comm_s == pytest.approx(0.005 if ddp else 0.0)
+    assert (found.compute_s is None, found.timed_steps) == ((False, STEPS) if ddp else (True, 0))
+    assert found.exchanges[0].seconds == pytest.approx(0.0)

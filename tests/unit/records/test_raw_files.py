@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run
-from ddp_ladder.records.steps import HEADER
+from ddp_ladder.records.steps import HEADER, parse_steps
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, write_csv, write_run, write_steps
 
@@ -116,3 +116,21 @@ def test_without_run_json_nothing_can_be_said(run: RunDirectory, change: dict[st
     run.run.unlink()
     with pytest.raises(FileNotFoundError):
         read_raw_run(run)
+
+
+@pytest.mark.parametrize(
+    ("row", "collectives_s", "timed"),
+    [
+        ("nan,,,,", None, False),  # written before they were recorded
+        ("nan,0.1,0.2,0.3,0.1", None, True),
+        ("nan,,,,,0.25", 0.25, False),
+        ("nan,0.1,0.2,0.3,0.1,0.25", 0.25, True),
+    ],
+)
+def test_the_column_of_collectives_may_be_missing(row: str, collectives_s: float | None, timed: bool) -> None:
+    columns = HEADER[: row.count(",") + 6]
+    steps = parse_steps(f"{','.join(columns)}\n1,64,0,1.0,0.0,{row}\n")
+    assert (None if steps.collectives_s is None else steps.collectives_s.tolist()) == (
+        None if collectives_s is None else [collectives_s]
+    )
+    assert (steps.ddp_s is not None) == timed
