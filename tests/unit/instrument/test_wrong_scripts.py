@@ -174,6 +174,14 @@ def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stag
     assert found.record.flops is None or found.record.flops.of_model is None
 
 
+def test_uneven_inputs_within_join_are_measured_to_the_end_of_the_shortest_rank(warm: Warm, tmp_path: Path) -> None:
+    found = judged(warm, tmp_path, "", script="uneven.py")
+    assert found.record.failure is None, found.record.failure
+    assert found.verdict.is_open
+    assert [rank.steps for rank in found.record.ranks] == [24, 24]
+    assert any(remark.name == "uneven inputs" for remark in found.record.remarks)
+
+
 @pytest.mark.parametrize("how", ["right", "right, a loader for each epoch", "right, sampler of one's own"])
 def test_an_epoch_for_each_pass_is_right(warm: Warm, tmp_path: Path, how: str) -> None:
     found = judged(warm, tmp_path, how, epochs=2)
