@@ -20,6 +20,8 @@ from ddp_ladder.records.steps import Steps
 Array = NDArray[np.float64]
 ALONE = "one rank alone"  # names of remarks
 UNEVEN = "uneven inputs"
+TOO = 0.1  # of the span of the rank that is alone: a rank that validates as long as that validates, too
+SHORTEST_S = 0.005  # of a span that is compared: the ends of steps may be in milliseconds
 NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
 
 
@@ -28,13 +30,15 @@ class Pauses:
     """What lies before each step of a rank but the first, in seconds.
 
     rows_s: the steps themselves. idle_s: in no step. validating_s, saving_s: what known spans cover between the ends
-    of two steps, without the time in which a GPU still worked through earlier steps; no second is in both.
+    of two steps, without the time in which a GPU still worked through earlier steps; no second is in both. covered_s:
+    by both together, on the host.
     """
 
     rows_s: Array
     idle_s: Array
     validating_s: Array
     saving_s: Array
+    covered_s: Array
 
     @property
     def known_s(self) -> Array:
@@ -60,6 +64,7 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
         np.diff(idle_s),
         np.maximum(validating_s - behind_s, 0.0),
         np.maximum(both_s - np.maximum(validating_s, behind_s), 0.0),
+        both_s,
     )
 
 
@@ -67,8 +72,8 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     """Take off the ranks' steps what they waited for one that validated or saved alone, and name that rank.
 
     The span lies between two steps of its own rank, and in a step of the ranks that wait. So it is taken off that step,
-    as far as this is longer than the same step of the rank that did not wait. A span that all ranks have is in no step
-    of any of them.
+    as far as this is longer than the same step of the rank that did not wait. A rank that has a span of its own
+    there is left as it is.
     """
     ranks = [*raw.ranks.values()]
     pauses = [each for each in map(pauses_of, ranks) if each is not None]
@@ -79,7 +84,9 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     known_s = np.stack([each.known_s[:shared] for each in pauses])
     spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
     alone, steps = known_s.argmax(axis=0), np.arange(shared)
-    waits_s = np.minimum(known_s[alone, steps] - known_s, rows_s - rows_s[alone, steps]).clip(0.0)
+    waits_s = np.minimum(known_s[alone, steps], rows_s - rows_s[alone, steps]).clip(0.0)
+    covered_s = np.stack([each.covered_s[:shared] for each in pauses])
+    waits_s[(covered_s > TOO * covered_s[alone, steps]) | (known_s[alone, steps] < SHORTEST_S)] = 0.0
     if waits_s.any():
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
