@@ -141,7 +141,7 @@ def test_steps_get_back_what_they_would_have_been_alone(tmp_path: Path, seed: in
         write_loop(run, rank, steps_s=(own_s + waits_s).tolist(), pauses=pauses, offset_s=offset_s)
     raw, _ = without_waits(read_raw_run(run))
     for files in raw.ranks.values():
-        assert files.steps.step_time_s == pytest.approx(own_s, abs=0.003)  # the ends of steps are in ms
+        assert files.steps.step_time_s == pytest.approx(own_s, abs=0.006)  # shorter spans are not compared
 
 
 # Uneven inputs

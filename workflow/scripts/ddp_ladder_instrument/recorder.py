@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import CudaMarks
 
 NEVER = 2**62
-AT_ONCE = 64
-"""The machine sees so many steps at once, which costs half of one by one; the heartbeat lets it see all each second."""
+AT_ONCE = 16
+"""The machine sees so many steps at once, which costs half of one by one, and is too short a pause to be a slow step. The
+heartbeat lets it see all each second."""
 EARLY_STEPS = 12
 """Batches of these steps are looked at as a whole."""
 
