@@ -9,7 +9,8 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import Record, Source
+from ddp_ladder.records.correctness import DOUBTFUL_COUNT
+from ddp_ladder.records.record import Record, Remark, Source
 from make_records import (
     make_failed_record,
     make_record,
@@ -159,11 +160,11 @@ def test_another_batch_than_planned_is_noted() -> None:
     assert 'set workload.batch_per_gpu: 128 and pass "{batch_per_gpu} // K"' in note
 
 
-def note_on_batches(source: Source, **fingerprint: Any) -> str:
+def note_on_batches(source: Source, *remarks: Remark, **fingerprint: Any) -> str:
     specs, records = make_specs(["1x1", "1x2"]), []
     for record in ladder(specs, fingerprint=fingerprint).values():
         assert record.throughput is not None
-        records.append(record.replace(throughput=record.throughput.replace(source=source)))
+        records.append(record.replace(throughput=record.throughput.replace(source=source), remarks=remarks))
     return by_scale(scale_points(specs, records_by_name(records)))["1x2"].note
 
 
@@ -172,9 +173,12 @@ def test_a_batch_in_doubt_is_not_advised_as_the_plans() -> None:
     assert "the batches vary in size: a step has 4 to 32 samples per process, the plan says 64" in varies
     guessed = note_on_batches("guessed", batch_per_gpu=1)
     assert "the 1 is a guess: set workload.samples_per_step" in guessed
+    doubtful = Remark(name=DOUBTFUL_COUNT, what="the number of samples is doubtful", next="")
+    doubted = note_on_batches("counted", doubtful, batch_per_gpu=128)
+    assert "the 128 is in doubt: set workload.samples_per_step" in doubted
     odd = note_on_batches("counted", batch_per_gpu=96)
     assert "a step of the script has 96 samples per GPU, the plan says 64: is {batch_per_gpu} in" in odd
-    assert not any("set workload.batch_per_gpu" in note for note in (varies, guessed, odd))
+    assert not any("set workload.batch_per_gpu" in note for note in (varies, guessed, doubted, odd))
 
 
 def test_accumulated_batches_are_shown_beside_the_batch_per_gpu() -> None:

@@ -102,6 +102,15 @@ def test_a_late_difference_is_noticed() -> None:
     assert (5, 1) in [texts.measure(["a"] * 5, 6) for _ in range(EXAMINED_EVERY)]
 
 
+def test_a_tensor_of_one_does_not_make_a_streams_item_one_sample() -> None:
+    item = [zeros(64, 3, 8, 8), zeros(64), zeros(1)]
+    sizes = BatchSizes(usual=1, items=True)
+    assert (sizes.measure(item, None), sizes.unclear) == ((64, 0), [1, 64])
+    for items, each in ((True, [zeros(1, 3, 8, 8), zeros(1)]), (False, item)):  # either way one; collated: a batch of 1
+        sizes = BatchSizes(usual=1, items=items)
+        assert (sizes.measure(each, None), sizes.unclear) == ((1, 0), [])
+
+
 def test_a_batch_is_never_larger_than_the_loaders() -> None:
     """One sample of a stream (batch_size=None), or a batch that the dataset has made: nothing tells which."""
     for item in (zeros(3, 8, 8), {"input_ids": zeros(1024), "labels": zeros(1024)}):

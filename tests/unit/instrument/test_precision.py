@@ -24,7 +24,9 @@ OF_TORCH_2_9 = {
     "torch.backends.cuda.matmul.fp32_precision = 'tf32'": "high, TF32 convolutions",
     "torch.backends.fp32_precision = 'tf32'": "high, TF32 convolutions",
     "torch.backends.fp32_precision = 'ieee'": "highest",
-    "torch.backends.cudnn.conv.fp32_precision = 'ieee'": "highest",
+    "torch.backends.cudnn.conv.fp32_precision = 'ieee'": "highest, TF32 recurrent layers",
+    "torch.backends.cudnn.rnn.fp32_precision = 'ieee'": "highest, TF32 convolutions, float32 recurrent layers",
+    "torch.backends.cudnn.conv.fp32_precision = 'none'; torch.backends.cudnn.rnn.fp32_precision = 'ieee'": "highest",
     "torch.backends.cuda.matmul.allow_tf32 = True": "high, TF32 convolutions",
     "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = False": "high",
 }
@@ -69,3 +71,5 @@ def test_flops_of_an_unread_precision_are_kept_as_such(monkeypatch: pytest.Monke
     found = [flops._precision(torch.float32, False, products, True) for products in ("highest", "high", None)]
     assert found == ["fp32", "tf32", "fp32 or tf32"]
     assert flops._precision(torch.bfloat16, False, None, True) == "bf16"
+    recurrent = flops._precision(torch.float32, True, "highest, TF32 recurrent layers", True)
+    assert recurrent == "fp32"  # a convolution is none

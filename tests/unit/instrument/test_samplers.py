@@ -217,12 +217,21 @@ class DealsBatches(DistributedSampler):
         return iter([items[index] for index in super().__iter__()])
 
 
+class DealsItsDataset(DistributedSampler):
+    """Knows what it deals out as its dataset alone."""
+
+    def __iter__(self) -> Iterator[Any]:
+        items = list(self.dataset)
+        return iter([items[index] for index in super().__iter__()])
+
+
+@pytest.mark.parametrize("kind", [DealsBatches, DealsItsDataset])
 @pytest.mark.parametrize("batches", [4, 5])
-def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
+def test_a_divided_batch_sampler_pads_with_batches(batches: int, kind: type[DistributedSampler]) -> None:
     data = TensorDataset(torch.arange(3 * batches))
     counted, seen = 0, []
     for rank in (0, 1):
-        of_rank = DealsBatches(BatchSampler(SequentialSampler(data), 3, False), 2, rank, shuffle=False)
+        of_rank = kind(BatchSampler(SequentialSampler(data), 3, False), 2, rank, shuffle=False)
         loop = samplers.Source(DataLoader(data, batch_sampler=of_rank))
         assert loop.sampling.real_samples == NEVER
         for batch in of_rank:
@@ -232,7 +241,7 @@ def test_a_divided_batch_sampler_pads_with_batches(batches: int) -> None:
             seen += batch[:size]
     assert counted == len(data)
     assert sorted(seen) == list(range(len(data)))
-    of_samples = DealsBatches(SequentialSampler(data), 2, 1, shuffle=False)
+    of_samples = kind(SequentialSampler(data), 2, 1, shuffle=False)
     assert real_samples(DataLoader(data, batch_size=2, sampler=of_samples)) == (7 if len(data) == 15 else NEVER)
 
 

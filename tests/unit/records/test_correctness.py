@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.record import Remark
+from ddp_ladder.records.steps import COLUMNS
 from make_records import FINGERPRINT, make_spec
-from make_runs import edit, edit_rank, failure_of, reassemble, write_run
+from make_runs import edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
 
 @pytest.fixture
@@ -147,6 +148,8 @@ def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None
         "measured 64 samples in the median step of all ranks, wanted 256: 2 GPUs x 4 batches x 32 samples"
     )
     assert '"{accumulation}"' in found.next
+    on_both(run, source="guessed")
+    assert failure_of(run).next == "the number of samples is a guess: set workload.samples_per_step in config.yaml"
 
 
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
@@ -154,6 +157,28 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint["global_batch"] == 96
+
+
+def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:
+    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=9))
+    for rank, sizes in ((0, [4, 64, 32, 17, 5, 11]), (1, [9, 30, 6, 48])):
+        rows = read_steps(run, rank)
+        for number, row in enumerate(rows):
+            row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
+        write_steps(run, rank, rows)
+    (remark,) = [each for each in remarks(run) if each.name == "batch"]
+    assert remark.what == "the batches vary in size; in the median step the ranks have 64 on rank 0, 9 on rank 1"
+    assert remark.next.startswith("nothing, if the script makes them so")
+
+
+def test_ranks_that_share_data_are_found_beside_one_that_is_not_known(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("1x4"))
+    for number in (0, 1):
+        edit_rank(run, number, first_samples=[f"{k:016x}" for k in range(8)])
+    edit_rank(run, 3, first_samples=[])
+    assert failure_of(run).verdict == "ranks train on the same data"
+    edit_rank(run, 1, first_samples=[f"{k:016x}" for k in range(8, 16)])
+    assert measured_of("disjoint data", run).startswith("not checkable: on rank 3 ")
 
 
 @pytest.mark.parametrize("shards", [True, False])

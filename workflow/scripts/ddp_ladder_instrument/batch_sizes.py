@@ -72,7 +72,7 @@ class BatchSizes:
             return expected, 0
         content = Content(batch)
         if announced is None:
-            size, unclear = _read(content, self.usual)
+            size, unclear = _read(content, self.usual, self.items)
             self._whole = self._whole or (size == self.usual and not unclear)
             smaller = [each for each in unclear if 0 < each < (self.usual or 0)]
             if self._whole and len(smaller) == 1:  # the last batch
@@ -185,9 +185,9 @@ def _asked(thing: Any, name: str) -> Any:
         return None
 
 
-def _read(content: Content, usual: int | None) -> tuple[int, tuple[int, ...]]:
+def _read(content: Content, usual: int | None, items: bool) -> tuple[int, tuple[int, ...]]:
     """Return the size of a batch that nobody announced, and all sizes that it may have, if there are several."""
-    if usual is not None and usual in content.sizes:
+    if usual is not None and usual in content.sizes and not items:  # an item may be a batch that has a tensor of one
         return usual, ()
     # A batch may be smaller than the loader's, never larger.
     sizes = {usual, *content.sizes} if usual and content.sizes and usual < min(content.sizes) else content.sizes

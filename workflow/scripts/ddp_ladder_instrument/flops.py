@@ -340,5 +340,5 @@ def _precision(dtype: torch.dtype, is_convolution: bool, products: str | None, o
         return PRECISIONS.get(name, name)
     if products is None:
         return "fp32 or tf32"
-    allowed = "TF32" in products if is_convolution else not products.startswith("highest")
+    allowed = "TF32 convolutions" in products if is_convolution else not products.startswith("highest")
     return "tf32" if allowed else "fp32"

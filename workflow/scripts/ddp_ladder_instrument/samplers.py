@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Sampler
 
 from ddp_ladder_instrument.batch_sizes import BatchSizes
 from ddp_ladder_instrument.recorder import NEVER, Recorder
@@ -133,6 +133,8 @@ def _wrapped(sampler: Any) -> Any:
         if inner is not sampler and hasattr(type(inner), "__iter__") and not isinstance(inner, str):
             return inner
     dataset = getattr(sampler, "dataset", None)
+    if isinstance(dataset, Sampler):
+        return dataset
     return _wrapped(dataset) if type(dataset).__name__ in OF_SAMPLERS else None
 
 

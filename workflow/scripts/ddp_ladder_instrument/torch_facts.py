@@ -41,7 +41,7 @@ SHORT = 12
 
 
 PRODUCTS = {"tf32": "high", "bf16": "medium"}
-CONVOLUTIONS = {"tf32": ", TF32 convolutions", "bf16": ", bfloat16 convolutions"}
+OTHERS = {"tf32": "TF32", "bf16": "bfloat16"}
 
 
 def float32_products(on_cuda: bool) -> str:
@@ -52,8 +52,13 @@ def float32_products(on_cuda: bool) -> str:
     backends = torch.backends
     products = _fp32_precision(backends.cuda if on_cuda else backends.mkldnn, "matmul")
     if products is not None:
-        convolutions = _fp32_precision(backends.cudnn if on_cuda else backends.mkldnn, "conv")
-        return PRODUCTS.get(products, "highest") + CONVOLUTIONS.get(str(convolutions), "")
+        others = backends.cudnn if on_cuda else backends.mkldnn
+        convolutions, recurrent = (
+            OTHERS.get(str(_fp32_precision(others, each)), "float32") for each in ("conv", "rnn")
+        )
+        words = PRODUCTS.get(products, "highest")
+        words += f", {convolutions} convolutions" if convolutions != "float32" else ""
+        return words + (f", {recurrent} recurrent layers" if recurrent != convolutions else "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         precision: str = torch.get_float32_matmul_precision()

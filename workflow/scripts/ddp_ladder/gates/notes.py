@@ -9,6 +9,7 @@ from ddp_ladder.common.formats import significant
 from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.records.checks import IN_WORDS, STRONGEST
+from ddp_ladder.records.correctness import DOUBTFUL_COUNT
 from ddp_ladder.records.fingerprint import Difference, all_differences, differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME
 
@@ -103,8 +104,10 @@ def _other_batch(point: ScalePoint, group: Group) -> str:
         smallest, largest = min(low for low, _ in varying), max(high for _, high in varying)
         return f"the batches vary in size: a step has {smallest} to {largest} samples per process, {planned}"
     text = f"a step of the script has {point.batch_per_gpu} samples per GPU, {planned}"
-    if any(run.throughput.source == "guessed" for run in group.good):
-        return f"{text}; the {point.batch_per_gpu} is a guess: set workload.samples_per_step in config.yaml"
+    is_guess = any(run.throughput.source == "guessed" for run in group.good)
+    if is_guess or any(each.name == DOUBTFUL_COUNT for run in group.good for each in run.record.remarks):
+        doubt = "a guess" if is_guess else "in doubt"
+        return f"{text}; the {point.batch_per_gpu} is {doubt}: set workload.samples_per_step in config.yaml"
     if point.batch_per_gpu % group.first.batch_per_gpu:
         return f"{text}: is {{batch_per_gpu}} in workload.args?"
     return (

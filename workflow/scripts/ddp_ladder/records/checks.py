@@ -85,7 +85,7 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
         return
     yield _steps(raw)
     yield _samples(raw, throughput)
-    yield from _global_batch(raw)
+    yield from _global_batch(raw, throughput)
 
 
 def _exit_codes(raw: RawRun) -> Diagnosis:
@@ -280,18 +280,23 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     )
 
 
-def _global_batch(raw: RawRun) -> Iterator[Diagnosis]:
+def _global_batch(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
     """Check that the script accumulated as workload.global_batch asks; nothing without it or without samples."""
     spec, batches = raw.spec, [end.fingerprint.get("batch_per_gpu") or 0 for end in raw.ends]
     if spec.accumulation is None or not raw.has_all_ranks or not all(batches):
         return
     seen = sum(batches)
+    next_step = (
+        'in workload.args pass "{batch_per_gpu}" to the option for the batch of one GPU and "{accumulation}" to that '
+        "for accumulated batches; an epoch must have more batches than one step accumulates"
+    )
+    if throughput and throughput.source == "guessed":
+        next_step = "the number of samples is a guess: set workload.samples_per_step in config.yaml"
     yield diagnose(
         "global batch",
         seen == spec.global_batch,
         f"{seen} samples in the median step of all ranks",
         f"{spec.global_batch}: {count(spec.gpus, 'GPU')} x {spec.accumulation} batches x {spec.batch_per_gpu} samples",
         "the script does not train with workload.global_batch",
-        next_step='in workload.args pass "{batch_per_gpu}" to the option for the batch of one GPU and "{accumulation}" '
-        "to that for accumulated batches; an epoch must have more batches than one step accumulates",
+        next_step=next_step,
     )

@@ -5,13 +5,14 @@ Every finding names what to change in the script. What may be intended is a rema
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.records.fingerprint import unread
+from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
@@ -21,6 +22,7 @@ Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
+DOUBTFUL_COUNT = "doubtful count"  # the name of a remark
 ENOUGH_STEPS = "enough steps"  # the name of a check
 WORLD_SIZE = "world size"
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
@@ -142,14 +144,17 @@ def _devices(raw: RawRun) -> Diagnosis:
 
 
 def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
-    """Check that no two ranks share samples; nothing for one rank. Without evidence it passes, and says so."""
+    """Check that no two ranks share samples; nothing for one rank. Without evidence it passes, and says so.
+
+    Two ranks that share them are evidence enough, whatever is known of the others.
+    """
     if len(ends) < 2:
         return
     shares, wanted = shared_samples(ends), "other samples on each rank"
-    if not shares:
+    (first, second), most = max(shares.items(), key=lambda item: item[1], default=((0, 0), 0.0))
+    if len(shares) < math.comb(len(ends), 2) and most < MOST_SHARED:
         yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
-    (first, second), most = max(shares.items(), key=lambda item: item[1])
     loader = ends[0].loader
     measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
     yield diagnose(
@@ -164,7 +169,7 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
 
 
 def shared_samples(ends: Sequence[RankEnd]) -> dict[tuple[int, int], float]:
-    """Return which fraction of their first samples each two ranks share, of the smaller set; empty if not known.
+    """Return which fraction of their first samples each two ranks share, of the smaller set, where both are known.
 
     A sample counts if it occurs once on its rank: a constant proves nothing.
     """
@@ -172,11 +177,9 @@ def shared_samples(ends: Sequence[RankEnd]) -> dict[tuple[int, int], float]:
     for end in ends:
         counts = Counter(end.first_samples)
         distinct[end.rank] = {digest for digest, count in counts.items() if count == 1}
-    if len(distinct) < 2 or not all(distinct.values()):
-        return {}
     return {
         (a, b): len(distinct[a] & distinct[b]) / min(len(distinct[a]), len(distinct[b]))
-        for a, b in combinations(sorted(distinct), 2)
+        for a, b in combinations(sorted(rank for rank, known in distinct.items() if known), 2)
     }
 
 
@@ -312,7 +315,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
             next="compare the loss with that of a run without a pipeline",
         )
     elif raw.spec.world_size > 1 and raw.has_all_ranks:
-        yield from _on_data(raw.ends)
+        yield from _on_data(raw)
     if not raw.pipeline_stages:
         yield from _on_batches(raw.ends)
     for agent, end in raw.agents.items():
@@ -374,7 +377,7 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
     for rank, of in known.items():
         if of.mismatched > MOST_MISMATCHED * of.compared:
             yield Remark(
-                name="doubtful count",
+                name=DOUBTFUL_COUNT,
                 what=f"the number of samples is doubtful: in {of.mismatched:,} of {of.compared:,} steps of rank {rank} "
                 "no dimension of the model's input is the number of samples that was drawn",
                 next="compare samples/s with what the script counts itself; if they differ, set "
@@ -383,12 +386,16 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             break
 
 
-def _on_data(ends: Sequence[RankEnd]) -> Iterator[Remark]:
+def _on_data(raw: RawRun) -> Iterator[Remark]:
+    ends = raw.ends
     batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
     if len(set(batches.values())) > 1:
         seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
-        what = f"the ranks use batches of different size: {seen}"
-        yield Remark(name="batch", what=what, next="give every rank the same batch size")
+        what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"
+        if any(varying_batches(files) for files in raw.ranks.values()):
+            what = f"the batches vary in size; in the median step the ranks have {seen}"
+            next_step = "nothing, if the script makes them so, as with a budget of tokens"
+        yield Remark(name="batch", what=what, next=next_step)
     loaders = {end.rank: end.loader for end in ends if end.loader and end.loader.shards and end.loader.dataset_size}
     sizes = {rank: loader.dataset_size for rank, loader in loaders.items()}
     if len(set(sizes.values())) > 1:

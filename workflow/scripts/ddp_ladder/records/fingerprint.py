@@ -281,7 +281,7 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
-def _varying_batches(files: RankFiles) -> list[int] | None:
+def varying_batches(files: RankFiles) -> list[int] | None:
     """Return the smallest and the largest batch of a step, if most steps do not have the usual one; else None.
 
     The last step of each pass alone, or steps of as many more batches, make no varying size.
@@ -318,7 +318,7 @@ def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
         **first.fingerprint,
         **dict.fromkeys(unread(raw.ends), UNREAD),
         "batch_per_gpu": of_first and of_first // (raw.pipeline_stages or 1),
-        "batch_varies": _varying_batches(raw.ranks[0]),
+        "batch_varies": varying_batches(raw.ranks[0]),
         "git_commit": repository and repository.commit,
         "git_dirty": repository and repository.dirty,
         "passes": loader and loader.passes,
