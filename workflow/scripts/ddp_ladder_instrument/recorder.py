@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 NEVER = 2**62
 AT_ONCE = 16
-"""The machine sees so many steps at once, which costs half of one by one, and is too short a pause to be a slow step. The
-heartbeat lets it see all each second."""
+"""The machine sees so many steps at once, which costs half of one by one and is too short a pause to be a slow step.
+The heartbeat lets it see all each second."""
 EARLY_STEPS = 12
 """Batches of these steps are looked at as a whole."""
 
