@@ -16,9 +16,10 @@ import pytest
 from ddp_ladder.records.hangs import main_stack
 from ddp_ladder.records.raw_models import Heartbeat
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
-from ddp_ladder_instrument import progress
+from ddp_ladder_instrument import log, progress
+from ddp_ladder_instrument.log import Event
 from ddp_ladder_instrument.progress import signs
-from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
 
 NOTHING = Path("absent")  # of a program that reports no steps itself
 
@@ -71,6 +72,45 @@ def test_nothing_moves_without_a_step_a_batch_or_a_backward_pass() -> None:
     drawn = signs(recorder, NOTHING, False).moved
     recorder.joins = True
     assert len({before, after, drawn, signs(recorder, NOTHING, False).moved}) == 4
+
+
+def test_a_step_in_eval_mode_ends_it_though_the_machine_sees_several_steps_at_once() -> None:
+    recorder = Recorder()
+    recorder.begin()
+    each = recorder.new_pass(0, -1, True)
+
+    def step() -> None:
+        recorder.drawn(each, 0.0, 4, 0, True, -1)
+        recorder.backward(0.0)
+        recorder.after_step(OPTIMIZER, (), {})
+
+    for _ in range(2 * EARLY_STEPS):
+        step()
+    recorder.mode(False)
+    assert recorder.evaluating
+    step()
+    assert not recorder.evaluating
+
+
+def test_what_is_appended_while_the_machine_is_fed_is_seen_once() -> None:
+    recorder = Recorder()
+    recorder.begin()
+    length = recorder.log.__len__
+    events = recorder.log.events
+
+    def and_another(start: int, stop: int) -> Iterator[Event]:
+        """Let the training's thread append meanwhile."""
+        recorder.after_step(OPTIMIZER, (), {}) if length() < 6 else None
+        return events(start, stop)
+
+    recorder.after_step(OPTIMIZER, (), {})
+    recorder.log.events = and_another  # type: ignore[method-assign, assignment]
+    recorder.log.add(log.SKIP, 0.0, 0.0)
+    recorder.feed()
+    recorder.log.events = events  # type: ignore[method-assign]
+    recorder.feed()
+    steps = sum(event[0] == log.STEP for event in events())
+    assert (recorder.steps, recorder.machine.skips) == (steps, 1)
 
 
 def test_what_the_device_does_moves_while_the_host_waits_for_it() -> None:

@@ -89,9 +89,10 @@ class Log:
         """Append an event."""
         self.rows.extend((kind, begin_s, end_s, thing, a, b, c))
 
-    def events(self, start: int = 0) -> Iterator[Event]:
-        """Yield the events from this number on."""
-        values = iter(self.rows[(start - self.dropped) * COLUMNS :])
+    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        """Yield the events from this number on, up to another one or to the last."""
+        last = len(self) if stop is None else stop
+        values = iter(self.rows[(start - self.dropped) * COLUMNS : (last - self.dropped) * COLUMNS])
         return zip(*[values] * COLUMNS)
 
     def sum_up(self, steps: int, samples: int) -> None:

@@ -29,8 +29,8 @@ EARLY_STEPS = 12
 class Recorder:
     """The log of this rank, and its state machine.
 
-    on_optimizer: called with each optimizer before its first step is counted. on_batch: called with each batch that a
-    pass yields during the first EARLY_STEPS. epoch_of: the epoch of a pass's sampler, -1 if it is not known.
+    on_optimizer: called with each optimizer before its first step is counted. epoch_of: the epoch of a pass's
+    sampler, -1 if it is not known.
     read_times: called after step ``read_at``; returns the next such step. count_flops: the same at ``count_at``.
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and their number; None without.
@@ -47,7 +47,6 @@ class Recorder:
         self.calls = 0
         self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self.on_optimizer: Callable[[Any], None] = lambda optimizer: None
-        self.on_batch: Callable[[int, object], None] = lambda number, batch: None
         self.epoch_of: Callable[[int], int] = lambda number: -1
         self.is_capturing: Callable[[], bool] = lambda: False
         self.read_at = self.count_at = self.check_at = NEVER
@@ -63,6 +62,7 @@ class Recorder:
         self._feeding = threading.RLock()  # the garbage collector may end a pass within
         self._steps = 0  # steps that the machine may not have seen yet
         self._fed = 0  # events that the machine has seen
+        self._unsummed = [0, 0]  # steps of these, and their samples, that the log has not summed up
         self._ended = False
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stepped: set[int] = set()
@@ -88,7 +88,10 @@ class Recorder:
 
     @property
     def evaluating(self) -> bool:
-        """Return True while the trained model is in eval mode, as far as is known."""
+        """Return True while the trained model is in eval mode, as far as is known; a step shows that it is not."""
+        if self._steps:
+            self.feed()
+            self._steps = 0
         return self.machine.timer.evaluating
 
     def feed(self) -> None:
@@ -99,10 +102,12 @@ class Recorder:
                 return
             machine = self.machine
             calls, rows = machine.calls, machine.table.count
-            machine.feed(self.log.events(start))
-            steps = machine.calls - calls
-            if steps and threading.get_ident() == self._thread:
-                self.log.sum_up(steps, sum(machine.table.samples[rows:]))
+            machine.feed(self.log.events(start, self._fed))
+            self._unsummed[0] += machine.calls - calls
+            self._unsummed[1] += sum(machine.table.samples[rows:])
+            if self._unsummed[0] and threading.get_ident() == self._thread:  # which appends
+                self.log.sum_up(*self._unsummed)
+                self._unsummed = [0, 0]
 
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()
