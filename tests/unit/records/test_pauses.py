@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records.assemble import assemble, record_of
 from ddp_ladder.records.pauses import ALONE, UNEVEN, without_waits
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
@@ -123,6 +123,40 @@ def test_the_wait_is_taken_off_ddps_exchange(run: RunDirectory) -> None:
         forward_s, backward_s, comm_s, overlap_s = files.steps.ddp_s.T
         assert (forward_s + backward_s + comm_s - overlap_s <= files.steps.step_time_s + 1e-9).all()
         assert comm_s.min() >= 0.01 - 1e-9
+
+
+def test_the_wait_is_taken_off_the_barrier(run: RunDirectory) -> None:
+    """It is one of the collectives that DDP does not time; what the rank's own collectives take remains."""
+    alone(run, "validation")
+    for rank in (0, 1):
+        add_ddp_times(run, rank, 0.05, 0.01, collectives_s=0.004)
+    before = assemble(run).step
+    raw = read_raw_run(run)
+    steps = raw.ranks[1].steps
+    assert steps.collectives_s is not None
+    steps.collectives_s[[k - 1 for k in EVERY_25TH]] += PAUSE_S
+    corrected, _ = without_waits(raw)
+    for files in corrected.ranks.values():
+        assert files.steps.collectives_s == pytest.approx(np.full(STEPS, 0.004), abs=0.002)
+        assert files.steps.ddp_s is not None
+        assert files.steps.ddp_s[:, 2] == pytest.approx(np.full(STEPS, 0.01), abs=1e-6)
+    step = record_of(raw).step
+    assert before
+    assert step
+    assert step.exposed_comm_s == pytest.approx(before.exposed_comm_s, abs=1e-4)
+    assert step.step_s == pytest.approx(STEP_S, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["eval mode", "epoch"])
+def test_ranks_that_wait_in_no_step_are_held_up_too(run: RunDirectory, kind: str) -> None:
+    """All ranks call eval(), or are between two passes; rank 0 alone passes over the validation data."""
+    for rank, of_rank in ((0, "validation"), (1, kind)):
+        pauses = dict.fromkeys(EVERY_25TH, (of_rank, PAUSE_S))
+        end_run(run, write_loop(run, rank, steps_s=[STEP_S] * STEPS, pauses=pauses))
+    record = assemble(run)
+    assert rate(record) == pytest.approx(GLOBAL_BATCH / STEP_S, rel=0.01)
+    assert [remark.name for remark in record.remarks] == [ALONE]
+    assert "rank 0 validates 27.5 s of each 100 s while the others wait" in record.remarks[0].what
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -84,15 +84,20 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     known_s = np.stack([each.known_s[:shared] for each in pauses])
     spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
     alone, steps = known_s.argmax(axis=0), np.arange(shared)
-    waits_s = np.minimum(known_s[alone, steps], rows_s - rows_s[alone, steps]).clip(0.0)
+    span_s = known_s[alone, steps]
     covered_s = np.stack([each.covered_s[:shared] for each in pauses])
-    waits_s[(covered_s > TOO * covered_s[alone, steps]) | (known_s[alone, steps] < SHORTEST_S)] = 0.0
+    is_waiting = (covered_s <= TOO * covered_s[alone, steps]) & (span_s >= SHORTEST_S)
+    waits_s = np.where(is_waiting, np.minimum(span_s, rows_s - rows_s[alone, steps]).clip(0.0), 0.0)
+    # In eval mode, or between two passes, the others wait in no step.
+    idle_s = np.where(
+        is_waiting, np.minimum(span_s - waits_s, np.stack([each.idle_s[:shared] for each in pauses])), 0.0
+    )
     if waits_s.any():
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
         raw = replace(raw, ranks=corrected)
     inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s)
-    held_s, firsts = waits_s.max(axis=0) + inside_s, spans_s.argmax(axis=0)
+    held_s, firsts = (waits_s + idle_s).max(axis=0) + inside_s, spans_s.argmax(axis=0)
     first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
     of_first = (firsts == first) & (held_s > 0)
     share = float(held_s[of_first].sum() / (pauses[first].rows_s + pauses[first].idle_s).sum()) if shared else 0.0
@@ -118,17 +123,24 @@ def _alone_inside(spans_s: Array, rows_s: Array) -> Array:
 
 
 def _shortened(steps: Steps, waits_s: Array) -> Steps:
-    """Return the steps without these waits, which begin at the second step; waits and DDP's times still fit."""
+    """Return the steps without these waits, which begin at the second step; the parts of the steps still fit.
+
+    The others wait in a barrier, which is a collective, or in DDP's next exchange: in the longer one.
+    """
     off_s = np.zeros(len(steps))
     off_s[1 : 1 + len(waits_s)] = waits_s
-    rows_s, ddp_s = steps.step_time_s - off_s, steps.ddp_s
+    rows_s, ddp_s, collectives_s = steps.step_time_s - off_s, steps.ddp_s, steps.collectives_s
+    in_ddp_s = np.zeros(len(steps)) if ddp_s is None else np.maximum(ddp_s[:, 2] - ddp_s[:, 3], 0.0)
+    if collectives_s is not None:
+        is_longer = collectives_s >= np.nan_to_num(in_ddp_s)
+        collectives_s = np.where(is_longer, np.maximum(collectives_s - off_s, 0.0), collectives_s)
     if ddp_s is not None:
         forward_s, backward_s, comm_s, overlap_s = ddp_s.T
-        too_long_s = forward_s + backward_s + np.maximum(comm_s - overlap_s, 0.0) - rows_s
+        too_long_s = forward_s + backward_s + in_ddp_s + (0.0 if collectives_s is None else collectives_s) - rows_s
         fitting_s = np.minimum(comm_s, np.maximum(comm_s - too_long_s, overlap_s))
         ddp_s = np.stack([forward_s, backward_s, np.where(off_s > 0, fitting_s, comm_s), overlap_s], axis=1)
     data_wait_s = np.where(off_s > 0, np.minimum(steps.data_wait_s, rows_s), steps.data_wait_s)
-    return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp_s=ddp_s)
+    return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp_s=ddp_s, collectives_s=collectives_s)
 
 
 def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> Remark:
