@@ -65,10 +65,7 @@ class LoaderHooks:
 
     def _count(self, found: LoaderPass, batch: object, announced: int | None, entered_s: float, mark: int) -> None:
         """Count a batch that the loader has just given; announced: the number of its indices, if they were counted."""
-        try:
-            size, dropped = found.batch_sizes.measure(batch, announced)
-        except Exception:  # an object of another library may raise anything
-            size, dropped = announced or 0, 0
+        size, dropped = found.batch_sizes.measure(batch, announced)
         recorder = self.recorder
         recorder.drawn(found.number, entered_s, size + dropped, dropped, torch.is_grad_enabled(), mark)
         if recorder.steps < EARLY_STEPS:

@@ -302,8 +302,8 @@ class Source:
 class LoaderPass:
     """A pass over a loader, or over an outer one which draws from it; only weak references to them are kept.
 
-    number: in the log. source: what is known of the loader; None if it could not be read. samples: digests of its first
-    batches. iterator: a weak reference whose callback ends the pass; None once it is over.
+    number: in the log. source: what is known of the loader; None if it could not be read. iterator: a weak
+    reference whose callback ends the pass; None once it is over.
     """
 
     def __init__(self, number: int, source: Source | None, batch_sizes: BatchSizes) -> None:
@@ -311,7 +311,6 @@ class LoaderPass:
         self.source = source
         self.batch_sizes = batch_sizes
         self.living = True
-        self.samples: list[str] = []
         self.iterator: Any = None
 
 
