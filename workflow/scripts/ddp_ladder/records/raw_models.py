@@ -339,7 +339,9 @@ class Communication(Model):
     name: Name = Field(description="The function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_.")
     calls: Count
     bytes: Count
-    seconds: Duration = Field(description="That the script waited in these calls.")
+    seconds: Duration | None = Field(
+        description="That the script waited in these calls; on a GPU, its stream. Null: not known."
+    )
 
 
 class Batches(Model):
