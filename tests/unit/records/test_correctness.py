@@ -156,7 +156,7 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=32))
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
-    assert reassemble(run).fingerprint["global_batch"] == 96
+    assert reassemble(run).fingerprint.global_batch == 96
 
 
 def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:

@@ -70,12 +70,11 @@ def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = T
     return digest.hexdigest()
 
 
-UNREAD = "could not be read"
-"""The value of a fact whose reading raised: it equals nothing. None: there is no such thing here."""
-
-
 class NotMeasured(list[str]):
-    """The quantities that could not be measured, each with the reason."""
+    """The quantities that could not be measured, each with the reason. unread: those of the fingerprint."""
+
+    def __init__(self) -> None:
+        self.unread: list[str] = []
 
     def attempt(self, quantity: str, measure: Callable[[], Any]) -> Any:
         """Return the result of ``measure``; if it raises, return None and add the reason."""
@@ -86,12 +85,13 @@ class NotMeasured(list[str]):
             return None
 
     def read(self, fact: str, read: Callable[[], Any]) -> Any:
-        """Return a fact of the fingerprint; if reading it raises, return UNREAD and add the reason."""
+        """Return a fact of the fingerprint; if reading it raises, return None, add the reason, and name it unread."""
         try:
             return read()
         except Exception as error:
             self.note(fact, error)
-            return UNREAD
+            self.unread.append(fact)
+            return None
 
     def note(self, quantity: str, error: Exception) -> None:
         """Add the reason, once."""

@@ -295,6 +295,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "cpus": host.cpus(),
             "cpu_set": host.cpu_set(),
             "libraries": measurement.not_measured.read("libraries", host.libraries),
+            "unread": measurement.not_measured.unread,
         },
         "log": {**facts, "sha256": None},
         "steps": {"count": judged.table.count, "sha256": None},

@@ -388,7 +388,7 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
 
 def _on_data(raw: RawRun) -> Iterator[Remark]:
     ends = raw.ends
-    batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
+    batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
         seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
         what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"

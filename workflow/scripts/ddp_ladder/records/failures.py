@@ -156,7 +156,7 @@ def no_gpu(case: Case) -> Failure | None:
         )
     return Failure(
         verdict="torch sees no GPU",
-        why=f"rank {end.rank}: torch {end.fingerprint.get('torch')} of {python} is built for {built} and says: "
+        why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: "
         f"{seen.why}; nvidia-smi shows {shown}; CUDA_VISIBLE_DEVICES is {seen.visible!r}",
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,

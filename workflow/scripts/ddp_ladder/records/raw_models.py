@@ -352,8 +352,35 @@ class Batches(Model):
     graph_steps: Count = Field(description="Steps that CUDA graphs made.")
 
 
-UNREAD = "could not be read"
-"""The value of a field of the fingerprint whose reading raised: it equals nothing, not even another such value."""
+class RankFingerprint(Model):
+    """What ran on one rank, and on which software and hardware. None: the program has none, or showed none."""
+
+    script_sha256: str | None = None  # of the source that ran as __main__
+    args: Several[str] = ()  # of the script
+    batch_per_gpu: Count | None = None  # samples of a step of this rank: the median, with the sampler's padding
+    backward_passes: Positive | None = None  # of a step: more than one accumulate gradients
+    sources: Mapping[str, str] | None = None  # SHA-256 of the imported files beside the script, by relative path
+    configuration: Mapping[str, str] | None = None  # SHA-256 of the files among the arguments
+    backend_class: str | None = None  # of the process group's backend
+    parameter_dtype: str | None = None  # of most elements
+    autocast_dtype: str | None = None  # every one that autocast was entered with, joined by " + "
+    float32_products: str | None = None  # "highest", or what torch may compute them with
+    compiled_graphs: Count | None = None  # made by torch.compile
+    optimizer: str | None = None  # classes of all, with the implementation if one was chosen
+    torch: str | None = None  # version; None: never imported
+    cuda: str | None = None  # what torch is built for, also "ROCm 6.2"; None: trained on no GPU, as nccl and cudnn
+    nccl: str | None = None
+    cudnn: Count | None = None
+    threads: Positive | None = None  # of torch, within an operator
+    num_workers: Count | None = None  # of the training's DataLoader; None: it had none
+    python: str | None = None
+    gpu: str | None = None  # name
+    cpu_model: str | None = None
+    cpus: Positive | None = None  # that the process may use
+    cpu_set: str | None = None  # the same, in taskset's notation
+    libraries: Mapping[str, str] | None = None  # versions of those imported that change the work of a step
+    unread: Several[str] = ()  # fields whose reading raised: None, and equal to nothing
+
 
 HOOK = "hook "
 """Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
@@ -387,7 +414,7 @@ class RankEnd(RawFile, RankFacts):
         None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
     )
     first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
-    fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
+    fingerprint: RankFingerprint
     steps: StepsFile
     rules: Count = Field(0, description="Version of the rules that judged the log; 0: none was kept.")
     log: Mapping[str, Any] | None = Field(

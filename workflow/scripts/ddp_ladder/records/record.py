@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -25,6 +24,7 @@ from ddp_ladder.records.raw_models import (
     Parameters,
     Positive,
     RankFacts,
+    RankFingerprint,
     Source,
 )
 
@@ -193,6 +193,25 @@ def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:
     return "\n".join(f"{each.speaker}: {each.line}" for each in evidence if each.line not in known)
 
 
+class Fingerprint(RankFingerprint):
+    """Rank 0's, with what all ranks, the nodes and the job know. unread: on any rank."""
+
+    batch_varies: Several[Count] | None = None  # smallest and largest batch of a step, if most differ from the usual
+    git_commit: str | None = None  # of the repository that tracks the script
+    git_dirty: bool | None = None  # tracked files differed from it
+    passes: Positive | None = None  # over the training data
+    dataset_size: Count | None = None  # samples of the whole training data
+    goes_on: bool = False  # an earlier attempt did a part of the training
+    global_batch: Count | None = None  # samples of a step of all ranks; None: unknown on one of them
+    gradient_bytes: Count | None = None  # of a rank, that DistributedDataParallel reduces in a step
+    bucket_bytes: Several[Count] | None = None  # the same, of each bucket
+    comm_hook: str | None = None  # of DistributedDataParallel
+    exchanges: Count | None = None  # of the gradients in a step
+    cpu_sets: Several[str] = ()  # distinct ones of the ranks
+    driver: str | None = None  # of the GPUs that were used
+    power_limit_w: Several[float] | None = None  # distinct ones of these GPUs
+
+
 class Record(Model):
     """One run (variant x mode x scale x repeat). Written by assemble, read by gates and report."""
 
@@ -206,10 +225,7 @@ class Record(Model):
     ranks: Several[Rank] = Field(description="One entry per process that left an end record.")
     throughput: Throughput | None = Field(description="Null if no step was measured.")
     timing: Timing | None = Field(description="Null if no step was measured.")
-    fingerprint: Mapping[str, Any] = Field(
-        description="Script, arguments, precision, batch, workers, versions and hardware as rank 0 saw them, the bytes "
-        "that all ranks exchange, and what the job knows of repository and GPUs. Open map."
-    )
+    fingerprint: Fingerprint
     checks: Several[Check] = Field(description="Sanity checks of this run.")
     failure: Failure | None = Field(description="Null for a good run.")
     remarks: Several[Remark]
@@ -245,6 +261,5 @@ def read_record(path: Path) -> Record:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write record.json, atomically. NaN and infinity are refused (ValueError)."""
-    json.dumps(record.fingerprint, allow_nan=False)  # an open map, in which pydantic would write null
+    """Write record.json, atomically."""
     write_atomically(path, record.model_dump_json(indent=2) + "\n")
