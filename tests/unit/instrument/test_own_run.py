@@ -136,6 +136,17 @@ def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:
     assert [directory(rank, 4) for rank in (1, 0, 2, 3)] == ["own-3"] * 4
 
 
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_all_ranks_write_where_rank_0_does_after_a_run_that_died_early(tmp_path: Path, torch: str) -> None:
+    (tmp_path / "own" / "ranks").mkdir(parents=True)
+    (tmp_path / "own" / "ranks" / "rank0of2.claim").touch()
+    env, train = {"DDP_LADDER_DIRECTORY": "own"}, script(tmp_path, TRAIN)
+    done = run_plainly(tmp_path, INSTRUMENT, train, "8", launcher=TORCHRUN, env=env, python=python_named(torch))
+    assert done.code == 0, done.err
+    assert record_in(tmp_path / "own-2").status == "ok"
+    assert [path.name for path in (tmp_path / "own" / "ranks").iterdir()] == ["rank0of2.claim"]
+
+
 def test_the_exit_code_is_the_scripts_whatever_becomes_of_the_summary(tmp_path: Path) -> None:
     train = script(tmp_path, "import sys\nprint('ran')\nsys.exit(int(sys.argv[1]))")
     done = run_plainly(tmp_path, INSTRUMENT, train, "7", env={"DDP_LADDER_DIRECTORY": "own"})
