@@ -101,6 +101,8 @@ def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Pat
     errors = [each.communicate(timeout=120)[1] for each in tasks]
     assert [each.returncode for each in tasks] == [0, 0], errors
     assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+    if training == ALONE:
+        assert re.search(r"throughput +[\d,.]+ steps/s, of unknown samples: .* workload.samples_per_step", errors[0])
     assert "processes      2 that do not talk to each other: rank 0 made no process group" in errors[0]
     ranks = record_in(tmp_path / "ddp-ladder-4711-3").ranks
     assert [(rank.rank, rank.local_rank, rank.steps) for rank in ranks] == [(0, 0, 40), (1, 1, 40)]

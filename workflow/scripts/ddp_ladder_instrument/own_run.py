@@ -114,7 +114,11 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         counting = world_size // (record["pipeline_stages"] or 1)  # of a pipeline, the ranks with the first stage count
         of_ranks = f": {_figure(rate)} of rank 0 x {counting} ranks" if counting > 1 else ""
         source = "" if record["source"] == "counted" else f" (samples: {record['source']})"
-        yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
+        if samples:
+            yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
+        else:
+            steps = f"{_figure(len(times_s) / total_s)} steps/s, of unknown samples: no batch came from a DataLoader"
+            yield "throughput", f"{steps}; in the ladder, workload.samples_per_step sets them"
         if record["source"] == "guessed":
             sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
             yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"
