@@ -8,8 +8,9 @@ from pathlib import Path
 
 import compare
 import pytest
-from ddp_ladder.records.own_runs import NO_SPEC, record_in
+from ddp_ladder.records.own_runs import record_in
 from ddp_ladder_instrument import own_run
+from ddp_ladder_instrument.contract import NO_SPEC
 from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
 
 TRAIN = """

@@ -9,8 +9,8 @@ import pytest
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.fingerprint import MUST_MATCH, differences
 from ddp_ladder.records.record import Record, Source
-from ddp_ladder.records.steps import COLUMNS
 from ddp_ladder.settings.terms import MAY_DIFFER
+from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_record, make_spec
 from make_runs import edit, read_steps, reassemble, write_run, write_steps
 

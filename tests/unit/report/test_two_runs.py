@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.records.own_runs import NO_SPEC
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.two_runs import two_runs
+from ddp_ladder_instrument.contract import NO_SPEC
 from make_records import make_record, make_spec
 
 

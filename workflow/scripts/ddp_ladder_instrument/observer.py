@@ -10,6 +10,7 @@ import torch
 
 from ddp_ladder_instrument import batch_sizes, collectives, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument import log as events
+from ddp_ladder_instrument.contract import FIRST_SAMPLES
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.flops import StepFlops
@@ -121,7 +122,7 @@ class TorchObserver:
 
     def _on_batch(self, found: LoaderPass, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
-        digest = self._not_measured.attempt("first samples", lambda: batch_sizes.digest(batch))
+        digest = self._not_measured.attempt(FIRST_SAMPLES, lambda: batch_sizes.digest(batch))
         if digest:
             self.loaders.digests.setdefault(found.number, []).append(digest)
 

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host
+from ddp_ladder_instrument.contract import DIRECTORY_VARIABLE, NO_SPEC
 from ddp_ladder_instrument.files import RunSettings, one_line
 from ddp_ladder_instrument.table import StepTable
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import GroupStore
 
-DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"
 WARMUP_STEPS = 20  # as the ladder leaves out on CUDA; at most half of a short run
 LONGEST_WAIT_S = 30.0  # for rank 0, which leaves init_process_group at the same time
-NO_SPEC = "0" * 64  # in place of a spec's hash
 
 
 def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:

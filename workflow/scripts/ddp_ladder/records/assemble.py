@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.checks import diagnoses, weakest

@@ -19,7 +19,6 @@ from ddp_ladder.records.record import SCHEMA_VERSION, Record
 from ddp_ladder.settings.keys import Measure
 from ddp_ladder.settings.terms import Device
 
-NO_SPEC = "0" * 64  # as the instrument writes it, in place of a spec's hash
 CHECKED_BY_THE_JOB = ("placement",)  # against the files of its agents
 UNKNOWN = (
     "lr", "samples_per_step", "throughput_regex", "directory", "data_dir", "python", "container", "max_steps",

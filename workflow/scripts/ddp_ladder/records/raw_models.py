@@ -382,10 +382,6 @@ class RankFingerprint(Model):
     unread: Several[str] = ()  # fields whose reading raised: None, and equal to nothing
 
 
-HOOK = "hook "
-"""Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
-
-
 class RankEnd(RawFile, RankFacts):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
