@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.contract import DIRECTORY_VARIABLE, NO_SPEC
+from ddp_ladder_instrument.contract import DIRECTORY_VARIABLE, NO_SPEC, WARMUP_STEPS
 from ddp_ladder_instrument.files import RunSettings, one_line
 from ddp_ladder_instrument.table import StepTable
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import GroupStore
 
-WARMUP_STEPS = 20  # as the ladder leaves out on CUDA; at most half of a short run
 LONGEST_WAIT_S = 30.0  # for rank 0, which leaves init_process_group at the same time
 
 
@@ -40,7 +39,7 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         directory=directory,
         spec_hash=NO_SPEC,
         job={"id": job, "attempt": 1, "run_id": directory.name},
-        warmup_steps=WARMUP_STEPS,
+        warmup_steps=WARMUP_STEPS["cuda"],  # at most half of a short run
         max_steps=None,
         max_seconds=None,
         samples_per_step=None,

@@ -13,13 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.contract import RUN_VARIABLE
+from ddp_ladder_instrument.contract import LATE, RUN_VARIABLE
 from ddp_ladder_instrument.files import NotMeasured, write_atomically
 from ddp_ladder_instrument.program import die_with_parent
 from ddp_ladder_instrument.redaction import without_values
 
 LONGEST_ERROR = 4000  # characters
-LATE = "not over after"
 OTHERS_S = 5.0  # between the starts of two ranks, at most
 MEASURE_S, PAIRS_S = 6.0, 6.0  # at most, and at most a quarter of the time limit each
 SHARE_TO_MEASURE = 0.25
