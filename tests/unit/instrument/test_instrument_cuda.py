@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument import measurement, torch_facts
+from ddp_ladder_instrument.contract import METRICS_VARIABLE
 from ddp_ladder_instrument.files import read_run_settings
 from ddp_ladder_instrument.machine import Judged
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, exit_code
-from ddp_ladder_instrument.progress import METRICS_VARIABLE
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.torch_facts import CudaMarks
 from instrument_support import run_json

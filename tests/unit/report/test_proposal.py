@@ -66,7 +66,7 @@ def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Recor
 def with_counted(flops: Flops) -> ReportView:
     """A ladder of A100s whose first scale has counted FLOPs."""
     first, *others = (
-        record.replace(fingerprint={**record.fingerprint, "gpu": "NVIDIA A100-SXM4-40GB"}, ranks=())
+        record.replace(fingerprint=record.fingerprint.replace(gpu="NVIDIA A100-SXM4-40GB"), ranks=())
         for record in records_of()
     )
     return ReportView(results_of([first.replace(flops=flops), *others]), TODAY)

@@ -23,6 +23,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from ddp_ladder_instrument.hooks import Wrap, eager, patch
 from ddp_ladder_instrument.python_hooks import when_imported
 
@@ -30,7 +31,6 @@ Note = Callable[[str, float, float, int, int, int], None]
 """Gets name, begin and end (time.perf_counter), bytes, size of the group and, on a GPU, the mark after the call; the
 one before it has the number before. Size 0: a wait for a call noted before."""
 
-BUFFERS = "buffers"
 NAMES = (
     *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "gather"),
     *("gather_into_tensor", "gather_single", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
@@ -45,7 +45,7 @@ _FUNCTIONAL_NAMES = (
     *("all_reduce_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
 )
 _BY_MODULE = {
-    "torch.nn.modules._functions": "SyncBatchNorm",
+    "torch.nn.modules._functions": SYNC_BATCH_NORM,
     "torch.distributed.algorithms.join": "join",
     "torch.nn.parallel.distributed": "join",  # DDP itself calls these functions only for join()
 }

@@ -19,7 +19,7 @@ from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.fit import Fit
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.keys import BatchRange
@@ -257,8 +257,7 @@ def _where(run: Good) -> tuple[str | None, frozenset[str]]:
 
 def _unlike(reference: Record, here: Record) -> tuple[str, ...]:
     """Return the fields of the fingerprint, settings and nodes that differ between two runs."""
-    fields = must_match(reference.spec.mode)
-    found = [_in_words(field.name, *values) for field in fields if (values := field.differ(reference, here))]
+    found = [_in_words(*each) for each in unlike(reference, here, must_match(reference.spec.mode))]
     settings = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
     found += [_in_words(name, before, now) for name, before, now in settings if before != now]
     before, now = (sorted(set(record.world.hosts)) for record in (reference, here))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -24,8 +25,7 @@ from ddp_ladder.nodes.usage import Figure
 Array = NDArray[np.float64]
 Kind = Literal["persistent", "occasional", "varying"]
 
-BUFFERS = "buffers"
-IN_PASSES = (BUFFERS, "SyncBatchNorm")  # DDP's forward and backward times include them
+IN_PASSES = (BUFFERS, SYNC_BATCH_NORM)  # DDP's forward and backward times include them
 IN_MOST_STEPS = 0.9  # calls in a step, in the mean
 LEAST_TIMED_STEPS = 5  # fewer steps show what happened in them by chance
 WINDOW_STEPS = 16  # the work of a rank may grow during a run; within so few steps it does not

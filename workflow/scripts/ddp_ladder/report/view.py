@@ -23,13 +23,13 @@ from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
     MUST_MATCH,
+    UNREAD,
     MustMatch,
     batch_per_gpu_seen,
     global_batch_seen,
     in_full,
 )
-from ddp_ladder.records.raw_models import UNREAD
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Record, quoted_lines
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -245,19 +245,19 @@ class ReportView:
 
 def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tuple[str, str, str], ...]:
     """Return the fingerprint fields, first those that must match; fields that no run has are left out."""
-    seen = [run for run in runs if run.fingerprint]
+    seen = [run for run in runs if run.fingerprint != Fingerprint()]
     rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
     rows += [
         ("batch", "=", _batch),
         ("backend", "", lambda run: run.world.backend),
         ("launcher", "", lambda run: run.spec.launcher),
-        ("global batch", "", lambda run: run.fingerprint.get("global_batch")),
-        ("gradient bytes", "", lambda run: run.fingerprint.get("gradient_bytes")),
-        ("buckets", "", lambda run: run.fingerprint.get("bucket_bytes")),
-        ("comm hook", "", lambda run: run.fingerprint.get("comm_hook")),
+        ("global batch", "", lambda run: run.fingerprint.global_batch),
+        ("gradient bytes", "", lambda run: run.fingerprint.gradient_bytes),
+        ("buckets", "", lambda run: run.fingerprint.bucket_bytes),
+        ("comm hook", "", lambda run: run.fingerprint.comm_hook),
         ("repository", "", _repository),
-        ("cpus", "", lambda run: run.fingerprint.get("cpus")),
-        ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
+        ("cpus", "", lambda run: run.fingerprint.cpus),
+        ("cpu sets", "", lambda run: run.fingerprint.cpu_sets),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
     table = [(name, mark, _values(name, value, seen)) for name, mark, value in rows if seen]
@@ -273,8 +273,8 @@ def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
 
 def _repository(run: Record) -> str | None:
     """Return the commit of the script's repository, marked if files differed from it."""
-    commit = run.fingerprint.get("git_commit")
-    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.get('git_dirty') else ''}" if commit else None
+    commit = run.fingerprint.git_commit
+    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.git_dirty else ''}" if commit else None
 
 
 def _batch(run: Record) -> str:
@@ -300,13 +300,13 @@ def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -
 
 def _machine(runs: Sequence[Record]) -> str:
     """Return a sentence for a proposal: hardware and versions. Empty while nothing has been measured."""
-    seen = [run for run in runs if run.fingerprint]
+    seen = [run for run in runs if run.fingerprint != Fingerprint()]
     if not seen:
         return ""
     hosts = {host for run in seen for host in run.world.hosts}
 
     def of(key: str) -> str:
-        values = dict.fromkeys(str(run.fingerprint[key]) for run in seen if run.fingerprint.get(key))
+        values = dict.fromkeys(str(value) for run in seen if (value := getattr(run.fingerprint, key)))
         return " / ".join(values)
 
     hardware = of("gpu") or of("cpu_model") or "an unnamed processor"
