@@ -199,16 +199,17 @@ SCALES = ("1x1", "1x2", "1x4", "2x4", "4x4")
 def ladders(draw: st.DrawFn) -> ReportView:
     """A ladder of modes, variants and repeats, of which some runs failed or are missing."""
     modes = draw(st.sampled_from([["weak"], ["strong"], ["weak", "strong"]]))
-    variants = draw(st.sampled_from([["default"], ["default", "gloo"], ["gloo", "zero1"]]))
+    variants = draw(st.sampled_from([["default"], ["default", "gloo", "zero1"], ["gloo", "zero1"]]))
     specs = make_specs(
         SCALES[: draw(st.integers(1, 5))], repeats=draw(st.integers(1, 3)), modes=modes, variants=variants
     )
     between, records = draw(st.sampled_from([0.0, 0.004, 0.05])), []
     efficiency = {scale: draw(st.sampled_from([1.2, 1.0, 0.9, 0.76, 0.5, 0.2])) for scale in SCALES}
+    faster = {variant: draw(st.sampled_from([1000.0, 1010.0, 1100.0])) for variant in variants}
     places = [(scale, mode) for scale in SCALES for mode in modes]
     startup_s = {place: draw(st.sampled_from([4.2, 4.2, 4.2, 9000.0, None])) for place in places}
     for spec in specs:
-        rate = repeated(1000.0 * spec.gpus * efficiency[str(spec.scale)], spec, between)
+        rate = repeated(faster[spec.variant] * spec.gpus * efficiency[str(spec.scale)], spec, between)
         record = make_record(spec, rate, startup_s=startup_s[str(spec.scale), spec.mode])
         fate = draw(st.sampled_from(["ok", "ok", "ok", "ok", "ok", "missing", "failed"]))
         if fate == "failed":
