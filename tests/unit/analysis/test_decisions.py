@@ -192,6 +192,19 @@ def test_the_cheapest_scale_is_the_one_of_the_fewest_hours_that_are_shown() -> N
     assert of_table(view_of(records), SWISS_AI, "cheapest")["weak"].recommended == "1x1"
 
 
+def test_the_hours_of_all_modes_are_of_one_kind() -> None:
+    """The start-up of one scale of one mode is not known: no row has wall time, as the notes below the table say."""
+    specs = make_specs(["1x1", "1x2"], modes=["weak", "strong"])
+    unknown = {spec.name for spec in specs if spec.mode == "strong" and spec.gpus == 2}
+    records = [make_record(s, 1000.0 * s.gpus, startup_s=None if s.name in unknown else 4.2) for s in specs]
+    view = view_of(records)
+    steps = {point.mode: point.hours_to_solution or 0.0 for point in view.points if point.gpus_per_node == 2}
+    shown = {
+        mode: (each.recommended, (each.hours or "").partition(" ")[0]) for mode, each in of_table(view, EUROHPC).items()
+    }
+    assert shown == {mode: ("1x2", significant(hours * 3 * 1.1)) for mode, hours in steps.items()}
+
+
 SCALES = ("1x1", "1x2", "1x4", "2x4", "4x4")
 
 
