@@ -62,7 +62,7 @@ def agreed(run: RunSettings, store: GroupStore) -> RunSettings:
     if directory != run.directory:
         claim = Path("ranks", f"rank{store.rank}of{store.size}.claim")
         (directory / claim).touch()
-        (run.directory / claim).unlink()
+        (run.directory / claim).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # another rank or run has files there
             (run.directory / "ranks").rmdir()
             run.directory.rmdir()
