@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, ladder_executor
+from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob, ladder_executor
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
@@ -185,7 +185,7 @@ class Desk:
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock
         self.touched_s = 0.0
-        self.watch.add("7", "stage2", "1x4", log, lambda: self.is_held, lambda: self.touched_s)
+        self.watch.add(WatchedJob("7", "stage2", "1x4", log, lambda: self.is_held, lambda: self.touched_s))
 
     def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
         self.cluster.now_s += seconds
@@ -243,7 +243,7 @@ def test_a_bad_end_without_words_is_that_of_a_full_disk_if_its_directories_take_
 ) -> None:
     """No file can be made in /sys, whoever asks, and below it no directory."""
     places = (tmp_path, Path("/sys/results"))
-    desk.watch.add("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, places=places)
+    desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, lambda: 0.0, places))
     desk.cluster.states["8"] = JobState("FAILED", "NonZeroExitCode", "node1")
     (end,) = desk.later(60, RUNNING)
     assert end.in_words.startswith("job 8 ended FAILED on node1: /sys/results: it cannot be written: ")

@@ -1,13 +1,4 @@
-"""The Slurm executor of the ladder's jobs: a subclass of the plugin's executor. What it replaces, and a test of each:
-
-- submission: the plugin takes every failure of sbatch for a refusal, also "Socket timed out", after which the job may
-  be in the queue (tests/slurm/test_lost_answers.py), and it guesses an account and a partition if there is none;
-- the check of active jobs: the plugin asks less and less often, in the end every three minutes, waits for ever for a
-  job that was preempted, and takes a job of unknown state for a good one (tests/slurm/test_job_ends.py);
-- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/unit/slurm/test_submit.py);
-- the environment: inside a job's shell the plugin removes SLURM_CONF, and keeps SBATCH_TIMELIMIT and the like
-  (tests/slurm/test_callers_environment.py).
-"""
+"""The Slurm executor of the ladder's jobs, a subclass of the plugin's. What it replaces, and why: CONTRIBUTING."""
 
 from __future__ import annotations
 
@@ -105,9 +96,7 @@ class LadderJobs:
         self._watch = JobWatch(ask, self._console)
         self._submitter = Submitter(self.results, self._console.say)
         self._replaced: set[str] = set()  # scales that were submitted again, without a bad node
-        plugin: Any = super()
-        plugin.__init__(*args, **kwargs)
-        self.array_jobs: set[str] = set()  # no --slurm-array-jobs: an array asks for each scale what the first needs
+        super().__init__(*args, **kwargs)
 
     def _is_own(self, job: Any) -> bool:
         return not job.is_group() and job.rule.name in self.rules
@@ -176,15 +165,11 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock = Lock.of_scale(self.results, scale, "")
-            self._watch.add(
-                info.external_jobid,
-                self.job_of(scale).stage,
-                scale,
-                log,
-                is_held=lambda: is_held(lock),
-                touched_s=lambda: lock.touched_s,
-                places=(log.parent, self.results),
+            stage, places = self.job_of(scale).stage, (log.parent, self.results)
+            job = WatchedJob(
+                info.external_jobid, stage, scale, log, lambda: is_held(lock), lambda: lock.touched_s, places
             )
+            self._watch.add(job)
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -290,9 +275,9 @@ class WatchedJob:
     stage: str
     scale: str
     log: Path
-    is_held: Callable[[], bool]
-    touched_s: Callable[[], float]
-    places: Sequence[Path]
+    is_held: Callable[[], bool]  # whether the scale's lock has a living holder
+    touched_s: Callable[[], float]  # when the lock was last touched, by any clock
+    places: Sequence[Path] = ()  # the directories that it writes to
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -369,25 +354,12 @@ class JobWatch:
         self._answer: Future[Mapping[str, JobState]] | None = None
         self._is_silent = False
 
-    def add(
-        self,
-        job_id: str,
-        stage: str,
-        scale: str,
-        log: Path,
-        is_held: Callable[[], bool],
-        touched_s: Callable[[], float] = lambda: 0.0,
-        places: Sequence[Path] = (),
-    ) -> None:
-        """Begin to follow a job that was just submitted.
-
-        is_held: whether the scale's lock has a living holder. touched_s: when it was last touched, by any clock.
-        places: the directories that it writes to.
-        """
-        job = WatchedJob(job_id, stage, scale, log, is_held, touched_s, places, submitted_s=self._clock())
-        self._jobs[job_id] = job
+    def add(self, job: WatchedJob) -> None:
+        """Begin to follow a job that was just submitted."""
+        job.submitted_s = self._clock()
+        self._jobs[job.id] = job
         self._asked_s = None  # it may start at once
-        self._console.say(f"{job.label} submitted; its log: {log}")
+        self._console.say(f"{job.label} submitted; its log: {job.log}")
 
     def knows(self, job_id: str) -> bool:
         return job_id in self._jobs

@@ -5,6 +5,7 @@ If another workflow uses this one as a module, that workflow decides on terminal
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import CalledProcessError
 from types import FrameType, TracebackType
@@ -78,7 +79,6 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
     )
     if workflow.is_main_process and not is_module:
         check_requests(workflow, ladder)
-        replace_lock(workflow, ladder)  # Snakemake's lock names no process
 
 
 # The terminal: the ladder's progress and the plan of a dry run replace Snakemake's scheduling messages, and the box at
@@ -185,16 +185,18 @@ def filter_terminal(added: logging.Filter) -> None:
             handler.filters.insert(0, added)
 
 
-# Before Snakemake reads any file: what it would tell in its own words, or not at all
-# (tests/workflow/test_snakemake_citizen.py).
+# Before Snakemake reads any file
 
 
 def check_requests(workflow: Any, ladder: Ladder) -> None:
-    """Make ``workflow`` check its targets and options; what it shows, too, is not stopped by incomplete files."""
+    """Make ``workflow`` check its targets and options, and lock the results while it runs jobs.
+
+    A dry run locks nothing, nor does --nolock. What only shows something, too, is not stopped by incomplete files.
+    """
     prepare = workflow._prepare_dag
 
-    def prepare_checked(*arguments: Any, **options: Any) -> Any:
-        asked = workflow.dag_settings
+    def prepare_checked(**options: Any) -> None:
+        asked, executor = workflow.dag_settings, workflow.executor_plugin  # None: --report and the like
         # No question to the user about incomplete files of a killed start: each start computes what is to do.
         asked.force_incomplete = True
         if workflow.touch:
@@ -208,31 +210,14 @@ def check_requests(workflow: Any, ladder: Ladder) -> None:
         if (asked.forceall or forced) and (kept := not_repeated(ladder, asked.forceall, forced)):
             advice = f"to repeat them, delete {in_short(kept)} and start again"
             notify(f"warning: -F, -f and -R repeat no finished run; {advice}")
-        return prepare(*arguments, **options)
+        if executor is not None:
+            wants_lock = not (options["nolock"] or workflow.dryrun or only_reads(ladder, asked.targets))
+            options["nolock"] = True
+            if wants_lock:
+                hold_results(ladder, submits=not workflow.local_exec)
+        prepare(**options)
 
     workflow._prepare_dag = prepare_checked
-
-
-# Snakemake's lock names no process, so it cannot be taken over from a killed start. One start at a time on one results
-# directory, over all checkouts and hosts (tests/workflow/test_ends_and_locks.py).
-
-
-def replace_lock(workflow: Any, ladder: Ladder) -> None:
-    """Make ``workflow``, of the main process, lock the ladder's results while it runs jobs.
-
-    A dry run locks nothing, nor does --nolock.
-    """
-    execute = workflow.execute
-
-    def execute_held(executor_plugin: Any, **settings: Any) -> Any:
-        plugin, targets = executor_plugin.common_settings, workflow.dag_settings.targets
-        wanted = workflow.execution_settings.lock
-        workflow.execution_settings.lock = False
-        is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets)
-        with _holding(ladder, submits=not plugin.local_exec) if is_held else nullcontext():
-            return execute(executor_plugin=executor_plugin, **settings)
-
-    workflow.execute = execute_held
 
 
 def only_reads(ladder: Ladder, targets: Collection[str]) -> bool:
@@ -241,24 +226,24 @@ def only_reads(ladder: Ladder, targets: Collection[str]) -> bool:
     return quick and not ("eject" in targets and ladder.plan_to_write)
 
 
-@contextmanager
-def _holding(ladder: Ladder, submits: bool) -> Iterator[None]:
-    """Hold the results; exit with a message while another start does, or a job of a killed start that makes other runs.
+def hold_results(ladder: Ladder, submits: bool) -> None:
+    """Hold the results to the end of this process.
 
-    One that makes the same runs is followed, but not from a start that runs them itself.
+    Exits with a message while another start does, or a job of a killed start that makes other runs. One that makes the
+    same runs is followed, but not from a start that runs them itself.
     """
     results = Path(ladder.results)
-    with ExitStack() as stack:
-        try:
-            lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
-            if killed := stack.enter_context(lock):
-                notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
-            if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
-                require_every_job_over(results)
-        except UserError as error:
-            notify(str(error))
-            sys.exit(1)
-        yield
+    lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    try:
+        if killed := until_the_end.enter_context(lock):
+            notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
+        if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
+            require_every_job_over(results)
+    except UserError as error:
+        notify(str(error))
+        sys.exit(1)
 
 
 # SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report. Snakemake itself does
