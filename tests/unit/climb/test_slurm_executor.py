@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob, ladder_executor
+from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, LadderJobs, WatchedJob, ladder_executor
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
@@ -22,11 +22,14 @@ from make_files import write_programs
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
+STAGE1: Any = SimpleNamespace(stage="stage1")
+NOTHING_NEEDED: Any = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=tuple))
+
 
 class Plugin:
     """What of the plugin's class the ladder needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, _workflow: Any, _logger: Any) -> None:
         self.errors: list[str] = []
         self.submitted: list[Any] = []
         self._job_submission_executor = ThreadPoolExecutor()
@@ -54,8 +57,10 @@ class Plugin:
 
 
 def executor_of(results: Path, rule: str) -> Any:
-    stage1: Any = SimpleNamespace(stage="stage1")
-    return ladder_executor(Plugin, results, lambda _scale: stage1, [rule], is_same_plan=True)()
+    ladder: Any = SimpleNamespace(
+        results=str(results), plan_to_write=[], job=lambda _scale: STAGE1, is_kept_after_search=lambda _scale: False
+    )
+    return ladder_executor(Plugin, ladder, {rule: rule.removeprefix("ladder_")})(NOTHING_NEEDED, None)
 
 
 def job_of(rule: str) -> Any:
@@ -76,7 +81,7 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
     plugin = executor_of(tmp_path / "results", "measure_stage1")
     job = job_of("measure_stage1")
     wanted = Submission("stage1 1x1", "1x1", "name", ["sbatch"], "script")
-    monkeypatch.setattr(executor, "_submission", lambda *_: (wanted, tmp_path))
+    monkeypatch.setattr(LadderJobs, "_submission", lambda *_: (wanted, tmp_path))
     plugin.run_job(job)
     (info,) = plugin.submitted
     assert info.external_jobid == "7"
@@ -130,14 +135,14 @@ def test_tasks_per_gpu_of_the_plugin_reach_its_sbatch_and_not_the_ladders(tmp_pa
     assert all(word in get_submit_command(job, params) for word in words)
     planned = ScaleJob("stage2", Scale(1, 2), 5, (), 4, Slurm(), gres="gpu:2")
     ladder: Any = SimpleNamespace(
-        job_of=lambda _scale: planned,
+        ladder=SimpleNamespace(job=lambda _scale: planned),
         results=tmp_path,
-        is_same_plan=True,
+        _is_same_plan=True,
         slurm_logdir=tmp_path,
         workflow=SimpleNamespace(workdir_init=tmp_path),
         format_job_exec=lambda _job: "snakemake",
     )
-    submission, _ = executor._submission(ladder, job)
+    submission, _ = LadderJobs._submission(ladder, job)
     assert [word for word in submission.argv if word.startswith(("--gpu", "--gres", "--ntasks-per-gpu"))] == [
         "--gres=gpu:2"
     ]

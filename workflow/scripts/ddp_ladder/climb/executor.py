@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
-from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import (
     SUPPORT,
     add_bad_node,
@@ -29,6 +30,7 @@ from ddp_ladder.preflight.bad_nodes import (
 )
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
+from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm.jobs import (
     AGAIN,
     ENDED_WELL,
@@ -59,44 +61,38 @@ from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
 NOT_RECORDED = "Its end is not recorded"
+MEASURES = tuple(f"measure_{stage}" for stage in STAGES)
+RULES = (*MEASURES, "preflight_scale", "search_batch")  # whose jobs the ladder submits
 NO_JOB = "none"  # in place of an id, where no job has to be submitted
 
 
-def ladder_executor(
-    plugin: type[Any],
-    results: Path,
-    job_of: Callable[[str], ScaleJob],
-    rules: Collection[str],
-    is_same_plan: bool,
-    needs_no_job: Callable[[Any], bool] = lambda _job: False,
-) -> type[Any]:
+def ladder_executor(plugin: type[Any], ladder: Ladder, rules: Mapping[str, str]) -> type[Any]:
     """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
 
-    job_of: the job of a scale. is_same_plan: as the last start's, so that a job that it has left makes the same runs.
-    needs_no_job: whether all that a job of Snakemake makes is there by now.
+    rules: the ladder's name of each, by its name in the workflow that uses it.
     """
-    settings: dict[str, Any] = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
-    settings |= {"is_same_plan": is_same_plan, "needs_no_job": staticmethod(needs_no_job)}
-    return type("LadderExecutor", (LadderJobs, plugin), settings)
+    return type("LadderExecutor", (LadderJobs, plugin), {"ladder": ladder, "rules": rules})
 
 
 class LadderJobs:
     """The overriding methods. Every other method is the plugin's, the next base class."""
 
-    results: ClassVar[Path]
-    job_of: ClassVar[Callable[[str], ScaleJob]]
-    rules: ClassVar[Collection[str]]
-    is_same_plan: ClassVar[bool]
-    needs_no_job: ClassVar[Callable[[Any], bool]]
+    ladder: ClassVar[Ladder]
+    rules: ClassVar[Mapping[str, str]]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, workflow: Any, logger: Any) -> None:
         if notice := set_aside(os.environ):
             notify(notice)
+        # Before the plugin starts its thread, which would print an error if this start ended here.
+        check_before_submission(self.ladder, [job for job in workflow.dag.needrun_jobs() if self._is_own(job)])
+        self.results = Path(self.ladder.results)
+        # As the last start's, so that a job that it has left makes the same runs. Asked before the plan is written.
+        self._is_same_plan = not self.ladder.plan_to_write
         self._console = Console()
         self._watch = JobWatch(ask, self._console)
         self._submitter = Submitter(self.results, self._console.say)
         self._replaced: set[str] = set()  # scales that were submitted again, without a bad node
-        super().__init__(*args, **kwargs)
+        super().__init__(workflow, logger)  # type: ignore[call-arg]
 
     def _is_own(self, job: Any) -> bool:
         return not job.is_group() and job.rule.name in self.rules
@@ -106,25 +102,27 @@ class LadderJobs:
         if not self._is_own(job):
             super().run_job(job)  # type: ignore[misc]
             return
-        info, stage = SubmittedJobInfo(job), self.job_of(job.wildcards.scale).stage
+        info, scale = SubmittedJobInfo(job), job.wildcards.scale
+        planned = self.ladder.job(scale)
+        stage = planned.stage
         try:
-            if self.needs_no_job(job):
-                self._console.say(f"{stage} {job.wildcards.scale}: every run is kept, so no job is submitted")
+            if self.rules[job.rule.name] in MEASURES and self.ladder.is_kept_after_search(scale):
+                self._console.say(f"{stage} {scale}: every run is kept, so no job is submitted")
                 info.external_jobid = NO_JOB
                 self._report_job_submission_threadsafe(info)
                 return
-            wanted, logs = _submission(self, job)
+            wanted, logs = self._submission(job)
             info.external_jobid = self._submitter.submit(wanted)
         except Stopped:
             return
         except NotSubmitted as error:
             why, then = str(error), error.next
-            if isinstance(error, Refused) and (bad := left_out(self.job_of(wanted.scale), self.results)):
+            if isinstance(error, Refused) and (bad := left_out(planned, self.results)):
                 nodes = ", ".join(each.node for each in bad)
                 why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
                 then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
-            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=why, next=then)
-            self._console.say(f"{stage} {wanted.scale}: {end.in_words}")
+            end = JobEnd("", stage, scale, NOT_SUBMITTED, "", why=why, next=then)
+            self._console.say(f"{stage} {scale}: {end.in_words}")
             self._report_job_error_threadsafe(info, _message(end, self.results))
             return
         except Exception as error:
@@ -133,10 +131,31 @@ class LadderJobs:
             return
         log = logs / f"{info.external_jobid}.log"
         info.aux = {"slurm_logfile": log}
-        noted = _record(JobEnd(info.external_jobid, stage, wanted.scale, SUBMITTED, shown_path(log)), self.results)
+        noted = _record(JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log)), self.results)
         if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
             self._console.say(f"job {info.external_jobid} is followed. {noted}")
         self._report_job_submission_threadsafe(info)
+
+    def _submission(self: Any, job: Any) -> tuple[Submission, Path]:
+        """Return the call of sbatch for a job of Snakemake, and the directory of its logs."""
+        scale = job.wildcards.scale
+        planned = self.ladder.job(scale)
+        logs = self.slurm_logdir / f"rule_{job.name}" / scale
+        logs.mkdir(parents=True, exist_ok=True)
+        name = new_job_name(self.results, scale)
+        own = {
+            "job-name": name,
+            "chdir": str(self.workflow.workdir_init),
+            "output": str(logs).replace("%", "%%") + "/%j.log",
+            "export": "ALL",
+        }
+        argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(planned, self.results), own)]
+        # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
+        command = self.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
+        left = job_left(self.results, scale) if self._is_same_plan else None
+        is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
+        earlier = left.job_id if left is not None and is_of_same_rule else None
+        return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that have not ended, and report the others. Beside jobs of other rules it keeps their pace."""
@@ -165,7 +184,7 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock = Lock.of_scale(self.results, scale, "")
-            stage, places = self.job_of(scale).stage, (log.parent, self.results)
+            stage, places = self.ladder.job(scale).stage, (log.parent, self.results)
             job = WatchedJob(
                 info.external_jobid, stage, scale, log, lambda: is_held(lock), lambda: lock.touched_s, places
             )
@@ -184,10 +203,10 @@ class LadderJobs:
 
     def _replaces_node(self: Any, info: Any, end: JobEnd) -> bool:
         """Return True, once for a scale, if its job measured nothing because of one bad node, which is listed then."""
-        planned = self.job_of(end.scale)
+        planned = self.ladder.job(end.scale)
         if not planned.slurm.replace_bad_node or end.scale in self._replaced:
             return False
-        if info.job.rule.name.endswith("preflight_scale"):  # it only asks which node is bad
+        if self.rules[info.job.rule.name] == "preflight_scale":  # it only asks which node is bad
             return False
         try:
             bad = only_bad_node(self.results, planned, end.job_id, end.nodes)
@@ -213,34 +232,10 @@ class LadderJobs:
 
     def cancel_jobs(self: Any, active_jobs: Sequence[Any]) -> None:
         """Cancel every job that was submitted, or is being submitted."""
-        submitted = self._submitter.stop()
-        self._job_submission_executor.shutdown(wait=True)
-        if submitted:
+        if submitted := self._submitter.stop():
             self._console.say(cancel(sorted(submitted, key=int)))
         if others := [info for info in active_jobs if not self._is_own(info.job)]:
             super().cancel_jobs(others)  # type: ignore[misc]
-
-
-def _submission(executor: Any, job: Any) -> tuple[Submission, Path]:
-    """Return the call of sbatch for a job of Snakemake, and the directory of its logs."""
-    scale = job.wildcards.scale
-    planned = executor.job_of(scale)
-    logs = executor.slurm_logdir / f"rule_{job.name}" / scale
-    logs.mkdir(parents=True, exist_ok=True)
-    name = new_job_name(executor.results, scale)
-    own = {
-        "job-name": name,
-        "chdir": str(executor.workflow.workdir_init),
-        "output": str(logs).replace("%", "%%") + "/%j.log",
-        "export": "ALL",
-    }
-    argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(planned, executor.results), own)]
-    # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
-    command = executor.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
-    left = job_left(executor.results, scale) if executor.is_same_plan else None
-    is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
-    earlier = left.job_id if left is not None and is_of_same_rule else None
-    return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
 
 
 def _message(end: JobEnd, results: Path) -> str:

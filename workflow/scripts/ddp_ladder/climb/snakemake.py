@@ -26,18 +26,16 @@ from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from ddp_ladder.climb.executor import ladder_executor
+from ddp_ladder.climb.executor import RULES, ladder_executor
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import FailedJob, no_such_target, not_repeated, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.common.messages import UserError, notify, stop
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm.lock import START, Lock, held
-
-MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale", "search_batch")
 
 
 def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
@@ -65,18 +63,8 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
 
     rule_name: the name of a rule in the workflow that uses it.
     """
-    rules = [rule_name(name) for name in MEASURING]
     slurm = ExecutorPluginRegistry().get_plugin("slurm")
-    is_same_plan = not ladder.plan_to_write
-    is_kept, measuring = ladder.is_kept_after_search, {rule_name(f"measure_{stage}") for stage in STAGES}
-    slurm.executor = ladder_executor(
-        SlurmExecutor,
-        Path(ladder.results),
-        ladder.job,
-        rules,
-        is_same_plan,
-        needs_no_job=lambda job: job.rule.name in measuring and is_kept(job.wildcards.scale),
-    )
+    slurm.executor = ladder_executor(SlurmExecutor, ladder, {rule_name(name): name for name in RULES})
     if workflow.is_main_process and not is_module:
         check_requests(workflow, ladder)
 
@@ -204,8 +192,7 @@ def check_requests(workflow: Any, ladder: Ladder) -> None:
             sys.exit(0)
         targets = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
         if problem := no_such_target(asked.targets, targets):
-            notify(str(problem))
-            sys.exit(1)
+            stop(problem)
         forced = {*asked.forcerun, *(asked.targets if asked.forcetargets else ())}
         if (asked.forceall or forced) and (kept := not_repeated(ladder, asked.forceall, forced)):
             advice = f"to repeat them, delete {in_short(kept)} and start again"
@@ -242,8 +229,7 @@ def hold_results(ladder: Ladder, submits: bool) -> None:
         if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
             require_every_job_over(results)
     except UserError as error:
-        notify(str(error))
-        sys.exit(1)
+        stop(error)
 
 
 # SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report. Snakemake itself does
