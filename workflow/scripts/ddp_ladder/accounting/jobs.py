@@ -19,14 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    canonical_sha256,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
@@ -304,7 +297,10 @@ def update(results: Path) -> tuple[JobRow, ...]:
     if rows:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([[*JobRow.model_fields], *(map(_cell, dict(row).values()) for row in rows)])
+        cells = [
+            [f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value for _, value in row] for row in rows
+        ]
+        writer.writerows([[*JobRow.model_fields], *cells])
         write_atomically(accounting_file(results), out.getvalue())
     return rows
 
@@ -314,10 +310,6 @@ def _may_be_completed(file: JobFile, bad: Mapping[str, str]) -> bool:
     if file.slurm_id is None or file.row is None:
         return False
     return file.row.source == "none" or (file.row.bad_node is None and file.job_id in bad)
-
-
-def _cell(value: object) -> object:
-    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value
 
 
 def _is_of(slurm: Accounted, file: JobFile) -> bool:

@@ -61,11 +61,7 @@ def _prctl(option: int, argument: int) -> None:
         _call(option, argument, 0, 0, 0)
 
 
-def run_bounded(
-    argv: Sequence[str],
-    within_s: float,
-    env: Mapping[str, str] | None = None,
-) -> tuple[int, str]:
+def run_bounded(argv: Sequence[str], within_s: float, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Run a command to its end; return its exit code and its output, errors included.
 
     Its processes are in a group of their own, which is killed at the end. Raises OSError, and TimeoutExpired after
