@@ -308,10 +308,6 @@ class WatchedJob:
         own = f"{self.stage} {self.scale}".encode()
         return [line.decode(errors="replace") for line in lines if line.startswith(own)]
 
-    def slurms_words(self) -> str:
-        """Return Slurm's own last message in the log, such as ``Exceeded job memory limit``; empty if there is none."""
-        return "".join(slurms_words(file_text(self.log) or "")[-1:])
-
 
 def _full(places: Sequence[Path]) -> Advice | None:
     """Return why nothing can be written in one of these directories; None if they take a file."""
@@ -427,7 +423,9 @@ class JobWatch:
         job.gone_since_s = None
         before, job.state = job.state, new
         if new.phase == "waiting" and (new.reason, new.start) != (before.reason, before.start):
-            self._console.say(f"{job.label} {_waiting(job)}")
+            why = f"waits: {reason_in_words(new.reason, job.id)}" if new.reason else "waits for its turn"
+            expected = f"; Slurm expects it to start at {new.start.replace('T', ' ')}" if new.start else ""
+            self._console.say(f"{job.label} {why}{expected}")
         if new.phase == "running" and job.started_s is None:
             job.started_s = self._clock()
             self._console.say(f"{job.label} runs on {new.nodes}")
@@ -447,7 +445,8 @@ class JobWatch:
         self._print_lines(job)
         del self._jobs[job.id]
         ran_s = self._clock() - (job.started_s if job.started_s is not None else job.submitted_s)
-        state, words = job.state.state, job.slurms_words()
+        state = job.state.state
+        words = "".join(slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
         # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
         well = state == ENDED_WELL or (state in (GONE, NODE_FAIL) and job.is_finished)
         cause = advice(job.state, words, job.stage)
@@ -481,9 +480,3 @@ class JobWatch:
             waited = duration(self._clock() - job.submitted_s)
             return f"{job.scale} waits {waited}" + (f" ({job.state.reason})" if job.state.reason else "")
         return f"{job.scale} runs {duration(self._clock() - job.started_s)} {job.progress or ''}".rstrip()
-
-
-def _waiting(job: WatchedJob) -> str:
-    state = job.state
-    why = f"waits: {reason_in_words(state.reason, job.id)}" if state.reason else "waits for its turn"
-    return f"{why}; Slurm expects it to start at {state.start.replace('T', ' ')}" if state.start else why

@@ -108,16 +108,13 @@ class SchedulingMessages(logging.Filter):
         message, settings = record.getMessage(), self._workflow.output_settings
         # Asked late: Snakemake knows of a dry run only after the Snakefile is read.
         is_listed = settings.printshellcmds or settings.verbose or not shows_plan(self._workflow)
-        if is_listed if self._workflow.dryrun else not _is_quiet(settings):
+        # Quiet by a profile, or for a target that runs no training.
+        is_quiet = Quietness.PROGRESS in (settings.quiet or ()) or not WITHOUT_TRAINING.isdisjoint(sys.argv[1:])
+        if is_listed if self._workflow.dryrun else not is_quiet:
             return not message.startswith(HEAD)
         if record.levelno == logging.WARNING:
             return not message.startswith(IRRELEVANT_WARNINGS)
         return record.levelno > logging.WARNING or message.startswith("Nothing to be done")
-
-
-def _is_quiet(settings: Any) -> bool:
-    """Return True if a profile asks for quiet, or if a target runs no training."""
-    return Quietness.PROGRESS in (settings.quiet or ()) or not WITHOUT_TRAINING.isdisjoint(sys.argv[1:])
 
 
 class FailedJobs(logging.Filter):

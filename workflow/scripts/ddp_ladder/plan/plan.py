@@ -189,10 +189,6 @@ class ScaleJob:
     def is_adaptive(self) -> bool:
         return self.at_most > self.at_least
 
-    @property
-    def gpu_hours_at_most(self) -> float:
-        return self.scale.world_size * self.runtime_min / 60
-
 
 @with_config(IN_A_MODEL)
 @dataclass(frozen=True)

@@ -68,10 +68,6 @@ class Holder:
         """The job's id in Slurm; None for a job without Slurm."""
         return self.job_id if self.job_id.isdecimal() else None
 
-    @property
-    def how_to_end_it(self) -> str:
-        return f"`scancel {self.slurm_id}`" if self.slurm_id else f"`kill {self.process.pid}`"
-
 
 START = "start"
 
@@ -231,7 +227,9 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
 
 def _refusal(lock: Lock, path: Path) -> UserError:
     holder = _read(path)
-    end = holder.how_to_end_it if holder else "SIGTERM to its process"
+    end = "SIGTERM to its process"
+    if holder:
+        end = f"`scancel {holder.slurm_id}`" if holder.slurm_id else f"`kill {holder.process.pid}`"
     who = "start" if lock.name == START else "job"
     what = f"another {who} holds {lock.what}, and a second one would write to the same files"
     found = f"{holder or 'a holder that cannot be read'} ({path})"
