@@ -4,7 +4,6 @@ import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,17 +31,13 @@ class Plugin:
     def __init__(self, _workflow: Any, _logger: Any) -> None:
         self.errors: list[str] = []
         self.submitted: list[Any] = []
-        self._job_submission_executor = ThreadPoolExecutor()
         self.slurm_logdir = Path()
 
-    def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str]) -> None:
+    def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str] = ()) -> None:
         self.errors.append(msg)
 
-    def _report_job_submission_threadsafe(self, info: Any) -> None:
+    def report_job_submission(self, info: Any) -> None:
         self.submitted.append(info)
-
-    def _report_job_error_threadsafe(self, info: Any, msg: str) -> None:
-        self.errors.append(msg)
 
     def run_job(self, job: Any) -> None:
         self.submitted.append(job)
@@ -114,8 +109,7 @@ def test_jobs_of_another_workflows_rules_stay_the_plugins(tmp_path: Path) -> Non
 
 
 def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
-    """The last two are private: they report to Snakemake from the thread that submits a job."""
-    used = "run_job check_active_jobs cancel_jobs _report_job_submission_threadsafe _report_job_error_threadsafe"
+    used = "run_job check_active_jobs cancel_jobs report_job_submission report_job_error report_job_success"
     assert [name for name in used.split() if not hasattr(SlurmExecutor, name)] == []
 
 

@@ -109,7 +109,7 @@ class LadderJobs:
             if self.rules[job.rule.name] in MEASURES and self.ladder.is_kept_after_search(scale):
                 self._console.say(f"{stage} {scale}: every run is kept, so no job is submitted")
                 info.external_jobid = NO_JOB
-                self._report_job_submission_threadsafe(info)
+                self.report_job_submission(info)
                 return
             wanted, logs = self._submission(job)
             info.external_jobid = self._submitter.submit(wanted)
@@ -123,18 +123,18 @@ class LadderJobs:
                 then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
             end = JobEnd("", stage, scale, NOT_SUBMITTED, "", why=why, next=then)
             self._console.say(f"{stage} {scale}: {end.in_words}")
-            self._report_job_error_threadsafe(info, _message(end, self.results))
+            self.report_job_error(info, msg=_message(end, self.results))
             return
         except Exception as error:
             # Of the plugin or of a disk: it ends this job, and those that are in the queue are followed to their ends.
-            self._report_job_error_threadsafe(info, f"the job cannot be submitted: {error}")
+            self.report_job_error(info, msg=f"the job cannot be submitted: {error}")
             return
         log = logs / f"{info.external_jobid}.log"
         info.aux = {"slurm_logfile": log}
         noted = _record(JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log)), self.results)
         if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
             self._console.say(f"job {info.external_jobid} is followed. {noted}")
-        self._report_job_submission_threadsafe(info)
+        self.report_job_submission(info)
 
     def _submission(self: Any, job: Any) -> tuple[Submission, Path]:
         """Return the call of sbatch for a job of Snakemake, and the directory of its logs."""
@@ -195,7 +195,7 @@ class LadderJobs:
             with contextlib.suppress(OSError):
                 job_end_file(self.results, end.scale).unlink()
             if self._replaces_node(info, end):
-                self._job_submission_executor.submit(self.run_job, info.job)
+                threading.Thread(target=self.run_job, args=(info.job,)).start()  # submission may take minutes
             else:
                 self.report_job_success(info)
         else:
