@@ -63,7 +63,6 @@ from ddp_ladder.slurm.steps import sbatch_options
 NOT_RECORDED = "Its end is not recorded"
 MEASURES = tuple(f"measure_{stage}" for stage in STAGES)
 RULES = (*MEASURES, "preflight_scale", "search_batch")  # whose jobs the ladder submits
-NO_JOB = "none"  # in place of an id, where no job has to be submitted
 
 
 def ladder_executor(plugin: type[Any], ladder: Ladder, rules: Mapping[str, str]) -> type[Any]:
@@ -103,13 +102,11 @@ class LadderJobs:
             super().run_job(job)  # type: ignore[misc]
             return
         info, scale = SubmittedJobInfo(job), job.wildcards.scale
-        planned = self.ladder.job(scale)
-        stage = planned.stage
+        stage = self.ladder.job(scale).stage
         try:
             if self.rules[job.rule.name] in MEASURES and self.ladder.is_kept_after_search(scale):
                 self._console.say(f"{stage} {scale}: every run is kept, so no job is submitted")
-                info.external_jobid = NO_JOB
-                self.report_job_submission(info)
+                self.report_job_success(info)
                 return
             wanted, logs = self._submission(job)
             info.external_jobid = self._submitter.submit(wanted)
@@ -117,7 +114,7 @@ class LadderJobs:
             return
         except NotSubmitted as error:
             why, then = str(error), error.next
-            if isinstance(error, Refused) and (bad := left_out(planned, self.results)):
+            if isinstance(error, Refused) and (bad := left_out(self.ladder.job(scale), self.results)):
                 nodes = ", ".join(each.node for each in bad)
                 why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
                 then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
@@ -164,9 +161,6 @@ class LadderJobs:
         if others := [info for info in active_jobs if info not in own]:
             async for info in super().check_active_jobs(others):  # type: ignore[misc]
                 yield info
-        for info in [info for info in own if info.external_jobid == NO_JOB]:
-            own.remove(info)
-            self.report_job_success(info)
         for info in own:
             self._follow(info)
         ends = {end.job_id: end for end in self._watch.look()}
@@ -183,12 +177,9 @@ class LadderJobs:
     def _follow(self: Any, info: Any) -> None:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
-            lock = Lock.of_scale(self.results, scale, "")
-            stage, places = self.ladder.job(scale).stage, (log.parent, self.results)
-            job = WatchedJob(
-                info.external_jobid, stage, scale, log, lambda: is_held(lock), lambda: lock.touched_s, places
-            )
-            self._watch.add(job)
+            lock, places = Lock.of_scale(self.results, scale, ""), (log.parent, self.results)
+            named = info.external_jobid, self.ladder.job(scale).stage, scale, log
+            self._watch.add(WatchedJob(*named, lambda: is_held(lock), lambda: lock.touched_s, places))
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -204,9 +195,8 @@ class LadderJobs:
     def _replaces_node(self: Any, info: Any, end: JobEnd) -> bool:
         """Return True, once for a scale, if its job measured nothing because of one bad node, which is listed then."""
         planned = self.ladder.job(end.scale)
-        if not planned.slurm.replace_bad_node or end.scale in self._replaced:
-            return False
-        if self.rules[info.job.rule.name] == "preflight_scale":  # it only asks which node is bad
+        only_asks = self.rules[info.job.rule.name] == "preflight_scale"  # which node is bad
+        if only_asks or not planned.slurm.replace_bad_node or end.scale in self._replaced:
             return False
         try:
             bad = only_bad_node(self.results, planned, end.job_id, end.nodes)
