@@ -1,4 +1,4 @@
-"""Every change to Snakemake and to its process, with its reason.
+"""Changes of Snakemake and of its process. CONTRIBUTING lists them, with the reason and the test of each.
 
 If another workflow uses this one as a module, that workflow decides on terminal, signals and Snakemake's lock.
 """
@@ -45,14 +45,10 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
     put_this_python_first()  # `python` in a rule's shell is the one that has the packages
     if is_module:
         return failed_jobs
-    # A log file that cannot be written would be a traceback for each line (tests/workflow/test_full_disk.py).
-    logging.raiseExceptions = False
-    # The ladder shows plan and progress, and its boxes the failed jobs (tests/workflow/test_last_words_of_a_start.py).
+    logging.raiseExceptions = False  # a log file on a full disk would be a traceback for each line
     filter_terminal(SchedulingMessages(workflow))
     if workflow.is_main_process:
         filter_terminal(failed_jobs)
-        # Snakemake ignores SIGTERM, SIGHUP kills it, and it waits for its jobs without ending them
-        # (tests/workflow/test_ends_and_locks.py).
         end_on_signals()
         pass_on_at_cancel(LocalExecutor)
     return failed_jobs
@@ -70,9 +66,8 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
 
 
 # The terminal: the ladder's progress and the plan of a dry run replace Snakemake's scheduling messages, and the box at
-# the end its report of a failed job (tests/workflow/test_last_words_of_a_start.py). Snakemake's log file keeps all of
-# them. These are filters and no logger plugin: a plugin would have to be an installed package, and named on the command
-# line.
+# the end its report of a failed job. Its log file keeps all of them. These are filters and no logger plugin: a plugin
+# would have to be an installed package, and named on the command line.
 
 # Targets of which a dry run shows the ladder's plan in place of Snakemake's list of jobs.
 PLANNED = frozenset({"all", *STAGES})
@@ -229,9 +224,7 @@ def hold_results(ladder: Ladder, submits: bool) -> None:
         stop(error)
 
 
-# SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report. Snakemake itself does
-# so for SIGINT alone, and only if the jobs get it too, as at Ctrl-C in a terminal. At SIGTERM it waits for its jobs,
-# and SIGHUP kills it (tests/workflow/test_ends_and_locks.py).
+# SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report.
 
 AGAIN_S = 0.5
 # These end by themselves: a job whose submission is cut off may run unseen, and scancel is still needed.
