@@ -1,4 +1,4 @@
-"""The packages are those that CONTRIBUTING lists, the modules of the instrument those that it lists."""
+"""CONTRIBUTING lists the packages and what is changed of Snakemake, the instrument lists its modules."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ def test_the_packages_in_contributing_are_those_on_disk() -> None:
     documented = dict(zip(listed[::2], listed[1::2], strict=True))
     assert set(documented) == set(packages())
     assert all(sentence.split() for sentence in documented.values())
+
+
+def test_the_changes_of_snakemake_in_contributing_are_those_in_the_code() -> None:
+    _, _, page = (ROOT / "CONTRIBUTING.md").read_text().partition("## What is changed of Snakemake\n")
+    rows = [line.split(" | ") for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    files = (*(SCRIPTS / "ddp_ladder/climb").glob("*.py"), *(ROOT / "workflow/rules").glob("*.smk"))
+    code = "\n".join(file.read_text() for file in files)
+    words = {word for row in rows for word in re.findall(r"`([\w-]+)`", row[2])}
+    assert {word for word in words if word not in code} == set()
+    assert set(re.findall(r"\bworkflow(?:\.\w+)*\.(_\w+)", code)) <= words
+    tests = [ROOT / test for row in rows for test in re.findall(r"`(tests/\S+)`", row[3])]
+    assert len(tests) >= len(rows) > 10
+    assert [test for test in tests if not test.exists()] == []
 
 
 def test_the_instrument_lists_its_modules() -> None:

@@ -17,7 +17,7 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import notify
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box, outcome_line
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.run_records import RunRecords
 
 

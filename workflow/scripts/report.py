@@ -24,7 +24,7 @@ from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import for_terminal
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
 

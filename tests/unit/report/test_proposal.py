@@ -14,8 +14,7 @@ import pytest
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.plan import RunSpec, read_plan
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, blank

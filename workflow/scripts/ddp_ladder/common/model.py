@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 LONGEST_VALUE = 80  # characters of a value in a message

@@ -82,14 +82,6 @@ def form(pattern: str, words: str, most: int = 1000) -> Any:
     return Field(pattern=pattern, max_length=most, json_schema_extra={"patternErrorMessage": words})
 
 
-def _at_home(value: Any) -> Any:
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
-
-
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) else value
-
-
 def _scale(value: Any) -> Scale:
     if isinstance(value, Scale):
         return value
@@ -106,11 +98,11 @@ def _different(items: tuple[T, ...]) -> tuple[T, ...]:
     return items
 
 
-def _with_own_place(script: str) -> str:
-    return script if script.startswith("-") else located(script)
-
-
-_HOME = BeforeValidator(_at_home)
+_HOME = BeforeValidator(
+    lambda value: os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+)
+_AS_TEXT = BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)
+_OWN_PLACE = AfterValidator(lambda script: script if script.startswith("-") else located(script))
 _SCALE = "^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$"
 NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
 NAME_WORDS = "letters, digits and . _ - with a letter or digit first"
@@ -136,7 +128,7 @@ AnyScale = Annotated[
 ]
 Scales = Annotated[Several[AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
-Typed = Annotated[str, BeforeValidator(_as_text), _HOME, Field(max_length=100_000), _TYPED]
+Typed = Annotated[str, _AS_TEXT, _HOME, Field(max_length=100_000), _TYPED]
 Variable = Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable", 1000)]
 Arguments = Annotated[Several[Typed], Field(max_length=1000)]
 Environment = Annotated[dict[Variable, Typed], Field(max_length=1000)]
@@ -189,7 +181,7 @@ FieldName = Annotated[
     Literal[MAY_DIFFER],  # type: ignore[valid-type]
     Field(description="Name of a field.", examples=["num_workers"]),
 ]
-Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, AfterValidator(_with_own_place)]
+Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, _OWN_PLACE]
 Command = Annotated[
     Several[Typed], Field(min_length=1, max_length=1000), AfterValidator(lambda words: (located(words[0]), *words[1:]))
 ]
