@@ -14,9 +14,9 @@ import psutil
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
+from ddp_ladder.platform.launchers.srun import Srun
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
-from ddp_ladder.slurm.steps import step_variables, task_variables
 from project_copy import Checkout, copy_project
 from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
@@ -32,6 +32,8 @@ ONE_GPU_PER_TASK = {
     "SLURM_TRES_PER_TASK": "gres:gpu:1",
 }
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as Slurm's tests run
+
 
 @pytest.fixture(scope="module")
 def nine_and_ten(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
@@ -42,13 +44,13 @@ def nine_and_ten(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
 def launched(nine_and_ten: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A 2x2 with each launcher, in one allocation."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
-    variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}}
+    variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}, "mpirun": {"launcher": "mpirun"}}
     prepare(checkout, MEETING, "2x2", GPU_SITE, variants=variants)
-    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **ONE_GPU_PER_TASK)
+    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **ONE_GPU_PER_TASK, **AS_ROOT)
     return checkout
 
 
-@pytest.mark.parametrize("variant", ["default", "srun"])
+@pytest.mark.parametrize("variant", ["default", "srun", "mpirun"])
 def test_rank_k_is_on_node_k_whatever_names_and_addresses_look_like_as_text(
     launched: Checkout, nine_and_ten: Cluster, variant: str
 ) -> None:
@@ -96,8 +98,9 @@ def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkou
     """All that is simulated there is there here, with the same values but for names of nodes and number of the job."""
     spec = read_record(launched.results / "runs/srun/weak/2x2/r1/record.json").spec
     for rank, seen in enumerate(witnesses(launched, "srun/weak/2x2/r1")):
-        step = step_variables(spec, seen["SLURM_JOB_ID"], NODES)
-        expected = {**step, **task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
+        srun = Srun()
+        step = srun.step_variables(spec, seen["SLURM_JOB_ID"], NODES)
+        expected = {**step, **srun.task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
         expected["SLURM_STEPID"] = expected["SLURM_STEP_ID"]
         here = {name: seen.get(name) for name in expected}
         lists = {name: ",".join(host_names(value or "")) for name, value in here.items() if name.endswith("NODELIST")}

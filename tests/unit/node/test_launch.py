@@ -10,15 +10,15 @@ import pytest
 from ddp_ladder.node.launch import (
     INSTRUMENT,
     THREAD_VARIABLES,
-    TORCHRUN,
     Places,
-    Rendezvous,
     node_environment,
     processes,
     python_command,
     script_argv,
 )
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers.torchrun import TORCHRUN
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)

@@ -12,7 +12,9 @@ from pydantic import Field, TypeAdapter, with_config
 from ddp_ladder.common.files import canonical_sha256
 from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
-from ddp_ladder.settings.key_types import AnyScale
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
+from ddp_ladder.platform.launchers.python import Python
+from ddp_ladder.settings.key_types import AnyScale, Launcher
 from ddp_ladder.settings.keys import (
     BatchRange,
     Container,
@@ -37,7 +39,6 @@ from ddp_ladder.settings.terms import (
     Backend,
     Device,
     Interface,
-    Launcher,
     Mode,
     NumaBinding,
     Scale,
@@ -125,8 +126,8 @@ class RunSpec(Model):
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: one per GPU; 1 with launcher ``python``, whose only process has all GPUs."""
-        return 1 if self.launcher == "python" else self.gpus
+        """Number of ranks: one per GPU, or one with all GPUs."""
+        return self.gpus if LAUNCHERS[self.launcher].sets_ranks else 1
 
     @property
     def gpus(self) -> int:
@@ -314,9 +315,9 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
     """
     several_nodes = any(scale.nodes > 1 for one in experiment.ladder if one.name == stage for scale in one.scales)
     given = experiment.variants.items()
-    found = {name: variant for name, variant in given if not (several_nodes and variant.launcher == "python")}
+    found = {name: variant for name, variant in given if not several_nodes or variant.launcher in (None, *WITH_RANKS)}
     if stage == STAGES[0] and experiment.first_scale == ONE_GPU and experiment.measure.plain_baseline:
-        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher="python")
+        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher=Python.name)
     return found
 
 
@@ -358,7 +359,7 @@ def _resolve(
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
     on_gpus, launcher = site.node.device == "cuda", variant.launcher or site.launcher
     of_device: Literal["nccl", "gloo"] = "nccl" if on_gpus else "gloo"
-    binds = on_gpus and launcher == "torchrun" and scale.gpus_per_node == site.node.gpus
+    binds = on_gpus and LAUNCHERS[launcher].binds_numa and scale.gpus_per_node == site.node.gpus
     spec = RunSpec(
         stage=stage.name,
         variant=name,

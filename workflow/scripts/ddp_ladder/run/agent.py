@@ -20,7 +20,7 @@ from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_js
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT, NAMED
-from ddp_ladder.node.launch import PROBE, Places, Process, node_environment, processes, training_python
+from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import (
     Runner,
@@ -34,6 +34,8 @@ from ddp_ladder.node.software import (
 from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.launchers import LAUNCHERS
+from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import log_of_agent
@@ -300,17 +302,17 @@ def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Sign
 def _failed_ranks(
     task: NodeTask, starts: Sequence[Process], children: Sequence[subprocess.Popen[bytes]], at_s: Mapping[int, float]
 ) -> list[FailedRank]:
-    """Return the end of each rank that failed by itself, as torchrun saw it, or the agent if it started the ranks.
+    """Return the end of each rank that failed by itself, as its launcher saw it, or the agent if it started the ranks.
 
     Raises SetUpError if the training's Python could not import torchrun.
     """
-    if task.spec.launcher == "torchrun":
+    if LAUNCHERS[task.spec.launcher].reports_failed_ranks:
         written = task.directory.failed_ranks(task.agent.node_rank)
         try:
             seen = read_json(written)
             written.unlink()
         except (OSError, ValueError):
-            return []  # no rank failed, or torchrun itself did
+            return []  # no rank failed, or the launcher itself did
         if "cannot_import_torch" in seen:
             python = training_python(starts[0].argv)
             raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.common.redaction import is_secret_name
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import BatchRange, Settings
 from ddp_ladder.settings.placeholders import expand, whole_number
@@ -178,10 +179,10 @@ def _steps(settings: Settings) -> Iterator[Problem]:
 
 def _variant_names(settings: Settings) -> Iterator[Problem]:
     variants = settings.experiment.variants
-    if variants[REFERENCE_VARIANT].launcher == "python":
-        what = "launcher python cannot use several nodes, and the gates judge this variant"
+    if (launcher := variants[REFERENCE_VARIANT].launcher) not in (None, *WITH_RANKS):
+        what = f"launcher {launcher} cannot use several nodes, and the gates judge this variant"
         where, advice = settings.config.where("variants", REFERENCE_VARIANT, "launcher"), "use it in another variant"
-        yield Problem(where, what, "python", "torchrun or srun", advice)
+        yield Problem(where, what, launcher, " or ".join(WITH_RANKS), advice)
     if PLAIN_VARIANT in variants:
         what = "this name is reserved for the script without a launcher (measure.plain_baseline)"
         where = settings.config.where("variants", PLAIN_VARIANT)
@@ -343,8 +344,7 @@ def _numa_binding(settings: Settings) -> Iterator[Problem]:
         where = settings.config.where("variants", name, "numa_binding")
         given.append((where, variant.numa_binding, variant.launcher or site.launcher))
     for where, binding, launcher in given:
-        if binding is not None and launcher != "torchrun":
-            what = f"an option of torchrun; with launcher {launcher} nothing reads it"
-            yield Problem(
-                where, what, binding, "numa_binding with launcher torchrun", "remove it; srun binds its own tasks"
-            )
+        if binding is not None and not LAUNCHERS[launcher].binds_numa:
+            what = f"launcher {launcher} has no such option; nothing reads it"
+            allowed = " or ".join(name for name, each in LAUNCHERS.items() if each.binds_numa)
+            yield Problem(where, what, binding, f"numa_binding with launcher {allowed}", "remove it")

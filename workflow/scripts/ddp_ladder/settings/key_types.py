@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
 from ddp_ladder.common.files import located
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 
 T = TypeVar("T")
@@ -177,6 +178,15 @@ Gres = Annotated[
 FieldName = Annotated[
     Literal[MAY_DIFFER],  # type: ignore[valid-type]
     Field(description="Name of a field.", examples=["num_workers"]),
+]
+_LAUNCHERS, _WITH_RANKS = tuple(LAUNCHERS), tuple(WITH_RANKS)
+Launcher = Annotated[
+    Literal[_LAUNCHERS],  # type: ignore[valid-type]
+    Field(),
+]
+SiteLauncher = Annotated[
+    Literal[_WITH_RANKS],  # type: ignore[valid-type]
+    Field(description=", ".join(f"{name} {launcher.starts}" for name, launcher in WITH_RANKS.items()) + "."),
 ]
 Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, AfterValidator(_with_own_place)]
 Command = Annotated[

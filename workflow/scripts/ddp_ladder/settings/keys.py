@@ -21,6 +21,7 @@ from ddp_ladder.settings.key_types import (
     Gres,
     Interface,
     InterfaceName,
+    Launcher,
     Module,
     Name,
     OfSlurm,
@@ -31,6 +32,7 @@ from ddp_ladder.settings.key_types import (
     Scales,
     Script,
     Section,
+    SiteLauncher,
     Text,
     Typed,
     Variable,
@@ -49,7 +51,6 @@ from ddp_ladder.settings.terms import (
     Backend,
     Device,
     Engine,
-    Launcher,
     Mode,
     NumaBinding,
     Scale,
@@ -180,8 +181,7 @@ class Site(SettingsFile, title="The site"):
     node: Node = Field(examples=[{"gpus": 4, "device": "cuda", "cpus": 64}])
     software: Software = Field(default_factory=Software)
     network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
-    launcher: Literal["torchrun", "srun"] = "torchrun"
-    """torchrun starts one agent per node, srun starts one process per GPU."""
+    launcher: SiteLauncher = "torchrun"
     numa_binding: NumaBinding | None = None
     """Of torchrun (torch 2.9 or newer, with numactl): node binds each rank to the cores of its GPU's NUMA node,
     exclusive to a share of them; null binds nothing. It needs all cores of the node (node.cpus). Left out at scales

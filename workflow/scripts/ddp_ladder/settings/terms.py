@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["weak", "strong"]
-Launcher = Literal["torchrun", "srun", "python"]  # python: the script alone, one process
 Backend = Literal["auto", "nccl", "gloo"]
 Device = Literal["cuda", "cpu"]
 NumaBinding = Literal["exclusive", "node"]  # modes of torchrun's --numa-binding
