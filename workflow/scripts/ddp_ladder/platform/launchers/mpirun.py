@@ -18,8 +18,8 @@ _OWN = ("srun", "--nodelist=", "--nodes=", "--ntasks=", "--ntasks-per-node=", "-
 class Mpirun(Srun):
     """Ranks that Open MPI starts, through a daemon on each node, as srun would number them.
 
-    The ranks of mpirun's own node are its children. On other nodes they inherit SLURM_PROCID, SLURM_LOCALID and
-    SLURM_NODEID of their daemon, so each sets its own. Without Slurm the agents set the variables that it would set.
+    The ranks of mpirun's own node are its children. On other nodes they inherit Slurm's variables of a daemon, whose job
+    step has one task a node, so each sets its own. Without Slurm the agents set the variables of mpirun.
     """
 
     name = program = "mpirun"
@@ -31,7 +31,9 @@ class Mpirun(Srun):
     simulated_text = "# Without Slurm: what mpirun sets, for scripts that read it."
 
     def step_variables(self, run: Run, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
-        return {"OMPI_COMM_WORLD_SIZE": str(run.world_size), "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.gpus_per_node)}
+        size = str(run.world_size)
+        own = {"OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.gpus_per_node)}
+        return {"SLURM_NTASKS": size, **own}
 
     def task_variables(self, rank: int | str, local_rank: int | str, node_rank: int | str) -> dict[str, str]:
         own = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)}
@@ -72,4 +74,4 @@ def _numbers(run: Run) -> str:
     """Return assignments, in shell, of the variables that tell a rank's place as srun would."""
     node_rank = f"$((OMPI_COMM_WORLD_RANK / {run.gpus_per_node}))"
     numbers = Srun().task_variables("$OMPI_COMM_WORLD_RANK", "$OMPI_COMM_WORLD_LOCAL_RANK", node_rank)
-    return " ".join(f"{name}={value}" for name, value in numbers.items())
+    return " ".join(f"{name}={value}" for name, value in {**numbers, "SLURM_NTASKS": run.world_size}.items())
