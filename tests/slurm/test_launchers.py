@@ -33,7 +33,6 @@ ONE_GPU_PER_TASK = {
 }
 
 
-
 @pytest.fixture(scope="module")
 def nine_and_ten(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
     return module_cluster(Spec(nodes=2, gpus=2, first=9))
@@ -94,7 +93,14 @@ def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout
 
 
 def test_mpirun_numbers_its_ranks_as_ours_and_they_leave_their_ends(launched: Checkout) -> None:
-    keys = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURMD_NODENAME")
+    keys = (
+        "RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "SLURM_PROCID",
+        "LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "SLURMD_NODENAME",
+    )
     assert [tuple(rank[key] for key in keys) for rank in witnesses(launched, "mpirun/weak/2x2/r1")] == [
         ("0", "0", "0", "0", "0", "node9"),
         ("1", "1", "1", "1", "1", "node9"),

@@ -23,9 +23,9 @@ from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, file
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
-from ddp_ladder.node.launch import VERBS
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
@@ -137,18 +137,18 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
 
 
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
-    engine, image, where = container.engine, container.image, f"{site.file}: software.container"
-    if program := shutil.which(engine, path=env.get("PATH")):
+    engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
+    name = engine.name
+    if program := shutil.which(name, path=env.get("PATH")):
         yield passed("container engine", program)
     else:
-        advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
-        yield not_passed("error", "container engine", f"{where}.engine: there is no {engine} here", advice)
-    is_name = "://" in image or engine == "podman-hpc" or (engine == "enroot" and "/" not in image)
-    if is_name or Path(image).exists():
+        advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {name}"
+        yield not_passed("error", "container engine", f"{where}.engine: there is no {name} here", advice)
+    if engine.is_name(image) or Path(image).exists():
         yield passed("container image", image)
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
-    look = f"try it: {engine} {VERBS.get(engine, 'exec')} {image} {site.software.python} -c 'import torch'"
+    look = f"try it: {name} {engine.verb} {image} {site.software.python} -c 'import torch'"
     yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 

@@ -31,6 +31,7 @@ from ddp_ladder.node.launch import (
 from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
@@ -131,6 +132,7 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         interface_exports=_interface_exports(spec),
         directory=_working(spec, places) if spec.directory is not None else None,
         directory_is_own=places.is_own(spec),
+        hides_environment=_hides_environment(spec),
         training=command_line(_training(spec, places, binds)),
         step_variables=_assignments(launcher.step_variables(spec, variable("simulated"), [variable("HOSTNAME")])),
         task_variables=" ".join(f"{name}={value}" for name, value in launcher.task_variables("$k", "$k", 0).items()),
@@ -179,10 +181,14 @@ def _working(spec: RunSpec, places: Places) -> str:
     return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
 
 
+def _hides_environment(spec: RunSpec) -> bool:
+    return spec.container is not None and ENGINES[spec.container.engine].hides_environment
+
+
 def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = python_command(spec, places, binds, _working(spec, places))
-    shell = 4 if container[:1] == ["bash"] else 0  # words of the shell that passes the environment on
+    shell = 4 if _hides_environment(spec) else 0  # words of the shell that passes the environment on
     groups = [group for group in (container[:shell], container[shell:], [python]) if group]
     script = list(script_argv(spec, places))
     node_rank, rdzv_id = "0" if spec.nodes == 1 else _NODE_RANK, f"{_JOB}.{spec.name.replace('/', '.')}"

@@ -11,6 +11,8 @@ from pathlib import Path
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
+from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.engines.engine import Use
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process, Rendezvous, Start
 from ddp_ladder.platform.launchers.torchrun import TORCHRUN
@@ -116,41 +118,15 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     if container is None:
         python = spec.python or sys.executable
         return (str(places.start / python) if spec.directory is not None and "/" in python else python,)
-    python = spec.python or "python3"  # the workflow's Python is not in the image
-    gpus = container.gpus if spec.device == "cuda" else None
-    inside = working or str(places.working(spec))
-    if container.engine == "enroot":
-        mounts = (f"--mount={_fstab(bind)}" for bind in binds)
-        enter = ("env", "--chdir", inside)  # it has no option for the working directory
-        return (*_with_environment("enroot"), *mounts, *container.args, container.image, *enter, python)
-    if container.engine == "podman-hpc":
-        shown = (f"--volume={bind}" if ":" in bind else f"--volume={bind}:{bind}" for bind in binds)
-        options = (*PODMAN, *(("--gpu",) if gpus else ()), *shown, f"--workdir={inside}")
-        return (*_with_environment("podman-hpc"), *options, *container.args, container.image, python)
-    flag = {"nvidia": ("--nv",), "rocm": ("--rocm",), None: ()}[gpus]
-    shown = (option for bind in binds for option in ("--bind", bind))
-    entered = () if spec.directory is None else ("--pwd", inside)
-    return (container.engine, "exec", *flag, *shown, *entered, *container.args, container.image, python)
-
-
-VERBS = {"enroot": "start", "podman-hpc": "run"}  # of other engines: exec
-
-# The host's namespaces, as the other engines have them: the ranks reach each other, and are seen from outside.
-PODMAN = ("--rm", "--network=host", "--ipc=host", "--pid=host")
-
-# Names of the environment's variables, one a line, without those that are the image's own or the shell's.
-NAMES = 'compgen -e | grep -vxE "(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SHLVL|_"'
-
-
-def _with_environment(engine: str) -> tuple[str, ...]:
-    """Return the start of a command that passes the environment on by name, for engines that keep it from the image."""
-    return ("bash", "-c", f'exec {engine} {VERBS[engine]} $({NAMES} | sed "s/^/--env=/") "$@"', engine)
-
-
-def _fstab(bind: str) -> str:
-    """Return source[:target[:ro]] as enroot's mount, the fields of a line of fstab."""
-    source, target, *mode = bind.split(":") if ":" in bind else (bind, bind)
-    return f"{source}:{target}:none:{','.join(['x-create=auto', 'rbind', *mode])}"
+    use = Use(
+        container.image,
+        container.args,
+        gpus=container.gpus if spec.device == "cuda" else None,
+        binds=binds,
+        directory=working or str(places.working(spec)),
+        is_elsewhere=spec.directory is not None,
+    )
+    return (*ENGINES[container.engine].command(use), spec.python or "python3")  # ours is not in the image
 
 
 def training_python(argv: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
 from ddp_ladder.common.files import located
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 
@@ -179,7 +180,26 @@ FieldName = Annotated[
     Literal[MAY_DIFFER],  # type: ignore[valid-type]
     Field(description="Name of a field.", examples=["num_workers"]),
 ]
-_LAUNCHERS, _WITH_RANKS = tuple(LAUNCHERS), tuple(WITH_RANKS)
+
+
+def _gpus_in_words(kind: str) -> str:
+    having = {name: " ".join(each.gpu_options[kind]) for name, each in ENGINES.items() if kind in each.gpu_options}
+    return f"{kind} is " + ", ".join(f"{words or 'nothing'} with {name}" for name, words in having.items())
+
+
+_ENGINES, _LAUNCHERS, _WITH_RANKS = tuple(ENGINES), tuple(LAUNCHERS), tuple(WITH_RANKS)
+_GPUS_INSIDE = tuple(dict.fromkeys(kind for engine in ENGINES.values() for kind in engine.gpu_options))
+GpusInside = Annotated[
+    Literal[_GPUS_INSIDE],  # type: ignore[valid-type]
+    Field(
+        description="How the engine shows GPUs inside, with device cuda: "
+        f"{'; '.join(map(_gpus_in_words, _GPUS_INSIDE))}. Null adds no option, for sites where a module does it."
+    ),
+]
+Engine = Annotated[
+    Literal[_ENGINES],  # type: ignore[valid-type]
+    Field(),
+]
 Launcher = Annotated[
     Literal[_LAUNCHERS],  # type: ignore[valid-type]
     Field(),

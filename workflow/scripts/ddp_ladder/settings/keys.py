@@ -16,8 +16,10 @@ from ddp_ladder.settings.key_types import (
     Arguments,
     Command,
     Directory,
+    Engine,
     Environment,
     FieldName,
+    GpusInside,
     Gres,
     Interface,
     InterfaceName,
@@ -50,7 +52,6 @@ from ddp_ladder.settings.terms import (
     WARMUP_STEPS,
     Backend,
     Device,
-    Engine,
     Mode,
     NumaBinding,
     Scale,
@@ -130,9 +131,7 @@ class Container(Section):
     engine: Engine = "apptainer"
     """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
     pyxis calls."""
-    gpus: Literal["nvidia", "rocm"] | None = "nvidia"
-    """How the engine shows GPUs inside, with device cuda: nvidia is --nv (of podman-hpc --gpu; enroot needs no option),
-    rocm is --rocm. Null adds no option, for sites where a module does it."""
+    gpus: GpusInside | None = "nvidia"
     binds: Annotated[Several[PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
     """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
     args: Annotated[Several[Typed], Field(max_length=100)] = Field(default=(), examples=[["--no-home"]])

@@ -11,7 +11,6 @@ Mode = Literal["weak", "strong"]
 Backend = Literal["auto", "nccl", "gloo"]
 Device = Literal["cuda", "cpu"]
 NumaBinding = Literal["exclusive", "node"]  # modes of torchrun's --numa-binding
-Engine = Literal["apptainer", "singularity", "enroot", "podman-hpc"]
 Transport = Literal["any", "ib", "ofi", "socket"]  # as NCCL names its network: NET/IB (RoCE too), NET/OFI, NET/Socket
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 

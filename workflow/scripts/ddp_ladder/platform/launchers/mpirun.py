@@ -18,8 +18,8 @@ _OWN = ("srun", "--nodelist=", "--nodes=", "--ntasks=", "--ntasks-per-node=", "-
 class Mpirun(Srun):
     """Ranks that Open MPI starts, through a daemon on each node, as srun would number them.
 
-    The ranks of mpirun's own node are its children. On other nodes they inherit Slurm's variables of a daemon, whose job
-    step has one task a node, so each sets its own. Without Slurm the agents set the variables of mpirun.
+    The ranks of mpirun's own node are its children. On other nodes they inherit Slurm's variables of a daemon, whose
+    job step has one task a node, so each sets its own. Without Slurm the agents set the variables of mpirun.
     """
 
     name = program = "mpirun"
@@ -28,6 +28,7 @@ class Mpirun(Srun):
         "# One process per GPU, which Open MPI starts through a daemon on each node.\n"
         "# bind-to none: each rank, with its loader workers, would have one core."
     )
+    comment = "# The script reads its rank where torchrun would have set it; the values come from Open MPI."
     simulated_text = "# Without Slurm: what mpirun sets, for scripts that read it."
 
     def step_variables(self, run: Run, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
@@ -46,17 +47,17 @@ class Mpirun(Srun):
         names = ("SLURM_JOBID", "SLURM_NODELIST", "SLURM_TASKS_PER_NODE")  # which the job's environment may not have
         variables = [f"{name}={allocation[name]}" for name in names]
         mpirun = ["mpirun", "--mca", "plm_slurm_args", _of_daemons(srun(1)), *_options(run)]
-        return ["env", *variables, *mpirun, "bash", "-c", f'{_numbers(run)} exec "$@"', "bash", *agent]
+        return ["env", *variables, *mpirun, "bash", "-c", f'{"; ".join(_numbers(run))}; exec "$@"', "bash", *agent]
 
     def step_text(self, run: Run, options: Callable[[int], list[str]], of_gpus: Sequence[str]) -> str:
-        of_daemons = _of_daemons(" ".join(options(1)).split())
+        of_daemons, numbers = _of_daemons(" ".join(options(1)).split()), "\n        ".join(_numbers(run))
         return (
             f"{self.step_comment}\n"
             "# plm_slurm_args: of the srun that starts the daemons, which takes no --cpus-per-task from sbatch\n"
             "# since Slurm 22.05. unset: defaults that would hide GPUs.\n"
             f"unset {' '.join(of_gpus)}\n"
             f'mpirun --mca plm_slurm_args "{of_daemons}" \\\n    {" ".join(_options(run))} \\\n'
-            f"    bash -c '{_numbers(run)} on_each'"
+            f"    bash -c '{numbers}\n        on_each'"
         )
 
 
@@ -70,8 +71,9 @@ def _options(run: Run) -> list[str]:
     return [*end, "-np", str(run.world_size), "--map-by", per_node, "--rank-by", "slot", "--bind-to", "none"]
 
 
-def _numbers(run: Run) -> str:
-    """Return assignments, in shell, of the variables that tell a rank's place as srun would."""
-    node_rank = f"$((OMPI_COMM_WORLD_RANK / {run.gpus_per_node}))"
-    numbers = Srun().task_variables("$OMPI_COMM_WORLD_RANK", "$OMPI_COMM_WORLD_LOCAL_RANK", node_rank)
-    return " ".join(f"{name}={value}" for name, value in {**numbers, "SLURM_NTASKS": run.world_size}.items())
+def _numbers(run: Run) -> tuple[str, ...]:
+    """Return lines of shell that set Slurm's variables of a rank's place."""
+    return (
+        "export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_LOCAL_RANK",
+        f"export SLURM_NODEID=$((SLURM_PROCID / {run.gpus_per_node})) SLURM_NTASKS=$OMPI_COMM_WORLD_SIZE",
+    )
