@@ -251,6 +251,16 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
         assert (outcome(nodes), nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
 
 
+def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(write_programs(tmp_path, srun="")))
+    ladder = Ladder.of(on_a_cluster(launcher="mpirun"))
+    found = list(checks.launchers(ladder))
+    assert [(outcome(each), each.measured) for each in found] == [
+        ("FAIL", "there is no mpirun here"),
+        ("pass", str(tmp_path / "srun")),  # of the plain baseline
+    ]
+
+
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
     """The captured nodes are x86_64; Olivia has it the other way round."""
     ladder, nodes = Ladder.of(on_a_cluster()), parse_nodes((CAPTURED / "node.txt").read_text())

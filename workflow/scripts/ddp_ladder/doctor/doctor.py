@@ -26,6 +26,7 @@ from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
@@ -238,7 +239,7 @@ def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
         ("Training software", list(site_python(ladder.plan.runs[0], site, base_env))),
         ("Network", _network(ladder, base_env)),
-        ("Slurm", list(slurm(ladder, on_a_cluster))),
+        ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
     return sections
 
@@ -353,6 +354,16 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("jobs", f"Slurm takes all of them: {scales}")
     if admission.starts:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
+
+
+def launchers(ladder: Ladder) -> Iterator[Finding]:
+    """Check whether what starts the ranks in a job is here, and so probably on the nodes, too."""
+    for program in dict.fromkeys(LAUNCHERS[run.launcher].program for run in ladder.plan.runs):
+        if path := shutil.which(program):
+            yield passed("launcher", path)
+        else:
+            advice = "load its module before Snakemake is started; those of software.modules are for the ranks"
+            yield not_passed("error", "launcher", f"there is no {program} here", advice)
 
 
 def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> Finding:
