@@ -25,6 +25,8 @@ from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
@@ -163,11 +165,11 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         return
     module = spec.script[3:] if spec.script.startswith("-m ") else ""
     try:
-        report = _probe(path, module, env)
+        report = _probe(path, module, site.node.device, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         yield not_passed("error", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
-    yield from judge_python(report, program, where, site.node.device)
+    yield from judge_python(report, program, where, ACCELERATORS[site.node.device])
     if module:
         if report.get("module"):
             yield passed("workload", spec.script)
@@ -176,10 +178,10 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
             yield not_passed("error", "workload", f"{spec.script}: {program} has no such module", advice)
 
 
-def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
+def _probe(path: str, module: str, device: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return a Python's report on itself. Raises OSError, ValueError or SubprocessError if it gives none."""
     done = subprocess.run(
-        [path, "-c", PROBE.read_text(), module],
+        [path, "-c", PROBE.read_text(), module, device],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -193,7 +195,7 @@ def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
     return report
 
 
-def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[Finding]:
+def judge_python(report: Mapping[str, Any], program: str, where: str, accelerator: Accelerator) -> Iterator[Finding]:
     """Check the versions of the training's Python and torch against what the instrumentation needs."""
     version = ".".join(map(str, report["python"]))
     if Version(version) < OLDEST_SITE_PYTHON:
@@ -210,12 +212,13 @@ def judge_python(report: Mapping[str, Any], program: str, where: str, device: st
     elif Version(report["torch"]) < OLDEST_TORCH:
         text = f"{where}: {program} has torch {report['torch']}; wanted {OLDEST_TORCH} or newer"
         yield not_passed("error", "torch", text, "install a newer one")
-    elif device == "cuda" and report["cuda"] is None:
-        advice = "install a torch with CUDA for it, or set node.device: cpu"
-        yield not_passed("error", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
+    elif accelerator.is_gpu and report["built_for"] is None:
+        advice = f"install a torch with {accelerator.title} for it, or set node.device: cpu"
+        text = f"{report['torch']} is built without {accelerator.title}, and node.device is {accelerator.name}"
+        yield not_passed("error", "torch", text, advice)
     else:
-        built = f"for CUDA {report['cuda']}" if report["cuda"] else "without CUDA"
-        yield passed("torch", f"{report['torch']}, built {built}")
+        built = f", built for {accelerator.title} {report['built_for']}" if accelerator.is_gpu else ""
+        yield passed("torch", f"{report['torch']}{built}")
 
 
 SPACE_FOR_RESULTS_BYTES = 1e9

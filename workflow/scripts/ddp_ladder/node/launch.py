@@ -11,6 +11,7 @@ from pathlib import Path
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.engines.engine import Use
 from ddp_ladder.platform.launchers import LAUNCHERS
@@ -121,7 +122,7 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     use = Use(
         container.image,
         container.args,
-        gpus=container.gpus if spec.device == "cuda" else None,
+        gpus=container.gpus if ACCELERATORS[spec.device].is_gpu else None,
         binds=binds,
         directory=working or str(places.working(spec)),
         is_elsewhere=spec.directory is not None,
@@ -190,8 +191,8 @@ def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
         # by option (--signals-to-handle), which an older torchrun would refuse.
         "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
     }
-    if spec.device == "cpu":
-        env["CUDA_VISIBLE_DEVICES"] = ""  # a CPU site uses no GPU that the machine may have
+    if not ACCELERATORS[spec.device].is_gpu:  # a CPU site uses no GPU that the machine may have
+        env.update({each.visible_variable: "" for each in ACCELERATORS.values() if each.visible_variable})
     if spec.directory is None:
         return {**env, **spec.env}
     values = _absolute_values(spec, places)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, with_config
 
 from ddp_ladder.common.files import canonical_sha256
 from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
 from ddp_ladder.common.redaction import FROM_ENVIRONMENT
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.platform.launchers.python import Python
-from ddp_ladder.settings.key_types import AnyScale, Launcher
+from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
 from ddp_ladder.settings.keys import (
     BatchRange,
     Container,
@@ -36,8 +37,6 @@ from ddp_ladder.settings.terms import (
     PLAIN_VARIANT,
     REFERENCE_VARIANT,
     STAGES,
-    Backend,
-    Device,
     Interface,
     Mode,
     NumaBinding,
@@ -111,8 +110,8 @@ class RunSpec(Model):
     launcher: Launcher
     numa_binding: NumaBinding | None = Field(None, description="Of torchrun, at scales with all GPUs of a node.")
     device: Device
-    backend: Literal["nccl", "gloo"]
-    backend_wanted: Backend = Field(description="As configured: auto leaves the choice to the script.")
+    backend: Backend
+    backend_wanted: BackendOrAuto = Field(description="As configured: auto leaves the choice to the script.")
     interface: Interface = Field(description="auto, a name, or a name for each node.")
     cpus_per_node: Positive
     threads_per_rank: Positive
@@ -357,9 +356,8 @@ def _resolve(
     _, first_batch = batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
-    on_gpus, launcher = site.node.device == "cuda", variant.launcher or site.launcher
-    of_device: Literal["nccl", "gloo"] = "nccl" if on_gpus else "gloo"
-    binds = on_gpus and LAUNCHERS[launcher].binds_numa and scale.gpus_per_node == site.node.gpus
+    accelerator, launcher = ACCELERATORS[site.node.device], variant.launcher or site.launcher
+    binds = accelerator.is_gpu and LAUNCHERS[launcher].binds_numa and scale.gpus_per_node == site.node.gpus
     spec = RunSpec(
         stage=stage.name,
         variant=name,
@@ -393,7 +391,7 @@ def _resolve(
         launcher=launcher,
         numa_binding=(variant.numa_binding or site.numa_binding) if binds else None,
         device=site.node.device,
-        backend=of_device if wanted == "auto" else wanted,
+        backend=accelerator.backend if wanted == "auto" else wanted,
         backend_wanted=wanted,
         interface=variant.network.interface or site.network.interface,
         cpus_per_node=site.node.cpus,

@@ -126,7 +126,8 @@ def _devices(raw: RawRun) -> Diagnosis:
     shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for DistributedDataParallel'
+        f'torch.{raw.spec.device}.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for '
+        "DistributedDataParallel"
     )
     if not shared:
         next_step = (

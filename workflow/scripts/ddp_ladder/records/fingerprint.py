@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import UNREAD, RankEnd
 from ddp_ladder.records.record import Record
@@ -82,7 +83,7 @@ def global_batch_seen(record: Record) -> int:
 
 def gpu_models(record: Record) -> str | None:
     """Return every GPU model in the group, not only rank 0's: one slower GPU slows down all ranks."""
-    names = {rank.device.name for rank in record.ranks if rank.device.kind == "cuda"}
+    names = {rank.device.name for rank in record.ranks if is_gpu(rank.device.kind)}
     known = sorted(str(name) for name in names if name)
     return " + ".join(known) or record.fingerprint.get("gpu")
 
@@ -312,7 +313,7 @@ def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
     of_first = first.fingerprint.get("batch_per_gpu")
     ddp, loader = first.ddp, first.loader
     # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
-    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
+    names = {end.device.name for end in raw.ends if is_gpu(end.device.kind)}
     gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     return {
         **first.fingerprint,

@@ -140,7 +140,7 @@ class FailedRank(Model):
 
 
 class Gpu(Model):
-    """A GPU as nvidia-smi shows it."""
+    """A GPU as the driver's program shows it."""
 
     name: str
     driver: str
@@ -170,7 +170,7 @@ class AgentEnd(RawFile):
     failed_ranks: Several[FailedRank] = ()
     argv: Several[str]
     cpus: Several[int]
-    gpus: Several[Gpu] = Field((), description="Empty without nvidia-smi.")
+    gpus: Several[Gpu] = Field((), description="Empty without the driver's program.")
     interface: Name | None = Field(None, description="Network interface of NCCL and Gloo; null if there was none.")
     error: Name | None = Field(None, description="Why its processes could not be started.")
     orphaned: bool = Field(False, description="Its parent had died: under Slurm the step daemon of its node.")
@@ -193,11 +193,11 @@ class Device(Model):
 
 
 class GpusSeen(Model):
-    """The GPUs that torch saw, for a rank that should have trained on CUDA and did not."""
+    """The GPUs that torch saw, for a rank that should have trained on one and did not."""
 
     count: Count
-    built_for: str | None = Field(description="CUDA version of the torch build.")
-    visible: str | None = Field(description="CUDA_VISIBLE_DEVICES.")
+    built_for: str | None = Field(description="Version of CUDA, or of what else torch is built for.")
+    visible: str | None = Field(description="The variable that limits the GPUs that a process sees.")
     why: str = Field(description="Torch's error if it saw none.")
 
 

@@ -28,12 +28,11 @@ from ddp_ladder.node.software import (
     check_secrets,
     container_binds,
     environment,
-    gpus,
     raise_open_files,
 )
-from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
@@ -152,7 +151,7 @@ def run_node(task: NodeTask) -> int:
         failed_ranks=tuple(failed),
         argv=starts[0].argv if starts else (),
         cpus=tuple(_cpus()),
-        gpus=_gpus(),
+        gpus=_gpus(task.spec),
         interface=interface,
         error=error,
         orphaned=os.getppid() != parent,
@@ -193,9 +192,7 @@ def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
         return None
 
     def opened() -> NodeSampler:
-        gpus = Gpus(notes=("GPUs: not sampled, the run trains on CPUs",))
-        if run.spec.device == "cuda":
-            gpus = open_nvidia({**os.environ, **run.spec.env})
+        gpus = ACCELERATORS[run.spec.device].monitor({**os.environ, **run.spec.env})
         return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
     place = {"spec_hash": run.spec_hash, "job": run.job, "node_rank": node_rank, "node": node_name()}
@@ -330,10 +327,11 @@ def _failed_ranks(
     return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
 
 
-def _gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs of this node; none if nvidia-smi fails: the training needs no answer of it."""
+def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:
+    """Return the GPUs of this node; none if the driver's program fails: the training needs no answer of it."""
     try:
-        return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus())
+        gpus = ACCELERATORS[spec.device].gpus()
+        return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus)
     except OSError:
         return ()
 

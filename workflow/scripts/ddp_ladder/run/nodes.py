@@ -25,6 +25,7 @@ from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import LOOPBACK, NO_ADDRESS, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
@@ -103,9 +104,9 @@ def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
 
 def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> Launcher:
     env, job = dict(os.environ), os.getpid()
-    if spec.device == "cuda" and spec.nodes > 1:
+    if (visible := ACCELERATORS[spec.device].visible_variable) and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
+        env[visible] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
     return Launcher(
         [*_agent_command(directory, program), "--node-rank", str(node_rank)],
         env=env,

@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
 from ddp_ladder.common.files import located
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings.terms import MAY_DIFFER, Scale
@@ -188,6 +189,24 @@ def _gpus_in_words(kind: str) -> str:
 
 
 _ENGINES, _LAUNCHERS, _WITH_RANKS = tuple(ENGINES), tuple(LAUNCHERS), tuple(WITH_RANKS)
+_DEVICES, _BACKENDS = tuple(ACCELERATORS), tuple(dict.fromkeys(each.backend for each in ACCELERATORS.values()))
+_AUTO = ("auto", *_BACKENDS)
+Device = Annotated[
+    Literal[_DEVICES],  # type: ignore[valid-type]
+    Field(description="; ".join(f"{name} {each.is_for}" for name, each in ACCELERATORS.items()) + "."),
+]
+Backend = Annotated[
+    Literal[_BACKENDS],  # type: ignore[valid-type]
+    Field(),
+]
+BackendOrAuto = Annotated[
+    Literal[_AUTO],  # type: ignore[valid-type]
+    Field(
+        description="Backend of torch.distributed. auto is "
+        + " and ".join(f"{each.backend} with device {name}" for name, each in ACCELERATORS.items())
+        + "."
+    ),
+]
 _GPUS_INSIDE = tuple(dict.fromkeys(kind for engine in ENGINES.values() for kind in engine.gpu_options))
 GpusInside = Annotated[
     Literal[_GPUS_INSIDE],  # type: ignore[valid-type]

@@ -9,12 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from ddp_ladder.common.model import Several
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.key_types import (
     DIFFERENT,
     NAME,
     NAME_WORDS,
     Arguments,
+    BackendOrAuto,
     Command,
+    Device,
     Directory,
     Engine,
     Environment,
@@ -49,9 +52,6 @@ from ddp_ladder.settings.terms import (
     MOST_REPEATS,
     REFERENCE_VARIANT,
     STAGES,
-    WARMUP_STEPS,
-    Backend,
-    Device,
     Mode,
     NumaBinding,
     Scale,
@@ -109,7 +109,6 @@ class Node(Section):
     gpus: int = Field(ge=1, le=MOST_GPUS, examples=[4])
     """GPUs per node. With device cpu, a "GPU" is one CPU process."""
     device: Device
-    """cuda for NVIDIA and AMD GPUs; cpu without GPUs (the backend is then Gloo)."""
     cpus: int = Field(ge=1, le=4096, examples=[64])
     """CPU cores per node, shared by its GPUs' processes."""
     gres: Gres | None = Field(default=None, examples=["gpu"])
@@ -154,8 +153,7 @@ class Software(Section):
 class Network(Section):
     """Communication between the processes."""
 
-    backend: Backend = "auto"
-    """Backend of torch.distributed. auto is nccl with device cuda and gloo with device cpu."""
+    backend: BackendOrAuto = "auto"
     interface: Interface = Field(
         default="auto",
         examples=["ib0", {"node01": "eth0", "node02": "eth1"}],
@@ -280,9 +278,9 @@ class Measure(Section):
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
 
-    def warmup_steps_on(self, device: Device) -> int:
+    def warmup_steps_on(self, device: str) -> int:
         """Return the least number of first steps that every run leaves out."""
-        return WARMUP_STEPS[device] if self.warmup_steps is None else self.warmup_steps
+        return ACCELERATORS[device].warmup_steps if self.warmup_steps is None else self.warmup_steps
 
 
 class Hang(Section):
@@ -395,7 +393,7 @@ class Fingerprint(Section):
 class VariantNetwork(Section):
     """Overrides of cluster.yaml's network."""
 
-    backend: Backend | None = None
+    backend: BackendOrAuto | None = None
     """Backend of torch.distributed."""
     interface: InterfaceName | None = Field(default=None, examples=["ib0"])
     """Network interface of NCCL and Gloo."""
