@@ -14,10 +14,10 @@ from pathlib import Path
 from shlex import quote as quoted
 from typing import Any
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node.launch import (
     INTERFACE_VARIABLES,
     THREAD_VARIABLES,
@@ -112,7 +112,8 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
     launcher = LAUNCHERS[spec.launcher]
 
     def options(per_node: int) -> list[str]:
-        return [" ".join(line) for line in _lines(srun_options(spec.nodes, per_node, job.cpus // per_node))]
+        lines = _lines(srun_options(spec.nodes, per_node, job.cpus_per_task(per_node)))
+        return [" ".join(line) for line in lines]
 
     return render(
         "job.sh.j2",

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from ddp_ladder_instrument.redaction import is_secret_name
+
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
-from ddp_ladder.common.redaction import is_secret_name
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings import placeholders
