@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol
 
+from ddp_ladder_instrument.contract import WARMUP_STEPS
 from pydantic import Field
 
 from ddp_ladder.common.model import Model
@@ -83,8 +84,8 @@ class Accelerator:
     is_gpu = True
     backend: str
     """Of torch.distributed, unless the settings name another one."""
-    warmup_steps = 20
-    """Unless measure.warmup_steps is set: clocks rise, memory and kernel caches fill."""
+    warmup_steps = WARMUP_STEPS
+    """Unless measure.warmup_steps is set."""
     clock = "device events"
     """What times a step."""
     visible_variable: str | None = None
