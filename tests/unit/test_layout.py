@@ -49,6 +49,20 @@ def test_the_changes_of_snakemake_in_contributing_are_those_in_the_code() -> Non
     assert [test for test in tests if not test.exists()] == []
 
 
+def test_what_the_table_of_contributing_names_is_there() -> None:
+    """A word in a row is a file, a directory, or a name in one of the row's files."""
+    places = [ROOT, SCRIPTS / "ddp_ladder", SCRIPTS / "ddp_ladder_instrument"]
+    _, _, table = (ROOT / "CONTRIBUTING.md").read_text().partition("| to change | go to |\n")
+    rows = table.partition("\n\n")[0].splitlines()[1:]
+    assert {"| a launcher", "| a container engine", "| an accelerator"} <= {row.rpartition(" | ")[0] for row in rows}
+    for row in rows:
+        words = [word for word in re.findall("`(.+?)`", row) if not word.startswith("make ")]
+        found = {word: [path for place in places for path in place.glob(f"{word}*")] for word in words}
+        files = [file for paths in found.values() for path in paths for file in (path, *path.rglob("*.py"))]
+        text = "".join(file.read_text() for file in files if file.is_file())
+        assert [word for word, paths in found.items() if not paths and word not in text] == [], row
+
+
 def test_the_instrument_lists_its_modules() -> None:
     listed = re.findall(r"^    (\w+) ", ddp_ladder_instrument.__doc__ or "", re.MULTILINE)
     assert sorted(listed) == modules(SCRIPTS / "ddp_ladder_instrument")

@@ -30,6 +30,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
 from ddp_ladder.common.files import located
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 
 T = TypeVar("T")
@@ -180,6 +183,52 @@ Gres = Annotated[
 FieldName = Annotated[
     Literal[MAY_DIFFER],  # type: ignore[valid-type]
     Field(description="Name of a field.", examples=["num_workers"]),
+]
+
+
+def _gpus_in_words(kind: str) -> str:
+    having = {name: " ".join(each.gpu_options[kind]) for name, each in ENGINES.items() if kind in each.gpu_options}
+    return f"{kind} is " + ", ".join(f"{words or 'nothing'} with {name}" for name, words in having.items())
+
+
+_ENGINES, _LAUNCHERS, _WITH_RANKS = tuple(ENGINES), tuple(LAUNCHERS), tuple(WITH_RANKS)
+_DEVICES, _BACKENDS = tuple(ACCELERATORS), tuple(dict.fromkeys(each.backend for each in ACCELERATORS.values()))
+_AUTO = ("auto", *_BACKENDS)
+Device = Annotated[
+    Literal[_DEVICES],  # type: ignore[valid-type]
+    Field(description="; ".join(f"{name} {each.is_for}" for name, each in ACCELERATORS.items()) + "."),
+]
+Backend = Annotated[
+    Literal[_BACKENDS],  # type: ignore[valid-type]
+    Field(),
+]
+BackendOrAuto = Annotated[
+    Literal[_AUTO],  # type: ignore[valid-type]
+    Field(
+        description="Backend of torch.distributed. auto is "
+        + " and ".join(f"{each.backend} with device {name}" for name, each in ACCELERATORS.items())
+        + "."
+    ),
+]
+_GPUS_INSIDE = tuple(dict.fromkeys(kind for engine in ENGINES.values() for kind in engine.gpu_options))
+GpusInside = Annotated[
+    Literal[_GPUS_INSIDE],  # type: ignore[valid-type]
+    Field(
+        description="How the engine shows GPUs inside, with device cuda: "
+        f"{'; '.join(map(_gpus_in_words, _GPUS_INSIDE))}. Null adds no option, for sites where a module does it."
+    ),
+]
+Engine = Annotated[
+    Literal[_ENGINES],  # type: ignore[valid-type]
+    Field(),
+]
+Launcher = Annotated[
+    Literal[_LAUNCHERS],  # type: ignore[valid-type]
+    Field(),
+]
+SiteLauncher = Annotated[
+    Literal[_WITH_RANKS],  # type: ignore[valid-type]
+    Field(description=", ".join(f"{name} {launcher.starts}" for name, launcher in WITH_RANKS.items()) + "."),
 ]
 Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, _OWN_PLACE]
 Command = Annotated[
