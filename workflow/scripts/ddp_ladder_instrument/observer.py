@@ -80,16 +80,16 @@ class TorchObserver:
         patch("backward passes", lambda: hooks.patch_backward(recorder.backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replayed))
-        patch("communication", lambda: collectives.patch_collectives(self._on_collective))
+        patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(recorder.on_joins, self._on_process_group))
         patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: recorder.steps))
 
-    def _on_collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int) -> None:
+    def _on_collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
         number = self._numbers.setdefault(name, len(self._numbers))
-        self._recorder.span(events.COLLECTIVE, begin_s, end_s, number, size, ranks)
+        self._recorder.collective(number, begin_s, end_s, size, ranks, mark)
 
     def _on_process_group(self, begin_s: float) -> None:
         now_s = time.perf_counter()

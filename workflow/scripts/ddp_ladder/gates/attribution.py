@@ -298,7 +298,7 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
     exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
     of_gradients_s = max(0.0, exposed_s - sum(each.seconds or 0.0 for each in facts.others))
     for each in facts.others:
-        # Where the host only queues them, what is not in each step would be named whatever it costs.
+        # Of unknown seconds, what is not in each step would be named whatever it costs.
         is_worth = each.is_usual if each.seconds is None else each.seconds >= WORTH_NAMING * exposed_s
         if is_worth:
             yield _saving(_without(each), each.seconds or 0.0, point)

@@ -42,7 +42,7 @@ class Exchange(Model):
     name: str = Field(description="The function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_.")
     calls: Figure = Field(description="In a step.")
     bytes: Figure = Field(description="In a step.")
-    seconds: Figure | None = Field(description="In a step. Null on a GPU, where the host only queues them.")
+    seconds: Figure | None = Field(description="In a step. Null: not known.")
 
     @property
     def is_usual(self) -> bool:
@@ -249,7 +249,7 @@ def _exchanges(timed: RankSteps, critical: NDArray[np.intp], weights: Array) -> 
             figures = np.array([each.calls, each.bytes, each.seconds or 0.0])
             found[each.name] = found.get(each.name, np.zeros(3)) + share * figures
     all_s = sum(seconds for _, _, seconds in found.values())
-    known_s = None if timed.on_gpus else _along(timed.collectives_s, critical, weights)
+    known_s = _along(timed.collectives_s, critical, weights)
     scale = None if known_s is None else min(1.0, known_s / all_s) if all_s else 0.0
     exchanges = [
         Exchange(name=name, calls=calls, bytes=size, seconds=None if scale is None else scale * float(seconds))

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ddp_ladder.analysis.comparison import Comparison, compare_variants
 from ddp_ladder.analysis.cost import with_cost
+from ddp_ladder.analysis.decisions import Decision, decide, reference_series
 from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
@@ -149,6 +150,11 @@ class ReportView:
         if not (several and self.anything_measured):
             return None
         return compare_variants(self.plan, self.results.records, self.results.fit)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return what to ask for, in each mode."""
+        return decide(self.rungs, self.thresholds)
 
     @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:
@@ -365,6 +371,8 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     evidence = reason.evidence if reason and reason.repeat is None else ()
     before = [point for point in _furthest(points) if point.stage != gate.stage]
+    if earlier := judged_earlier(gate, points):
+        text += f" This was {earlier}."
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
@@ -429,6 +437,17 @@ def _figures(point: ScalePoint, unit: str) -> str:
     return (f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text) + flops
 
 
+def judged_earlier(gate: Verdict, points: Sequence[ScalePoint]) -> str:
+    """Return that a gate's figures have another statistic than the table's, as a later scale needs it; or nothing."""
+    judged = {(point.variant, point.mode, point.scale): point.statistic for point in gate.points}
+    measured = {(point.variant, point.mode, point.scale): point for point in points if point.samples_per_s is not None}
+    changed = [point for key, point in measured.items() if judged.get(key, point.statistic) != point.statistic]
+    if not changed:
+        return ""
+    later = in_short(list(dict.fromkeys(str(point.scale) for key, point in measured.items() if key not in judged)))
+    return f"judged before {later} was measured; with it, the figures of the table are {changed[0].statistic}"
+
+
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
     """Return ``stage 2 open`` or ``stage 2 closed (uncertain)``; a dash while the gate is not judged."""
     if (gate := gates.get(point.stage)) is None:
@@ -437,18 +456,6 @@ def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
 
 
 # --- Series and notes.
-
-
-def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
-    """Return the measured points of each mode, of the reference variant or else of the first."""
-    measured = [point for point in points if point.samples_per_s is not None]
-    found = []
-    for mode in dict.fromkeys(point.mode for point in measured):
-        own = [point for point in measured if point.mode == mode]
-        names = [point.variant for point in own]
-        variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
-        found.append(tuple(point for point in own if point.variant == variant))
-    return found
 
 
 def scale_notes(points: Sequence[ScalePoint], several_series: bool) -> tuple[tuple[str, str], ...]:
