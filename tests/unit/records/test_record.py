@@ -1,6 +1,8 @@
 """record.json: written, read back, and refused when it is not one."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ddp_ladder.records.record import (
@@ -8,7 +10,8 @@ from ddp_ladder.records.record import (
     read_record,
     write_record,
 )
-from make_records import make_failed_record, make_record, make_spec
+from make_records import FINGERPRINT, make_failed_record, make_record, make_spec
+from make_runs import edit
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,15 @@ def test_round_trip(tmp_path: Path, record: Record) -> None:
     path = tmp_path / "record.json"
     write_record(path, record)
     assert read_record(path) == record
+
+
+@pytest.mark.parametrize("known", [FINGERPRINT, {}])
+def test_a_record_of_an_earlier_version_is_read(tmp_path: Path, known: Mapping[str, Any]) -> None:
+    path = tmp_path / "record.json"
+    write_record(path, make_record(make_spec("1x1")))
+    edit(path, lambda data: data.update(fingerprint=dict(known)))
+    fingerprint = read_record(path).fingerprint
+    assert (fingerprint.torch, fingerprint.dataset_size, fingerprint.unread) == (known.get("torch"), None, ())
 
 
 def test_not_a_number_is_in_no_record() -> None:
