@@ -2,10 +2,13 @@
 
 # Without `from __future__ import annotations`, as keys.
 
+import ast
+import inspect
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -32,13 +35,13 @@ from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 T = TypeVar("T")
 
 
-class Section(Model, defer_build=True):
+class Section(Model):
     """A section of a file. The text below a key describes it, in the JSON Schema and docs/ too.
 
     A key that is left empty has its default, unless null is one of its values.
     """
 
-    model_config = ConfigDict(regex_engine="python-re", use_attribute_docstrings=True)
+    model_config = ConfigDict(regex_engine="python-re")
 
     @model_validator(mode="before")
     @classmethod
@@ -53,9 +56,17 @@ class Section(Model, defer_build=True):
         return known is not None and not known.is_required() and type(None) not in get_args(known.annotation)
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for key in cls.model_fields.values():
-            key.description = key.description and " ".join(key.description.split())  # one line
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        # Pydantic's use_attribute_docstrings reads the sources at each start; only the schemas need the texts.
+        written = handler(core_schema)
+        keys = handler.resolve_ref_schema(written)["properties"]
+        sections = reversed([each for each in cls.__mro__ if issubclass(each, Section)])
+        bodies = [ast.parse(inspect.getsource(section)).body[0] for section in sections]
+        for key, text in chain.from_iterable(pairwise(ast.iter_child_nodes(body)) for body in bodies):
+            match key, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    keys[cls.model_fields[name].alias or name]["description"] = " ".join(words.split())  # one line
+        return written
 
 
 def refused(what: str, advice: str) -> PydanticCustomError:
