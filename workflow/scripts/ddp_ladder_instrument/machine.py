@@ -74,7 +74,9 @@ class Machine:
         self._backwards = 0  # of the running row
         self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
         self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
-        self._compared = self._mismatched = 0
+        self._compared = self._mismatched = self._empty = 0
+        self._shape = 0, 0  # of the last row: backward passes before its first step, steps of the same optimizer
+        self._shapes: Counter[tuple[int, int]] = Counter()  # of the rows in the middle of a pass
         self._offset_s = 0.0  # of unix time
         self._measured: int | None = None
         self._captured: list[float] = []
@@ -207,6 +209,8 @@ class Machine:
 
     def _on_backward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._backwards += 1
+        if self._skipped and any(each.queue for each in self.trained.last):  # the next batch was drawn ahead
+            self._end_skipped()
         self.trained.backward()
         used = self.trained.last
         if used and not any(each.living for each in used):
@@ -320,7 +324,7 @@ class Machine:
         return steps < self.optimizers.in_row_before  # the last batch of a pass
 
     def _add_row(self, taken: dict[Pass, tuple[int, int]], host_s: float, now_s: float) -> None:
-        table, timer, passes = self.table, self.timer, [*taken]
+        table, trained, timer, passes = self.table, self.trained, self.timer, [*taken]
         dropped = [each for each in self._pending if each.dropped]
         if passes and timer.owner is timer.outside:
             timer.give_after_to(passes[-1], now_s)
@@ -336,9 +340,15 @@ class Machine:
         if self.samples_per_step is not None:
             samples, padding = self.samples_per_step, 0
         self._compare((samples + padding, self._inputs))
+        self._empty += not samples + padding
+        if passes and passes == self._last_row and all(each.living for each in passes):
+            self._shapes[self._shape] += 1
+        self._shape = trained.made - trained.wasted, 1
         self._end_collectives(table.count > 0 and self._measured is None)
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
+            self._shapes.clear()
+            self._empty = 0
             self.collectives.clear()
             for each in self._pending:  # they count for the row that is the first now
                 each.begin_step(0)
@@ -405,6 +415,8 @@ class Machine:
 
     def _extend_row(self, host_s: float, now_s: float) -> None:
         table, last = self.table, self._last_row
+        if not self.optimizers.is_another():
+            self._shape = self._shape[0], self._shape[1] + 1
         owners = [*(last or [self.timer.outside]), *self._beside(last), self.timer.after]
         seconds, comm_s = self.timer.collect(owners, now_s)
         table.step_time_s[-1] += seconds
@@ -436,6 +448,7 @@ class Machine:
         if self._measured is not None and self._measured < table.count:
             table.cut(self._measured)
         first_s = self.first_step_ended_s
+        unclear = trained.unclear + self._empty + sum(self._shapes.values()) - max(self._shapes.values(), default=0)
         return Judged(
             table,
             self.phases.summary(self.unix_s),
@@ -444,7 +457,8 @@ class Machine:
             self.first_pass,
             {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
             Batches(
-                trained.drawn, trained.untrained + trained.waiting, self._compared, self._mismatched, self.graph_steps
+                trained.drawn, trained.untrained + trained.waiting, unclear, self._compared, self._mismatched,
+                self.graph_steps,
             ),
             self.uneven,
         )
@@ -460,6 +474,7 @@ class Batches(NamedTuple):
 
     drawn: int = 0
     untrained: int = 0
+    unclear: int = 0
     compared: int = 0
     mismatched: int = 0
     graph_steps: int = 0

@@ -37,7 +37,7 @@ class Pass:
     __slots__ = (
         "ahead", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "cycle_backwards",
         "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "living", "loader", "number", "position",
-        "queue", "real", "step", "stepped", "untrained", "wait_s",
+        "queue", "real", "shown", "step", "stepped", "untrained", "wait_s",
     )  # fmt: skip
 
     def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class Pass:
         self.ahead: Optional[int] = None
         self.epoch = -1
         self.position = self.drawn = self.untrained = 0
-        self.fresh = self.cycle_draws = self.cycle_backwards = 0
+        self.fresh = self.shown = self.cycle_draws = self.cycle_backwards = 0
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
@@ -135,8 +135,8 @@ class TrainedBatches:
         self.usual = usual or self.seen
         self.taken: dict[Pass, tuple[int, int]] = {}
         self.last: list[Pass] = []
-        self.made = 0  # backward passes since the last step
-        self.drawn = self.untrained = 0
+        self.made = self.wasted = 0  # backward passes since the last step; those whose gradients were discarded
+        self.drawn = self.untrained = self.unclear = 0
         self._zeroed: dict[Pass, tuple[int, int]] = {}
         self._zeroed_by: set[int] = set()
         self._open: list[Pass] = []  # with batches that wait
@@ -154,7 +154,9 @@ class TrainedBatches:
         """A pass yields a batch."""
         if each.cycle_backwards:
             self.seen.add_cycle(each.loader, each.cycle_draws, each.cycle_backwards)
-            each.cycle_draws = each.cycle_backwards = 0
+            if (each.cycle_draws - each.shown, each.cycle_backwards) != self.usual.cycle(each.loader):
+                self.unclear += each.cycle_draws
+            each.shown = each.cycle_draws = each.cycle_backwards = 0
         each.cycle_draws += 1
         each.fresh += 1
         each.drawn += 1
@@ -208,7 +210,16 @@ class TrainedBatches:
         for each in passes:
             if not each.living:
                 self.seen.note_ahead(each)
+                self._end_last_cycle(each)
                 self._discard(each)
+
+    def _end_last_cycle(self, each: Pass) -> None:
+        draws, backwards = self.usual.cycle(each.loader) or (1, 1)
+        fresh = each.cycle_draws - each.shown
+        number = fresh + (each.ahead or 0) if each.exhausted else fresh
+        regular = (backwards * -(-number // draws), backwards * number / draws)
+        if each.cycle_backwards and (each.cycle_backwards not in regular or not each.exhausted and fresh != draws):
+            self.unclear += max(1, number)
 
     def _accepted(self, fresh: list[Pass]) -> list[Pass]:
         """Return the passes among those that drew whose batches this backward pass is of."""
@@ -224,6 +235,8 @@ class TrainedBatches:
         if least and (most < LEAST_SHARE * before or is_waiting or least == NO_GRAD > self._flag):
             return self.last  # only a validation drew: the batches before it are used, or used again
         self._flag = least
+        shares = {each.loader: parts[each.loader] for each in pool if each.living or parts[each.loader] >= LEAST_SHARE * most}
+        self.unclear += len(pool) - len({each.loader for each in pool}) + sum(share < most for share in shares.values())
         return [each for each in pool if parts[each.loader] >= LEAST_SHARE * most]
 
     def _use(self, each: Pass, is_alone: bool) -> tuple[int, int]:
@@ -233,20 +246,31 @@ class TrainedBatches:
         """
         cycle = self.usual.cycle(each.loader)
         draws, backwards = cycle or (each.fresh, 1)
+        usual, shown = draws, 0
         if each.fresh:
             if cycle and not self.usual.is_regular(each.loader):
                 draws, backwards = each.fresh, 1
             shown = self._of_forward(each) if is_alone else 0
             if shown and (backwards == 1 or shown == each.fresh):  # several backward passes are of all that was drawn
                 draws, backwards = shown, 1
+            else:
+                shown = 0
             if each.ahead is None:
                 ahead = self.usual.ahead.get(each.number)
                 each.ahead = max(0, len(each.queue) - draws) if ahead is None else ahead
+                each.shown += each.ahead
+                self.unclear += each.ahead * (ahead is None)
             self._skip(each, len(each.queue) - each.ahead - draws)
+            if shown and not each.ahead:
+                each.shown = each.cycle_draws - usual
         begins = each.cycle_backwards % backwards == 0
         number = draws // backwards if draws % backwards == 0 else draws * begins
+        number = min(number, len(each.queue))
+        is_one = number == 1 == self._forwards and each.queue[0].size - each.queue[0].left_out in self._dimensions
+        if usual > 1 and each.queue and not (shown or is_one):
+            self.unclear += 1
         samples = others = 0
-        for _ in range(min(number, len(each.queue))):
+        for _ in range(number):
             one = each.take()
             samples += one[0]
             others += one[1]
@@ -267,6 +291,7 @@ class TrainedBatches:
         """Drop batches that were drawn and that no backward pass will use: flagged ones first, else the oldest."""
         for _ in range(number):
             flags = [batch.flag for batch in each.queue]
+            each.shown += max(flags) == NO_GRAD
             each.take(flags.index(max(flags)))
             self._drop(each, 1)
 
@@ -287,8 +312,10 @@ class TrainedBatches:
         self._zeroed_by.add(optimizer)
         known = self.usual.optimizers
         if -1 in self._zeroed_by or (known and known <= self._zeroed_by):
+            self.wasted = self.made
             for each in [each for each in self.taken if each.living or each.stepped]:
                 self._zeroed[each] = self.taken.pop(each)
+            self.unclear += len(self.taken)
 
     def discard_taken(self) -> list[Pass]:
         """Drop the batches since the last step, as GradScaler has skipped it; return their passes."""
@@ -298,7 +325,7 @@ class TrainedBatches:
             each.batches = 0
             each.dropped = True
         self.taken, self._zeroed = {}, {}
-        self.made = 0
+        self.end_step()
         return dropped
 
     @property
@@ -329,7 +356,7 @@ class TrainedBatches:
 
     def end_step(self) -> None:
         """Begin the next step."""
-        self.made = 0
+        self.made = self.wasted = 0
 
     def end_pass(self, each: Pass, exhausted: bool) -> None:
         """A pass is over."""
