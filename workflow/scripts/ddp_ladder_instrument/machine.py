@@ -32,7 +32,7 @@ from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
 from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer
 from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
 
-RULES = 1
+RULES = 2
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
@@ -75,8 +75,8 @@ class Machine:
         self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
         self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
         self._compared = self._mismatched = self._empty = 0
-        self._shape = 0, 0  # of the last row: backward passes before its first step, steps of the same optimizer
-        self._shapes: Counter[tuple[int, int]] = Counter()  # of the rows in the middle of a pass
+        self._shape = 0, 0  # of the last row: backward passes before its first step; steps of the same optimizer
+        self._shapes: Counter[tuple[int, int]] = Counter()  # of rows in the middle of a pass
         self._offset_s = 0.0  # of unix time
         self._measured: int | None = None
         self._captured: list[float] = []
@@ -457,8 +457,12 @@ class Machine:
             self.first_pass,
             {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
             Batches(
-                trained.drawn, trained.untrained + trained.waiting, unclear, self._compared, self._mismatched,
+                trained.drawn,
+                trained.untrained + trained.waiting,
+                self._compared,
+                self._mismatched,
                 self.graph_steps,
+                unclear,
             ),
             self.uneven,
         )
@@ -468,16 +472,18 @@ class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
+    unclear: cycles of draws and backward passes, and steps, that fit no constant ratio, so that it does not show which
+    batches were trained on; and steps without any.
     compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is
     not what was drawn. graph_steps: steps that CUDA graphs made.
     """
 
     drawn: int = 0
     untrained: int = 0
-    unclear: int = 0
     compared: int = 0
     mismatched: int = 0
     graph_steps: int = 0
+    unclear: int = 0
 
 
 class Judged(NamedTuple):

@@ -350,6 +350,7 @@ class Batches(Model):
     compared: Count = Field(description="Steps of which the inputs of the model that DDP wraps were seen.")
     mismatched: Count = Field(description="Those of them whose batch dimension was not what was drawn.")
     graph_steps: Count = Field(description="Steps that CUDA graphs made.")
+    unclear: Count | None = Field(None, description="Places where it does not show which batches were trained on.")
 
 
 UNREAD = "could not be read"
