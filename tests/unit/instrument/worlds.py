@@ -6,8 +6,8 @@ own stopwatch (tests/scripts/tally.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -677,6 +677,129 @@ def sensible(world: World) -> World:
     return World(**vars(w))
 
 
-def worlds(*free: str) -> st.SearchStrategy[World]:
-    """Return worlds; ``free``: the fields that vary."""
-    return st.builds(World, **{name: st.sampled_from(CHOICES[name]) for name in free}).map(sensible)
+def clear(world: World) -> World:
+    """Return the nearest world whose events tell it from others: it is judged exactly, also where a doubt is said.
+
+    Each reason is a class of worlds with the same events and another truth, for which a doubt is right.
+    """
+    w = SimpleNamespace(**vars(world))
+    put = vars(w).update
+    # Loops that nobody writes.
+    if w.last >= w.size:
+        put(last=0)
+    if w.eval_training:
+        put(late_train=False)
+    if w.body in ONCE:
+        put(accumulate=1, remainder="stepped")
+    if w.body in ("full", "svrg", "graph"):
+        put(scaler=0, buffer=1, group=1, second="", ahead=0)
+        put(source="plain" if w.source == "next_iter" else w.source, warm_step=False)
+    if w.zero == "missing" or w.body == "closure" or w.source in STOPPED:
+        put(scaler=0)  # the skipped gradients would be applied with the next ones; GradScaler takes no closure
+    if w.body in ("ppo", "gan"):
+        put(fails=False)
+    if w.ends_at >= 0:
+        put(warm_step=False)
+    if w.scaler and w.remainder == "leaks":
+        put(remainder="dropped")  # does the skipped step take it along?
+    # Without backward passes a step takes their place.
+    if not w.visible:
+        put(body="plain", accumulate=1, scaler=0, buffer=1)
+    if w.body in ONCE or not w.visible:
+        put(skip_at="draw" if w.skip_at == "backward" else w.skip_at)
+    # Batches of several passes wait: which of them were skipped, or belong together, does not show.
+    if w.second:
+        put(buffer=1)
+        if w.skip_at != "backward" and w.second != "zip":
+            put(skip_at="")
+        if w.second != "zip" or w.body in SEVERAL:
+            put(group=1)
+        if w.second == "turns":
+            put(ahead=0, body="plain", late_train=False)
+    if w.source == "next_iter":
+        put(buffer=1, group=1, scaler=0, skip_at="", eval_training="", remainder="carried", warm_step=False)
+        put(body="plain" if w.body == "ppo" else w.body)
+    # Several batches, several backward passes: all of them each, or one each?
+    if w.buffer > 1:
+        put(accumulate=1, group=1, ahead=0, skip_at="", scaler=0, source="plain" if w.source in STOPPED else w.source)
+        put(body=w.body if w.body == "layers" else "plain")
+        if w.validate in IN_STEPS and (w.val_grad or w.validate != "inside"):
+            put(validate="")
+    if w.group > 1:
+        put(
+            source="plain" if w.source in STOPPED else w.source,
+            val_grad=False,
+            skip_at=w.skip_at if w.skip_at == "backward" else "",
+        )
+        put(ahead=0)
+        if w.body in SEVERAL:
+            put(wrapped=True)
+    # A batch drawn in eval mode or without gradients, and one beside it: which of them was skipped?
+    if w.eval_training:
+        put(skip_at="", val_grad=False, second="", ahead=0)
+    # Batches that are skipped show by what is usual: they are rare, or the model's input shows their size.
+    if w.skip_at in ("draw", "forward"):
+        put(count=max(w.count, 9), epochs=max(w.epochs, 3))
+        is_shown = w.wrapped and w.skip_at == "draw" and not w.second and w.body not in ("graph", "full", "svrg")
+        if not is_shown and bin(w.skips).count("1") > 2:
+            put(skips=0b1000100)
+        if w.ahead:
+            put(last=0, padding=0, skips=1 << 4, ends_at=-1)  # which of those that wait
+            put(validate="between" if w.validate in IN_STEPS else w.validate)
+        put(source="plain", ends_at=-1, val_grad=False, scaler=0)
+        if bin(w.skips).count("1") > 2:
+            put(accumulate=1)
+        put(late_train=False, last=0 if w.last == 1 else w.last)  # an input of one sample may be anything
+    # A validation in steps shows by its batches, without gradients, or by its rarity.
+    if w.validate in IN_STEPS and w.eval_training == "each":
+        put(validate="between")
+    if w.val_grad:
+        put(ends_at=-1, second="", source="plain" if w.source == "next_iter" else w.source)
+    if w.validate == "inside":
+        put(scaler=0)
+    if w.source == "next_iter" and w.val_data == "one":
+        put(val_data="loader")
+    if w.skip_at == "backward" and w.accumulate > 1:
+        put(skips=1 << 3, warm_step=False, source="plain")  # else it may never step
+    if w.validate in IN_STEPS and w.val_data == "one":
+        put(ahead=0, buffer=1)  # the time of a pass that goes on
+    if w.validate in IN_STEPS and (w.val_grad or w.eval_training):
+        put(val_every=max(w.val_every, 3 * w.accumulate), ahead=0)
+    # What is drawn ahead shows if the commonest cycle is there at least once more.
+    need = w.ahead + 3 * w.group * max(w.accumulate, w.buffer)
+    if w.count < need:
+        put(ahead=0, count=max(w.count, 3 * w.group * max(w.accumulate, w.buffer)))
+    if w.source in STOPPED:
+        put(stop_at=max(w.stop_at, w.ahead + 2, w.accumulate))
+        if w.ahead:
+            put(count=max(w.count, w.stop_at + 1 + w.ahead))
+    if w.ends_at >= 0:
+        put(ends_at=max(w.ends_at, 4), ahead=min(w.ahead, 1))
+    if w.ends_at >= 0 and w.ahead:
+        put(last=0, padding=0, source="plain")
+    if not w.skip_at or not w.skips:
+        put(skip_at="", skips=0)
+    return World(**vars(w))
+
+
+def ordinary(world: World) -> World:
+    """Return the nearest of the loops that most people write: no doubt may be said."""
+    return clear(
+        replace(
+            clear(world),
+            skip_at="",
+            group=world.group if world.body == "parts" else 1,
+            buffer=1,
+            source="plain" if world.ahead or world.source == "next_iter" else world.source,
+            second="" if world.second == "turns" else world.second,
+            body="plain" if world.body in ("svrg", "full") else world.body,
+            val_grad=False,
+            eval_training="",
+            ends_at=-1,
+        )
+    )
+
+
+def worlds(nearest: Callable[[World], World], *free: str) -> st.SearchStrategy[World]:
+    """Return worlds. nearest: makes them sensible, clear or ordinary ones; ``free``: the fields that vary."""
+    return st.builds(World, **{name: st.sampled_from(CHOICES[name]) for name in free}).map(nearest)

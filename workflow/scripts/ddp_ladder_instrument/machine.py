@@ -74,9 +74,7 @@ class Machine:
         self._backwards = 0  # of the running row
         self._inputs: list[tuple[int, int]] = []  # of the running row: dimensions of the model's inputs
         self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
-        self._compared = self._mismatched = self._empty = 0
-        self._shape = 0, 0  # of the last row: backward passes before its first step; steps of the same optimizer
-        self._shapes: Counter[tuple[int, int]] = Counter()  # of rows in the middle of a pass
+        self._compared = self._mismatched = 0
         self._offset_s = 0.0  # of unix time
         self._measured: int | None = None
         self._captured: list[float] = []
@@ -324,7 +322,7 @@ class Machine:
         return steps < self.optimizers.in_row_before  # the last batch of a pass
 
     def _add_row(self, taken: dict[Pass, tuple[int, int]], host_s: float, now_s: float) -> None:
-        table, trained, timer, passes = self.table, self.trained, self.timer, [*taken]
+        table, timer, passes = self.table, self.timer, [*taken]
         dropped = [each for each in self._pending if each.dropped]
         if passes and timer.owner is timer.outside:
             timer.give_after_to(passes[-1], now_s)
@@ -340,15 +338,9 @@ class Machine:
         if self.samples_per_step is not None:
             samples, padding = self.samples_per_step, 0
         self._compare((samples + padding, self._inputs))
-        self._empty += not samples + padding
-        if passes and passes == self._last_row and all(each.living for each in passes):
-            self._shapes[self._shape] += 1
-        self._shape = trained.made - trained.wasted, 1
         self._end_collectives(table.count > 0 and self._measured is None)
         if table.count == 1 and self._is_before_training(taken):
             table.clear()
-            self._shapes.clear()
-            self._empty = 0
             self.collectives.clear()
             for each in self._pending:  # they count for the row that is the first now
                 each.begin_step(0)
@@ -415,8 +407,6 @@ class Machine:
 
     def _extend_row(self, host_s: float, now_s: float) -> None:
         table, last = self.table, self._last_row
-        if not self.optimizers.is_another():
-            self._shape = self._shape[0], self._shape[1] + 1
         owners = [*(last or [self.timer.outside]), *self._beside(last), self.timer.after]
         seconds, comm_s = self.timer.collect(owners, now_s)
         table.step_time_s[-1] += seconds
@@ -448,7 +438,7 @@ class Machine:
         if self._measured is not None and self._measured < table.count:
             table.cut(self._measured)
         first_s = self.first_step_ended_s
-        unclear = trained.unclear + self._empty + sum(self._shapes.values()) - max(self._shapes.values(), default=0)
+        empty = 0 if self.later_stage else sum(not any(pair) for pair in zip(table.samples, table.padding_samples))
         return Judged(
             table,
             self.phases.summary(self.unix_s),
@@ -462,7 +452,7 @@ class Machine:
                 self._compared,
                 self._mismatched,
                 self.graph_steps,
-                unclear,
+                trained.unclear + empty,
             ),
             self.uneven,
         )
@@ -472,8 +462,7 @@ class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
-    unclear: cycles of draws and backward passes, and steps, that fit no constant ratio, so that it does not show which
-    batches were trained on; and steps without any.
+    unclear: places where it does not show which batches were trained on, and steps without a batch.
     compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is
     not what was drawn. graph_steps: steps that CUDA graphs made.
     """

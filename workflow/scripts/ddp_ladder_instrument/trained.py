@@ -138,7 +138,7 @@ class TrainedBatches:
         self.usual = usual or self.seen
         self.taken: dict[Pass, tuple[int, int]] = {}
         self.last: list[Pass] = []
-        self.made = self.wasted = 0  # backward passes since the last step; those whose gradients were discarded
+        self.made = 0  # backward passes since the last step
         self.drawn = self.untrained = self.unclear = 0
         self._zeroed: dict[Pass, tuple[int, int]] = {}
         self._zeroed_by: set[int] = set()
@@ -314,7 +314,6 @@ class TrainedBatches:
         self._zeroed_by.add(optimizer)
         known = self.usual.optimizers
         if -1 in self._zeroed_by or (known and known <= self._zeroed_by):
-            self.wasted = self.made
             for each in [each for each in self.taken if each.living or each.stepped]:
                 self._zeroed[each] = self.taken.pop(each)
             self.unclear += bool(self.taken)  # of a pass without a step: were they copied, or thrown away?
@@ -327,7 +326,7 @@ class TrainedBatches:
             each.batches = 0
             each.dropped = True
         self.taken, self._zeroed = {}, {}
-        self.end_step()
+        self.made = 0
         return dropped
 
     @property
@@ -358,7 +357,7 @@ class TrainedBatches:
 
     def end_step(self) -> None:
         """Begin the next step."""
-        self.made = self.wasted = 0
+        self.made = 0
 
     def end_pass(self, each: Pass, exhausted: bool) -> None:
         """A pass is over."""

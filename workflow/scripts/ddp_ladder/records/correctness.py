@@ -364,7 +364,7 @@ LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the step
 
 def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
     """Yield what the ranks' logs show of the batches beyond their number."""
-    known = {end.rank: end.batches for end in ends if end.batches}
+    known = {end.rank: end.batches for end in ends if end.batches and end.source in ("counted", "guessed")}
     rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
     if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
         of = known[rank]
