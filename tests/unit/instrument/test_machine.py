@@ -176,6 +176,11 @@ def test_named_worlds(name: str) -> None:
     check(Loop(NAMED[name]).run())
 
 
+def test_no_doubt_is_said_of_batches_that_are_drawn_at_once_and_accumulated() -> None:
+    """As the Trainer of transformers does."""
+    assert not is_doubtful(check(Loop(World(count=8, group=4, body="parts", wrapped=False)).run()))
+
+
 @pytest.mark.parametrize("name", DOUBTFUL)
 def test_named_worlds_of_which_a_doubt_is_said(name: str) -> None:
     script = Loop(DOUBTFUL[name]).run()

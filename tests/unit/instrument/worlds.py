@@ -668,6 +668,9 @@ def sensible(world: World) -> World:
     # A batch that is validated on with gradients, in a run of a few steps.
     if w.val_grad and w.val_data == "one" and (w.source in STOPPED or w.group * w.buffer > 1):
         put(val_data="loader")
+    # Several batches at once, one step or backward pass each, and something unusual besides.
+    if w.buffer > 1 or (w.group > 1 and w.body == "parts"):
+        put(second="", skip_at="", eval_training="", val_grad=False)
     if w.ends_at >= 0:
         put(warm_step=False, ends_at=12 if w.skip_at or w.second == "turns" else w.ends_at)
         if w.second == "turns":
@@ -788,7 +791,7 @@ def ordinary(world: World) -> World:
         replace(
             clear(world),
             skip_at="",
-            group=world.group if world.body == "parts" else 1,
+            group=1,
             buffer=1,
             source="plain" if world.ahead or world.source == "next_iter" else world.source,
             second="" if world.second == "turns" else world.second,
