@@ -19,21 +19,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    canonical_sha256,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
+from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
 
@@ -252,18 +245,19 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
         begun_here = preflight and file.begun_at_s - 1 <= preflight.started_at_s <= end_s + 1
         if preflight and begun_here and preflight.job.id == file.job_id:
             found.preflight_s = preflight.took_s
+    records = RunRecords(results)
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
         for directory in (*sorted(path.glob("attempts/*")), path):
             with suppress(OSError, ValueError):
-                _add_run(found, RunDirectory(directory), file, end_s)
+                _add_run(found, records, RunDirectory(directory), file, end_s)
     return found
 
 
-def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float) -> None:
+def _add_run(found: Parts, records: RunRecords, directory: RunDirectory, file: JobFile, end_s: float) -> None:
     run, ended = read_run_file(directory), RunEnd.from_json(read_json(directory.ended))
     if run.job.id != file.job_id or not file.begun_at_s - 1 <= ended.started_at_s <= end_s + 1:
         return
-    record = assemble(directory)
+    record = records.stored_or_assembled(directory)
     if owners_s := record.owners_s:
         found.startup_s += owners_s[STARTUP]
         found.training_s += training_s(owners_s)
@@ -292,7 +286,9 @@ def update(results: Path) -> tuple[JobRow, ...]:
     for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
         row = file.row
-        if slurm is not None and _is_of(slurm, file):
+        # In results that were copied, the id may be that of another cluster's job.
+        is_same = slurm is not None and scale_of_name(slurm.name) == file.scale
+        if slurm is not None and is_same and file.begun_at_s <= slurm.end_s + CLOCKS_S:
             row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and row is None:
             row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
@@ -304,7 +300,10 @@ def update(results: Path) -> tuple[JobRow, ...]:
     if rows:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([[*JobRow.model_fields], *(map(_cell, dict(row).values()) for row in rows)])
+        cells = [
+            [f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value for _, value in row] for row in rows
+        ]
+        writer.writerows([[*JobRow.model_fields], *cells])
         write_atomically(accounting_file(results), out.getvalue())
     return rows
 
@@ -314,15 +313,6 @@ def _may_be_completed(file: JobFile, bad: Mapping[str, str]) -> bool:
     if file.slurm_id is None or file.row is None:
         return False
     return file.row.source == "none" or (file.row.bad_node is None and file.job_id in bad)
-
-
-def _cell(value: object) -> object:
-    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value
-
-
-def _is_of(slurm: Accounted, file: JobFile) -> bool:
-    """Return True if Slurm means this job: in results that were copied, the id may be that of another cluster's job."""
-    return scale_of_name(slurm.name) == file.scale and file.begun_at_s <= slurm.end_s + CLOCKS_S
 
 
 def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:

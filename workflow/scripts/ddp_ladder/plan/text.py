@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddp_ladder_instrument.redaction import redacted
+
 from ddp_ladder.common.formats import count, in_short, significant, text_table
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
@@ -23,7 +24,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     to_do_hours = 0.0
     for job in jobs:
         missing = to_do.get(str(job.scale), ())
-        hours = job.gpu_hours_at_most if missing else 0.0
+        hours = job.scale.world_size * job.runtime_min / 60 if missing else 0.0
         known = {run.name for run in (*job.runs, *missing)}
         further = sum(run.name not in known for run in job.more) if missing else 0
         to_do_hours += hours

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from ddp_ladder_instrument.contract import FIRST_SAMPLES
+
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
@@ -47,10 +50,6 @@ WRAP = (
     "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "
     "wrapper: model = DistributedDataParallel(model)"
 )
-
-
-FIRST_SAMPLES = "first samples: "
-"""Begins the entry of RankEnd.not_measured on digests that raised."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
     if alone:
         measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
         why = f"{measured}, so each of them trained a model of its own"
+    has_slurms = "SLURM_PROCID" in LAUNCHERS[spec.launcher].task_variables(0, 0, 0)
     return diagnose(
         WORLD_SIZE,
         bool(ends) and not others and not alone,
@@ -114,7 +114,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
         "launcher puts them into the environment (RANK, WORLD_SIZE, LOCAL_RANK); then wrap the model in "
         "DistributedDataParallel and give the loader a DistributedSampler; if the script does so only when an argument "
         "says so, add it to workload.args"
-        + ("; if it reads SLURM_PROCID and SLURM_NTASKS, set launcher: srun" if spec.launcher == "torchrun" else ""),
+        + ("" if has_slurms else "; if it reads SLURM_PROCID and SLURM_NTASKS, set launcher: srun"),
     )
 
 
@@ -126,7 +126,8 @@ def _devices(raw: RawRun) -> Diagnosis:
     shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for DistributedDataParallel'
+        f'torch.{raw.spec.device}.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for '
+        "DistributedDataParallel"
     )
     if not shared:
         next_step = (
@@ -353,7 +354,7 @@ def _why_no_samples(end: RankEnd) -> str:
     """Return why the first batches of this rank have no digests."""
     failed = [note for note in end.not_measured if note.startswith(FIRST_SAMPLES)]
     if failed:
-        return f"the first batches could not be read ({failed[0].removeprefix(FIRST_SAMPLES)})"
+        return f"the first batches could not be read ({failed[0].partition(': ')[2]})"
     if end.loader is None:
         return "no DataLoader of torch gave the training a batch"
     return "the first batches hold no tensors in the host's memory"
@@ -397,7 +398,7 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
 
 def _on_data(raw: RawRun) -> Iterator[Remark]:
     ends = raw.ends
-    batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
+    batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
         seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
         what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"

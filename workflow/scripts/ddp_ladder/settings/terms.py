@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["weak", "strong"]
-Launcher = Literal["torchrun", "srun", "python"]  # python: the script alone, one process
-Backend = Literal["auto", "nccl", "gloo"]
-Device = Literal["cuda", "cpu"]
 NumaBinding = Literal["exclusive", "node"]  # modes of torchrun's --numa-binding
-Engine = Literal["apptainer", "singularity", "enroot", "podman-hpc"]
 Transport = Literal["any", "ib", "ofi", "socket"]  # as NCCL names its network: NET/IB (RoCE too), NET/OFI, NET/Socket
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 
@@ -20,8 +16,6 @@ STAGES = ("stage1", "stage2", "stage3")
 REFERENCE_VARIANT = "default"
 PLAIN_VARIANT = "plain"
 """The default variant's script at 1x1 without a launcher: the baseline for the cost of DDP itself."""
-WARMUP_STEPS: Mapping[Device, int] = {"cuda": 20, "cpu": 10}
-"""A GPU needs more steps: clocks rise, memory and kernel caches fill."""
 MOST_REPEATS = 100
 MOST_GPUS = 128  # of one node
 DEFAULT_LOG_MB = 100
