@@ -9,12 +9,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, Literal, TypeVar
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from pydantic import Field, TypeAdapter, ValidationError, with_config
 
 from ddp_ladder.common.files import canonical_sha256, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1, first_error
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.settings.key_types import AnyScale
 from ddp_ladder.settings.keys import (
     BatchRange,
@@ -191,6 +191,10 @@ class ScaleJob:
     @property
     def is_adaptive(self) -> bool:
         return self.at_most > self.at_least
+
+    def cpus_per_task(self, tasks_per_node: int) -> int:
+        """Return a task's share of the node's CPUs. Slurm has none with fewer than one."""
+        return max(1, self.cpus // tasks_per_node)
 
 
 @with_config(IN_A_MODEL)

@@ -50,7 +50,7 @@ def sbatch_options(job: ScaleJob, own: Mapping[str, str], tasks_per_node: int = 
         "nodes": job.scale.nodes,
         "ntasks-per-node": tasks_per_node,
         "gres": job.gres,
-        "cpus-per-task": job.cpus // tasks_per_node,
+        "cpus-per-task": job.cpus_per_task(tasks_per_node),
         "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
         "time": job.runtime_min,
         **{name: value for name, value in job.slurm if name not in ("extra", "replace_bad_node")},
@@ -103,7 +103,7 @@ def step_argv(job: ScaleJob, nodes: Sequence[str], tasks_per_node: int, name: st
         "srun",
         f"--job-name={name}",
         f"--nodelist={','.join(nodes)}",
-        *srun_options(len(nodes), tasks_per_node, max(1, job.cpus // tasks_per_node)),
+        *srun_options(len(nodes), tasks_per_node, job.cpus_per_task(tasks_per_node)),
         # Per node, and without --gpu-bind, so that each task sees all GPUs. With --gpu-bind=none several tasks see no
         # GPU at all in Slurm 22.05.
         *([f"--gres={job.gres}"] if job.gres else []),
