@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import ddp_ladder.common.requirements  # noqa: F401
+import ddp_ladder.common.requirements
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import ddp_ladder.common.requirements  # noqa: F401
+import ddp_ladder.common.requirements
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.command import command, parser_of

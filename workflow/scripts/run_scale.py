@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import Kind, accounted
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import BEHIND_PIPE
