@@ -315,6 +315,17 @@ def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> N
     assert end.ok
 
 
+def test_a_job_that_cleans_up_is_asked_about_less_and_less_often(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
+    asked_at_s = []
+    for second in range(60):
+        before = desk.cluster.asked
+        desk.later(1, JobState("COMPLETING", nodes="node1"))
+        asked_at_s += [second] if desk.cluster.asked > before else []
+    assert asked_at_s == [0, 1, 2, 4, 8, 16, 26, 36, 46, 56]
+
+
 def test_a_job_that_nobody_knows_is_waited_for_a_while_only(desk: Desk) -> None:
     desk.later(0, RUNNING)
     assert desk.later(60, JobState(GONE)) == []

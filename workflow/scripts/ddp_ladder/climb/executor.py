@@ -299,6 +299,7 @@ class WatchedJob:
     gone_since_s: float | None = None
     is_reported_alive: bool = False
     is_finished: bool = False  # its last words are in the log
+    ahead_since_s: float | None = None  # when its log was first seen to be ahead of its state
     progress: str | None = None  # of the run that goes on, for the status line
     read_bytes: int = 0
     touch_s: float = 0.0  # of its lock, as last seen
@@ -429,11 +430,15 @@ class JobWatch:
     def _is_due(self) -> bool:
         if not self._jobs:
             return False
-        # A job that prints has started, and one that has printed its last words is about to end.
-        if self._asked_s is None or any(job.is_ahead_of_its_state for job in self._jobs.values()):
-            return True
-        every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
-        return self._clock() - self._asked_s >= every_s
+        asked_s, every_s = self._asked_s, min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
+        for job in self._jobs.values():
+            # A job that prints has started, and one that has printed its last words is about to end: Slurm is asked at
+            # once, then after twice the time each, as its clean-up may take minutes.
+            since_s = self._clock() if job.ahead_since_s is None else job.ahead_since_s
+            job.ahead_since_s = since_s if job.is_ahead_of_its_state else None
+            if job.ahead_since_s is not None and asked_s is not None:
+                every_s = min(every_s, asked_s - since_s)
+        return asked_s is None or self._clock() - asked_s >= every_s
 
     def _heard(self, answer: Future[Mapping[str, JobState]]) -> list[JobEnd]:
         """Return the jobs that have ended by Slurm's answer; none while it is awaited."""

@@ -123,7 +123,7 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         project=str(places.start),
         sbatch_options=_sbatch_lines(job, spec, places),
         early_ends=_early_ends(spec),
-        srun_options=[" ".join(line) for line in _lines(srun_options(spec.nodes, per_node, job.cpus // per_node))],
+        srun_options=[" ".join(line) for line in _lines(srun_options(job, spec.nodes, per_node))],
         of_the_workflow=WORKFLOW_VARIABLES,
         of_gpus=OF_GPUS,
         thread_variables=THREAD_VARIABLES,

@@ -23,7 +23,18 @@ from ddp_ladder.records.owners import owners_of, remark_on_owners
 from ddp_ladder.records.pauses import to_shortest, without_waits
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
 from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
-from ddp_ladder.records.record import SCHEMA_VERSION, Failure, Head, Rank, Record, Remark, Throughput, Timing, World
+from ddp_ladder.records.record import (
+    SCHEMA_VERSION,
+    Failure,
+    FailureKind,
+    Head,
+    Rank,
+    Record,
+    Remark,
+    Throughput,
+    Timing,
+    World,
+)
 from ddp_ladder.records.statistic import Warmup, find_warmup, median
 from ddp_ladder.records.timing import (
     data_wait_fraction,
@@ -36,7 +47,6 @@ from ddp_ladder.records.timing import (
 from ddp_ladder.records.trace import exposed_comm_fraction
 
 Part = TypeVar("Part", bound=Model)
-NOT_RUN = "not run"
 SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which DDP does not time
 
 
@@ -95,7 +105,7 @@ def _flops(raw: RawRun) -> Flops | None:
     return counted
 
 
-def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> Record:
+def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict: str = "not run") -> Record:
     """Return the record of a run that was left out on purpose, or lost its files: each planned run has a record."""
     return Record(
         status="failed",
@@ -108,7 +118,7 @@ def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> 
         timing=None,
         fingerprint={},
         checks=(),
-        failure=_without_secrets(Failure(verdict=verdict, why=why, next=next_step)),
+        failure=_without_secrets(Failure(kind=kind, verdict=verdict, why=why, next=next_step)),
         remarks=(),
         schema_version=SCHEMA_VERSION,
     )

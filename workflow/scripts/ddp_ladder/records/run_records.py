@@ -14,12 +14,11 @@ from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_files import digests
 from ddp_ladder.records.raw_models import read_run_file
-from ddp_ladder.records.record import Record, read_record
+from ddp_ladder.records.record import CUT_SHORT, Record, read_record
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 NOT_ITS_FILES = "a record that does not match its raw files"
 NAMED = 5  # runs in a line
-CUT_SHORT = ("time limit", "stopped by a signal, saved its state")  # ends that do not show whether the script can run
 
 Found = Record | OSError | ValueError
 
@@ -189,4 +188,4 @@ def _is_kept(record: Record, spec: RunSpec, directory: RunDirectory) -> bool:
         return False
     if record.failure is None:
         return True
-    return spec.is_plain and directory.ended.exists() and record.failure.verdict not in CUT_SHORT
+    return spec.is_plain and directory.ended.exists() and record.failure.kind not in CUT_SHORT

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.redaction import redacted
 from ddp_ladder.records.raw_models import OWN_LINE
+from ddp_ladder.records.record import FailureKind
 
 Role = Literal["root", "sched", "symptom", "victim"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -42,6 +43,7 @@ class Signature:
     of_all: bool = False
     fatal: bool = False
     only_with: str = ""
+    kind: FailureKind | None = None
 
     @property
     def names_rank(self) -> bool:
