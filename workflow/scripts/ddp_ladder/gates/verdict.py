@@ -252,11 +252,7 @@ def _at_least(
     baseline: ScalePoint | None,
     lost: Attribution | None,
 ) -> Finding:
-    """Judge the estimate.
-
-    What the cause of a loss asks for is the first advice, and what would make the verdict certain the second: of
-    several doubts the last one, as more repeats do not make steps steady.
-    """
+    """Judge the estimate. Advice: the cause of the loss first, then the last doubt, as repeats make no steps steady."""
     key = f"stages.{point.stage}.gate.{figure.key}"
     value, measured = getattr(point, figure.column.key), figure.measured(point)
     wanted = f"at least {figure.text(least)} ({key})"

@@ -31,7 +31,7 @@ from ddp_ladder.records.case import (
 )
 from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, failure_of, hung, kept_waiting
+from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import HOOK, AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, FailureKind, Remark
@@ -88,7 +88,7 @@ def time_limit(case: Case) -> Failure | None:
     if case.outcome != "time limit":
         return None
     key, looks = f"stages.{case.raw.spec.stage}.runtime", case.raw.stalls
-    found = failure_of(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
+    found = hang_failure(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
     return Failure(
         kind="time limit",
         verdict="time limit",
@@ -178,7 +178,7 @@ def silent_agent(case: Case) -> Failure | None:
         case,
         Failure(
             verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
-            why=in_words(ended.silent, nodes),
+            why=silence_in_words(ended.silent, nodes),
             next=look if node else shared,
             node=node,
             at_s=ended.found_at_s - first.silent_s,
@@ -190,7 +190,7 @@ def _on_all_nodes(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> bool:
     return len({one.node_rank for one in silent}) == len(nodes) > 1
 
 
-def in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
+def silence_in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
     """Return why a run is ended whose agents gave no sign of life. nodes: of the run, by rank."""
     which = in_short([f"{Agent(one.node_rank, one.local_rank)} ({nodes[one.node_rank]})" for one in silent], NAMED)
     first = silent[0]

@@ -28,15 +28,15 @@ from ddp_ladder.common.files import (
 )
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.gates.repeats import in_words, next_repeat
+from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.assemble import assemble, not_run
-from ddp_ladder.records.failures import in_words as silence_in_words
-from ddp_ladder.records.hangs import failure_of as hang_failure
+from ddp_ladder.records.failures import silence_in_words
+from ddp_ladder.records.hangs import hang_failure
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
 from ddp_ladder.records.run_records import RunRecords
@@ -191,14 +191,14 @@ def _in_turn(
         if needed_s > context.left_s:
             left, needed = duration(max(0.0, context.left_s)), duration(needed_s)
             context.console.say(
-                f"{context.label}: {in_words(plan, job, known, stopped)}; another repeat takes about {needed}, "
+                f"{context.label}: {repeats_in_words(plan, job, known, stopped)}; another repeat takes about {needed}, "
                 f"and the job has {left} left: start snakemake again, or raise stages.{job.stage}.runtime"
             )
             return
         context.console.expect(len(more))
         yield from more
     if job.is_adaptive:
-        context.console.say(f"{context.label}: {in_words(plan, job, known, stopped)}")
+        context.console.say(f"{context.label}: {repeats_in_words(plan, job, known, stopped)}")
 
 
 def run_preflight(context: Context) -> PreflightResult:
@@ -363,7 +363,7 @@ def _goes_on(directory: RunDirectory) -> bool:
 def _supervise(
     context: Context, directory: RunDirectory, spec: RunSpec, run: RunFile, expected: int | None
 ) -> Mapping[str, Any]:
-    """Run the agents to their end; return the outcome as ended.json has it. Why a run is ended is told before its end.
+    """Run the agents to their end; return the outcome as ended.json has it. Prints why before it ends the processes.
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
     """
