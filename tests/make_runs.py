@@ -14,7 +14,7 @@ from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Failure, Record, write_record
-from ddp_ladder.records.steps import COLUMNS, HEADER
+from ddp_ladder_instrument.contract import COLUMNS, HEADER
 from ddp_ladder_instrument.machine import RULES
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs, rank_facts
 

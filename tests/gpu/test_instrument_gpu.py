@@ -43,6 +43,8 @@ TRAIN = """
                 loss = (model(x) - y).square().mean()
             optimizer.zero_grad()
             loss.backward()
+            if wrap:
+                dist.all_reduce(loss.detach())
             optimizer.step()
 
     seconds = []
@@ -90,3 +92,6 @@ def check_record(record: dict[str, Any], kind: str) -> None:
     if kind == "ddp":
         assert record["ddp"]["samples"] >= 1
         assert record["ddp"]["comm_s"] > 0
+        (found,) = record["communication"]
+        assert (found["name"], found["calls"]) == ("all_reduce", 179)
+        assert 0 < found["seconds"] < 1.0

@@ -25,12 +25,13 @@ from ddp_ladder.accounting.jobs import (
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
 from ddp_ladder.preflight.result import error
+from ddp_ladder.records import assemble
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError
 from make_jobs import BEGUN_S, JOB, write_job
 from make_preflight import write_preflight
 from make_records import make_plan_of, make_specs
-from make_runs import STARTED_AT_S, STARTUP_S, edit, end_run, write_loop, write_run
+from make_runs import STARTED_AT_S, STARTUP_S, edit, end_run, reassemble, write_loop, write_run
 from slurm_captured import CAPTURED
 
 NAME = "1x2-ddp-ladder-0123456789-0123456789"
@@ -128,6 +129,14 @@ def test_a_job_that_only_its_own_files_know(results: Path, sacct: Known) -> None
     assert (row.source, row.state, row.elapsed_s, row.runs_ok) == ("none", "ENDED", 100, 2)
     assert (row.gpus, row.queue_wait_s) == (2, None)
     assert row.startup_s + row.training_s == pytest.approx(2 * RUN_S)
+
+
+def test_of_runs_that_have_a_record_it_is_read(results: Path, sacct: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    for directory in write_runs(results):
+        reassemble(directory)
+    write_job(results)
+    monkeypatch.setattr(assemble, "read_raw_run", None)
+    assert the_row(results).runs_ok == 2
 
 
 def test_runs_that_were_kept_from_an_earlier_job_do_not_count(results: Path, sacct: Known) -> None:

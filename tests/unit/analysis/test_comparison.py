@@ -107,6 +107,22 @@ def test_one_variant_is_recommended_and_one_for_short_memory() -> None:
     assert (text[:21], text[-49:]) == ("At 1x2 weak, use fast", ": the fastest in one repeat, which may be chance.")
 
 
+@pytest.mark.parametrize(
+    ("variants", "once", "found"),
+    [
+        (("alike", "slow"), "slow", "use default (2,000 samples/s): nothing is faster beyond chance"),
+        (("alike", "fast"), "fast", "use fast (2,198 samples/s): the fastest in one repeat, which may be chance"),
+        (("fast", "slow"), "slow", "use fast (2,198 samples/s): the fastest."),
+    ],
+)
+def test_one_repeat_of_a_variant_decides_nothing_of_the_others(
+    variants: tuple[str, ...], once: str, found: str
+) -> None:
+    specs = [spec for spec in specs_of(["default", *variants], 3) if spec.variant != once or spec.repeat == 2]
+    text = " ".join(sentences(compared(specs, records_of(specs)))).replace("\u202f", " ")
+    assert found in text
+
+
 def test_a_variant_with_the_wanted_headroom_is_named_where_the_fastest_has_less() -> None:
     variants = "fast", "slow", "alike"
     text = recommended(3, {"fast": 36, "slow": 10, "alike": 20, "default": 39}, *variants, limit_gb=39.2)

@@ -226,7 +226,7 @@ def test_an_edited_script_repeats_nothing_and_is_named(tmp_path: Path, monkeypat
     runs = RunRecords(tmp_path)
     assert runs_of_edited_scripts(plan, runs) == [], "it is not here"
     Path("train.py").write_bytes(b"train")
-    assert FINGERPRINT["script_sha256"] == read_record(run_of(tmp_path).record).fingerprint["script_sha256"]
+    assert FINGERPRINT["script_sha256"] == read_record(run_of(tmp_path).record).fingerprint.script_sha256
     assert runs_of_edited_scripts(plan, runs) == []
     Path("train.py").write_bytes(b"train harder")
     assert runs_of_edited_scripts(plan, runs) == list(plan.runs)

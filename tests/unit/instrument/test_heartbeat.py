@@ -162,7 +162,7 @@ def test_the_median_is_of_the_last_steps_without_the_first() -> None:
 def test_the_last_throughput_is_of_steps_and_not_of_the_time_when_a_rank_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further_step: bool
 ) -> None:
-    monkeypatch.setattr(progress, "INTERVAL_S", 1000.0)
+    monkeypatch.setattr(progress, "BEAT_S", 1000.0)
     recorder = Recorder()
     add(recorder, 0.1)
     heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
@@ -294,6 +294,6 @@ def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack
 
 def test_a_script_that_closes_all_files_gets_nothing_written_into_its_own(tmp_path: Path) -> None:
     with a_rank(tmp_path, "closes all files") as (_, ask):
-        time.sleep(1.5 * progress.INTERVAL_S)  # the next beat sees it, long before anybody asks
+        time.sleep(1.5 * progress.BEAT_S)  # the next beat sees it, long before anybody asks
         ask()
     assert [file.read_text() for file in tmp_path.glob("other*")] == [""] * 10

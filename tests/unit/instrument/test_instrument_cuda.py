@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument import measurement, torch_facts
+from ddp_ladder_instrument.contract import METRICS_VARIABLE
 from ddp_ladder_instrument.files import read_run_settings
 from ddp_ladder_instrument.machine import Judged
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, exit_code
-from ddp_ladder_instrument.progress import METRICS_VARIABLE
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.torch_facts import CudaMarks
 from instrument_support import run_json
@@ -165,6 +166,36 @@ def test_after_a_failure_nothing_is_waited_for(train: Script, device: Device) ->
     device.done_s = 2.0
     train.judged(wait=False)
     assert (train.left, device.synchronised) == (3, 0)
+
+
+def test_a_collective_takes_what_the_stream_waits(train: Script, device: Device) -> None:
+    """None is made while a CUDA graph is captured; of one whose marks the device has not passed, nothing is known."""
+
+    def collective() -> None:
+        now_s = time.perf_counter()
+        train.recorder.mark_collective()
+        device.queued_s += 0.3
+        train.recorder.collective(0, now_s, now_s, 100, 2, train.recorder.mark_collective())
+
+    loop = train.new_pass()
+    for _ in range(4):
+        collective()
+        train.step(loop, 1.0)
+    judged = train.judged()
+    assert [*judged.table.collectives_s] == pytest.approx([0.3] * 4)
+    assert judged.table.step_time_s[-1] == pytest.approx(1.3, abs=HOST_S)
+    assert judged.collectives == {0: (3, 300, pytest.approx(0.9))}
+
+    device.capturing = True
+    collective()
+    device.capturing = False
+    assert train.judged().collectives == judged.collectives
+
+    device.done_s = device.queued_s - 0.9  # within the last one
+    collective()
+    train.step(loop, 1.0)
+    ((calls, _, seconds),) = train.judged(wait=False).collectives.values()
+    assert (calls, math.isnan(seconds)) == (4, True)
 
 
 def test_a_mark_on_a_side_stream_that_comes_last_moves_no_other(device: Device) -> None:

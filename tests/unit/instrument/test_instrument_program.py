@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from instrument_support import INSTRUMENT, environment, run, run_json, run_plainly, script
 
 SURROUNDINGS = """

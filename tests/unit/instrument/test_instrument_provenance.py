@@ -40,6 +40,12 @@ def test_files_too_large_or_gone_are_left_out(tmp_path: Path) -> None:
     assert host.configuration_files([str(large), str(tmp_path / "gone.yaml")]) == {}
 
 
+def test_a_script_that_is_gone_at_the_end_is_unread(tmp_path: Path) -> None:
+    record = run(tmp_path, script(tmp_path, "import os\nos.remove(__file__)")).rank()
+    assert (record["fingerprint"]["script_sha256"], record["fingerprint"]["unread"]) == (None, ["script_sha256"])
+    assert [note.partition(":")[0] for note in record["not_measured"]][:1] == ["script_sha256"]
+
+
 def test_cpu_set_as_taskset_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 8, 10, 11})
     assert host.cpu_set() == "0-2,8,10-11"

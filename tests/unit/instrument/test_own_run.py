@@ -8,8 +8,9 @@ from pathlib import Path
 
 import compare
 import pytest
-from ddp_ladder.records.own_runs import NO_SPEC, record_in
+from ddp_ladder.records.own_runs import record_in
 from ddp_ladder_instrument import own_run
+from ddp_ladder_instrument.contract import NO_SPEC
 from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
 
 TRAIN = """
@@ -101,6 +102,8 @@ def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Pat
     errors = [each.communicate(timeout=120)[1] for each in tasks]
     assert [each.returncode for each in tasks] == [0, 0], errors
     assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+    if training == ALONE:
+        assert re.search(r"throughput +[\d,.]+ steps/s, of unknown samples: .* workload.samples_per_step", errors[0])
     assert "processes      2 that do not talk to each other: rank 0 made no process group" in errors[0]
     ranks = record_in(tmp_path / "ddp-ladder-4711-3").ranks
     assert [(rank.rank, rank.local_rank, rank.steps) for rank in ranks] == [(0, 0, 40), (1, 1, 40)]
@@ -134,6 +137,17 @@ def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:
     assert [directory(rank, 2) for rank in (0, 1)] == ["own", "own"]
     assert [directory(rank, 4) for rank in (3, 1, 2, 0)] == ["own-2"] * 4
     assert [directory(rank, 4) for rank in (1, 0, 2, 3)] == ["own-3"] * 4
+
+
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_all_ranks_write_where_rank_0_does_after_a_run_that_died_early(tmp_path: Path, torch: str) -> None:
+    (tmp_path / "own" / "ranks").mkdir(parents=True)
+    (tmp_path / "own" / "ranks" / "rank0of2.claim").touch()
+    env, train = {"DDP_LADDER_DIRECTORY": "own"}, script(tmp_path, TRAIN)
+    done = run_plainly(tmp_path, INSTRUMENT, train, "8", launcher=TORCHRUN, env=env, python=python_named(torch))
+    assert done.code == 0, done.err
+    assert record_in(tmp_path / "own-2").status == "ok"
+    assert [path.name for path in (tmp_path / "own" / "ranks").iterdir()] == ["rank0of2.claim"]
 
 
 def test_the_exit_code_is_the_scripts_whatever_becomes_of_the_summary(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_pipeline_is_not_checkable_and_its_samples_are_those_of_the_first_stag
     (remark,) = found.record.remarks
     assert remark.what.startswith("the model is a pipeline of 2 stages")
     assert [rank.samples for rank in found.record.ranks] == [24 * 16, 0]
-    assert (found.record.fingerprint["batch_per_gpu"], found.record.fingerprint["global_batch"]) == (8, 16)
+    assert (found.record.fingerprint.batch_per_gpu, found.record.fingerprint.global_batch) == (8, 16)
     assert found.record.flops is None or found.record.flops.of_model is None
 
 
@@ -211,7 +211,7 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     notes = [point.note for point in found.verdict.points if point.world_size == 2]
     assert all(what in shown and what in notes[0] for what in said)
     fingerprint = found.record.fingerprint
-    assert fingerprint["batch_per_gpu"] == (16 if how == "own seeds" else 8)
-    assert (fingerprint["global_batch"], fingerprint["gradient_bytes"]) == (2 * fingerprint["batch_per_gpu"], 4 * 49)
-    assert (fingerprint["bucket_bytes"], fingerprint["compiled_graphs"], fingerprint["optimizer"]) == ([196], 0, "SGD")
-    assert set(fingerprint["sources"]) == {"wrong.py"}
+    assert fingerprint.batch_per_gpu == (16 if how == "own seeds" else 8)
+    assert (fingerprint.global_batch, fingerprint.gradient_bytes) == (2 * fingerprint.batch_per_gpu, 4 * 49)
+    assert (fingerprint.bucket_bytes, fingerprint.compiled_graphs, fingerprint.optimizer) == ((196,), 0, "SGD")
+    assert set(fingerprint.sources or ()) == {"wrong.py"}

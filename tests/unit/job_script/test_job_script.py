@@ -55,6 +55,11 @@ def spec_of(scale: str, **changes: Any) -> RunSpec:
     return make_spec(scale, **{"device": "cuda", "python": "/opt/torch/bin/python", "threads_per_rank": 8, **changes})
 
 
+def test_a_task_has_a_cpu_also_where_a_node_has_fewer_than_gpus() -> None:
+    text = text_of(spec_of("2x4", launcher="srun"), cpus=2)
+    assert re.findall(r"--cpus-per-task=\d+", text) == ["--cpus-per-task=1"] * 2
+
+
 def golden_texts() -> dict[str, str]:
     everything = Slurm(
         account="p1",

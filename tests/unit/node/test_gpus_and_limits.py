@@ -78,7 +78,7 @@ def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: P
     seen = [{**used, "power_limit_w": 400.0}, {**used, "power_limit_w": 275.0}, other]
     edit(run.agent_end(Agent(0, None)), lambda end: end.update(gpus=seen))
     fingerprint = reassemble(run).fingerprint
-    assert (fingerprint["driver"], fingerprint["power_limit_w"]) == ("550.54.15", [275.0, 400.0])
+    assert (fingerprint.driver, fingerprint.power_limit_w) == ("550.54.15", (275.0, 400.0))
 
 
 def test_visible_devices() -> None:

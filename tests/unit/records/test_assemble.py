@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.assemble import assemble, not_run
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.record import Failure
+from ddp_ladder.records.record import Failure, Fingerprint
 from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import FINGERPRINT, make_spec
 from make_runs import STEPS, add_ddp_times, edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
@@ -39,7 +39,7 @@ def test_a_good_run(run: RunDirectory) -> None:
     rank = record.ranks[1]
     assert (rank.rank, rank.steps, rank.samples, rank.padding_samples) == (1, 60, 3840, 0)
     assert rank.data_wait_fraction == pytest.approx(0.02, rel=1e-3)
-    assert record.fingerprint["batch_per_gpu"] == 64
+    assert record.fingerprint.batch_per_gpu == 64
     assert [check.name for check in record.checks] == [
         "complete", "exit codes", "world size", "placement", "ranks agree",
         "distinct devices", "disjoint data", "finite", "equal parameters", "equal steps",
@@ -155,7 +155,7 @@ def test_nothing_but_run_json(run: RunDirectory) -> None:
     record = reassemble(run)
     assert record.failure
     assert record.failure.verdict == "complete"
-    assert record.fingerprint == {}
+    assert record.fingerprint == Fingerprint()
     assert not any(check.ok for check in record.checks)
 
 

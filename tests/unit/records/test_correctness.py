@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.record import Remark
-from ddp_ladder.records.steps import COLUMNS
+from ddp_ladder_instrument.contract import COLUMNS
 from make_records import FINGERPRINT, make_spec
 from make_runs import edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
@@ -156,7 +156,7 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=32))
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
-    assert reassemble(run).fingerprint["global_batch"] == 96
+    assert reassemble(run).fingerprint.global_batch == 96
 
 
 def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.fingerprint import MUST_MATCH, differences
-from ddp_ladder.records.raw_models import UNREAD
 from ddp_ladder.records.record import Record, Source
-from ddp_ladder.records.steps import COLUMNS
 from ddp_ladder.settings.terms import MAY_DIFFER
-from ddp_ladder_instrument import files
+from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_record, make_spec
 from make_runs import edit, read_steps, reassemble, write_run, write_steps
 
@@ -157,8 +155,8 @@ def test_what_differs_is_named_with_both_values(name: str) -> None:
 @pytest.mark.parametrize("name", ["sources", "float32_products", "compiled_graphs", "nccl", "script_sha256"])
 def test_what_could_not_be_read_equals_nothing(name: str) -> None:
     """Not even what could not be read either."""
-    field, seen = name.removesuffix("_graphs"), at("2x4", **{name: UNREAD})
-    (found,) = differences(at("1x1", **{name: UNREAD}), seen)
+    field, seen = name.removesuffix("_graphs"), at("2x4", unread=(name,))
+    (found,) = differences(at("1x1", unread=(name,)), seen)
     assert found == f"{field}: could not be read at 1x1, could not be read at 2x4"
     (found,) = differences(at("1x1"), seen)
     assert found.endswith(", could not be read at 2x4")
@@ -167,9 +165,9 @@ def test_what_could_not_be_read_equals_nothing(name: str) -> None:
 
 def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"))
-    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(sources=UNREAD))
+    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(unread=["sources"]))
     record = assemble(run)
-    assert (record.failure, record.fingerprint["sources"]) == (None, UNREAD)
+    assert (record.failure, record.fingerprint.sources, record.fingerprint.unread) == (None, None, ("sources",))
     (remark,) = record.remarks
     assert remark.what.startswith("sources could not be read on rank 1: it was not compared between the ranks")
 
@@ -177,25 +175,21 @@ def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "found"),
     [
-        ([4, 9, 32, 17, 5, 11], [4, 32]),
+        ([4, 9, 32, 17, 5, 11], (4, 32)),
         ([64] * 4 + [17], None),
         ([64, 17], None),  # passes of two steps
         ([64, 64, 32, 17], None),
     ],
 )
 def test_only_a_size_that_most_steps_do_not_have_varies(
-    tmp_path: Path, sizes: list[int], found: list[int] | None
+    tmp_path: Path, sizes: list[int], found: tuple[int, int] | None
 ) -> None:
     run = write_run(tmp_path, make_spec("1x1"))
     rows = read_steps(run, 0)
     for number, row in enumerate(rows):
         row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
     write_steps(run, 0, rows)
-    assert reassemble(run).fingerprint["batch_varies"] == found
-
-
-def test_the_instrument_writes_the_same_word() -> None:
-    assert files.UNREAD == UNREAD
+    assert reassemble(run).fingerprint.batch_varies == found
 
 
 def test_what_the_user_allows_to_differ_is_left_out() -> None:
@@ -223,7 +217,7 @@ def test_a_record_has_those_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None
     edit(run.run, lambda data: data.update(repository={"commit": "c" * 40, "dirty": True}))
     found = {**seen, "gradient_bytes": 605_224, "cpu_sets": ["0-3", "4-7"], "global_batch": 64 + 32}
     found.update(git_commit="c" * 40, git_dirty=True)
-    assert found.items() <= assemble(run).fingerprint.items()
+    assert found.items() <= assemble(run).fingerprint.model_dump(mode="json").items()
 
 
 # Whether two runs did as much training as the same settings ask for

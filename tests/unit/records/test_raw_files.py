@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run
-from ddp_ladder.records.steps import HEADER, parse_steps
+from ddp_ladder.records.steps import parse_steps
+from ddp_ladder_instrument.contract import HEADER
 from make_records import make_spec
 from make_runs import STEPS, edit, read_steps, write_csv, write_run, write_steps
 

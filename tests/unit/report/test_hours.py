@@ -11,7 +11,7 @@ from ddp_ladder.analysis.cost import Work
 from ddp_ladder.report.document import in_words
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, Milestone, milestone_table, milestones
 from ddp_ladder.report.results import LadderResults
-from ddp_ladder.report.view import ReportView, reference_series
+from ddp_ladder.report.view import ReportView
 from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
 
 RATES = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7000.0, "4x4": 9000.0}  # 4x4: 56 %, below every threshold
@@ -25,7 +25,7 @@ def view_of(modes: Sequence[str] = ("weak",), **work: Any) -> ReportView:
 
 
 def found_in(view: ReportView) -> list[Milestone]:
-    return list(milestones(view, reference_series(view.rungs)))
+    return list(milestones(view))
 
 
 def test_that_runs_which_were_ended_early_may_lack_validation_is_said() -> None:
@@ -35,12 +35,12 @@ def test_that_runs_which_were_ended_early_may_lack_validation_is_said() -> None:
         for name, record in view.results.records.items()
     }
     for each, said in ((view, False), (replace(view, results=replace(view.results, records=records)), True)):
-        _, notes = milestone_table(each, reference_series(each.rungs), EUROHPC)
+        _, notes = milestone_table(each, EUROHPC)
         assert any("ended early" in in_words(item) for item in notes.items) == said
 
 
 def rows(view: ReportView, headings: Sequence[str]) -> list[dict[str, str]]:
-    table, _ = milestone_table(view, reference_series(view.rungs), headings)
+    table, _ = milestone_table(view, headings)
     return [
         dict(zip(headings, (in_words(cell).replace("\u00a0", " ") for cell in row), strict=True)) for row in table.rows
     ]
@@ -93,7 +93,7 @@ def test_each_mode_has_its_rows_and_strong_efficiency_is_only_of_strong_scaling(
 
 
 def test_what_is_not_known_is_a_mark() -> None:
-    (mark,) = milestone_table(view_of(), [], EUROHPC)
+    (mark,) = milestone_table(view_of(), EUROHPC)
     assert f"[FILL IN: a row for each milestone: {', '.join(EUROHPC)}|" in mark.text
     assert "report.runs" in mark.text
     assert rows(view_of(samples=1e6), EUROHPC)[0]["runs"].startswith("[FILL IN: the number of runs|")
@@ -109,7 +109,7 @@ def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
         for k, wait_s in enumerate((30.0, 600.0, 60.0))
     )
     view = replace(view, results=replace(view.results, jobs=jobs))
-    _, notes = milestone_table(view, reference_series(view.rungs), EUROHPC)
+    _, notes = milestone_table(view, EUROHPC)
     said = " ".join(map(in_words, notes.items)).replace("\u00a0", " ")
     assert "a reserve of 10 % for failed jobs" in said
     assert "contain one start-up, and validation and checkpoints in the proportion of the measured runs" in said

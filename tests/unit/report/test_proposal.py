@@ -32,7 +32,7 @@ from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults, read_results
-from ddp_ladder.report.view import ReportView, reference_series
+from ddp_ladder.report.view import ReportView
 from make_preflight import write_preflight
 from make_records import (
     make_failed_record,
@@ -66,7 +66,7 @@ def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Recor
 def with_counted(flops: Flops) -> ReportView:
     """A ladder of A100s whose first scale has counted FLOPs."""
     first, *others = (
-        record.replace(fingerprint={**record.fingerprint, "gpu": "NVIDIA A100-SXM4-40GB"}, ranks=())
+        record.replace(fingerprint=record.fingerprint.replace(gpu="NVIDIA A100-SXM4-40GB"), ranks=())
         for record in records_of()
     )
     return ReportView(results_of([first.replace(flops=flops), *others]), TODAY)
@@ -173,7 +173,7 @@ def derived(results: Path) -> list[float]:
         for seconds in (3600 * (point.hours_to_solution or 0), 3600 * wall):
             minutes = round(seconds) // 60
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
-    for each in milestones(view, reference_series(view.rungs)):
+    for each in milestones(view):
         values += [each.samples / each.point.global_batch, each.samples, each.reserve]
         for hours in (each.hours, each.node_hours):
             values += [hours, hours * (each.low or 1), hours * (each.high or 1)]

@@ -157,15 +157,36 @@ def test_what_a_training_takes(work: Work, told: str) -> None:
     assert ("time to solution" in costs["2x4"]) == (work.total(1) is not None)
 
 
-def test_the_command_takes_the_training_and_reads_the_data_sets_size(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+BY_HAND = {"sampler": "SequentialSampler", "shards": False, "shuffle": False}
+
+
+@pytest.mark.parametrize(
+    ("parts", "loader", "whole"),
+    [
+        ((1797, 1797), {}, 1797),  # DistributedSampler divides it
+        ((899, 898), BY_HAND, 1797),
+        ((1797, 1797), {**BY_HAND, "sampler": "RandomSampler", "shuffle": True}, None),  # parts, or all of it on each
+        ((899, 898), {}, None),
+        ((899, None), BY_HAND, None),
+    ],
+)
+def test_the_size_of_the_whole_data_is_read_from_a_record(
+    tmp_path: Path, parts: Sequence[int | None], loader: Mapping[str, Any], whole: int | None
 ) -> None:
-    plan = write_ladder(tmp_path)
-    for spec in plan.runs:
+    plan = write_ladder(tmp_path, scales=["1x2"], repeats=1)
+    run = RunDirectory(tmp_path / "runs" / plan.runs[0].name)
+    for rank, size in enumerate(parts):
+        changes = {**loader, "dataset_size": size}
+        edit(run.ranks / f"rank{rank}.json", lambda end, changes=changes: end["loader"].update(changes))
+    reassemble(run)
+    assert read_results(tmp_path, plan).work == Work(dataset_size=whole)
+
+
+def test_the_command_takes_the_training(tmp_path: Path) -> None:
+    for spec in write_ladder(tmp_path).runs:
         run = RunDirectory(tmp_path / "runs" / spec.name)
         edit(run.ranks / "rank0.json", lambda end: end["loader"].update(dataset_size=1797))
         reassemble(run)
-    assert read_results(tmp_path, plan).work == Work(dataset_size=1797)
     assert report_command.main(["--results", str(tmp_path), "--epochs", "10"]) == 0
     assert "10 epochs take" in (tmp_path / "report/scaling.md").read_text()
 

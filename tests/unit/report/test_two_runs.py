@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.records.own_runs import NO_SPEC
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.two_runs import two_runs
+from ddp_ladder_instrument.contract import NO_SPEC
 from make_records import make_record, make_spec
 
 
@@ -15,8 +15,8 @@ def seen(scale: str, batch: int, passes: int | None, mode: str = "weak") -> Reco
     """Return a run of which each rank saw a batch of this size in a step, in so many backward passes."""
     spec = make_spec(scale, mode=mode)
     record = make_record(spec, 1000.0)
-    fingerprint: dict[str, Any] = {**record.fingerprint, "batch_per_gpu": batch, "backward_passes": passes}
-    return record.replace(fingerprint={**fingerprint, "global_batch": batch * spec.world_size})
+    changes = {"batch_per_gpu": batch, "backward_passes": passes, "global_batch": batch * spec.world_size}
+    return record.replace(fingerprint=record.fingerprint.replace(**changes))
 
 
 ALIKE = "Like for like: no field of the fingerprint differs"
@@ -44,7 +44,7 @@ def test_what_is_alike(first: Any, second: Any, wanted: str) -> None:
 def test_samples_that_nobody_counted_are_no_batch_of_one() -> None:
     """Of a run that the ladder did not start there is no plan that could say it."""
     unseen = seen("1x2", 1, 1)
-    unseen = unseen.replace(spec_hash=NO_SPEC, fingerprint={**unseen.fingerprint, "global_batch": None})
+    unseen = unseen.replace(spec_hash=NO_SPEC, fingerprint=unseen.fingerprint.replace(global_batch=None))
     text = two_runs([("a", unseen), ("b", unseen)])
     assert "  samples of all ranks in a step: not known of both runs" in text
     assert "per rank)" not in text

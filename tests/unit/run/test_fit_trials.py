@@ -45,7 +45,7 @@ def test_failures_that_are_results_of_a_search(kind: FailureKind, outcome: str, 
 
 def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
     record = make_record(SPEC)
-    fingerprint = {**record.fingerprint, "batch_per_gpu": SPEC.batch_per_gpu - 1}
+    fingerprint = record.fingerprint.replace(batch_per_gpu=SPEC.batch_per_gpu - 1)
     trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"))
     assert trial.outcome == "too little data"
     assert f"half of the steps had {SPEC.batch_per_gpu - 1} samples" in trial.why

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ddp_ladder.common import redaction
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.job_script.script import climb_script, write_job_script
 from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.node.software import SetUpError, check_secrets
@@ -20,6 +18,8 @@ from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import Sources
+from ddp_ladder_instrument import redaction
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 
 CLUSTER: dict[str, Any] = {"site": "here", "node": {"gpus": 2, "device": "cpu", "cpus": 2}}
 WORKLOAD: dict[str, Any] = {"script": "train.py", "batch_per_gpu": 32}

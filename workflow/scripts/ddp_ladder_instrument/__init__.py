@@ -28,7 +28,9 @@ may set environment variables before it does.
     own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
-    files          the run's settings, atomic writes, what could not be measured, texts without passwords and tokens
+    files          the run's settings, atomic writes, what could not be measured
+    redaction      texts without passwords and tokens, also those of the workflow
+    contract       names and formats that the workflow and the preflight's ranks share
 
 What only appends (hooks, recorder) is apart from what decides (machine, trained, judgement), which needs no torch: the
 workflow judges the same logs by the same code.

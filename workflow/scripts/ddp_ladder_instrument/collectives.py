@@ -1,8 +1,8 @@
-"""The script's collectives: which, for how long the main thread was in them, with how many bytes and ranks.
+"""The script's collectives: which, for how long the training was in them, with how many bytes and ranks.
 
 DDP times its own exchange of gradients, so neither its reducer nor a communication hook is noted here. Functions that
 torch deprecates are not patched: they call the others, and their warning names its caller's line. On a GPU most calls
-only put work into a queue: their seconds are the host's, not those of the exchange.
+only put work into a queue, and the training's stream waits for it: a mark on the stream before and after each call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from ddp_ladder_instrument.hooks import Wrap, eager, patch
 from ddp_ladder_instrument.python_hooks import when_imported
 
-Note = Callable[[str, float, float, int, int], None]
-"""Gets name, begin and end (time.perf_counter), bytes, size of the group; size 0: a wait for a call noted before."""
+Note = Callable[[str, float, float, int, int, int], None]
+"""Gets name, begin and end (time.perf_counter), bytes, size of the group and, on a GPU, the mark after the call; the
+one before it has the number before. Size 0: a wait for a call noted before."""
 
-BUFFERS = "buffers"
 NAMES = (
     *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "gather"),
     *("gather_into_tensor", "gather_single", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
@@ -44,7 +45,7 @@ _FUNCTIONAL_NAMES = (
     *("all_reduce_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced"),
 )
 _BY_MODULE = {
-    "torch.nn.modules._functions": "SyncBatchNorm",
+    "torch.nn.modules._functions": SYNC_BATCH_NORM,
     "torch.distributed.algorithms.join": "join",
     "torch.nn.parallel.distributed": "join",  # DDP itself calls these functions only for join()
 }
@@ -54,10 +55,14 @@ _MAIN = threading.main_thread().ident
 
 
 class Calls:
-    """The outermost calls of the main thread; what they call inside only adds its bytes, and no notes."""
+    """The outermost calls of the training; what they call inside only adds its bytes, and no notes.
 
-    def __init__(self, note: Note) -> None:
+    Only one of its threads runs at a time: the main one waits for a backward pass.
+    """
+
+    def __init__(self, note: Note, mark: Callable[[], int]) -> None:
         self._note = note
+        self._mark = eager(mark)
         self._inside = False
         self._bytes = 0  # of the calls inside
         self._works: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -66,7 +71,7 @@ class Calls:
 
     def wrap(self, name: str) -> Wrap:
         """Return the wrapper of a public function of torch.distributed."""
-        now, get_ident, main = time.perf_counter, threading.get_ident, _MAIN
+        now, mark = time.perf_counter, self._mark
         inside, ended = eager(self._add_bytes), eager(self._ended)
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,9 +79,10 @@ class Calls:
                 if self._inside:
                     inside(args, kwargs)
                     return original(*args, **kwargs)
-                if get_ident() != main:
+                if not _is_training():
                     return original(*args, **kwargs)
                 self._inside, self._bytes = True, 0
+                mark()
                 begin_s = now()
                 try:
                     result = original(*args, **kwargs)
@@ -91,12 +97,10 @@ class Calls:
 
     def wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap Work.wait."""
-        note = eager(self._note)
+        note = eager(self._add)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            kind = (
-                self._works.get(work) if self._works and not self._inside and threading.get_ident() == _MAIN else None
-            )
+            kind = self._works.get(work) if self._works and not self._inside and _is_training() else None
             if kind is None:
                 return original(work, *args, **kwargs)
             result, begin_s, end_s = self._timed(original, (work, *args), kwargs)
@@ -109,12 +113,12 @@ class Calls:
         """Wrap DistributedDataParallel's broadcast of its module's buffers."""
 
         def noted(module: Any, begin_s: float, end_s: float) -> None:
-            self._note(BUFFERS, begin_s, end_s, self._of_buffers(module), module.process_group.size())
+            self._add(BUFFERS, begin_s, end_s, self._of_buffers(module), module.process_group.size())
 
         ended = eager(noted)
 
         def _sync_buffers(module: Any) -> Any:
-            if self._inside or threading.get_ident() != _MAIN:
+            if self._inside or not _is_training():
                 return original(module)
             result, begin_s, end_s = self._timed(original, (module,), {})
             ended(module, begin_s, end_s)
@@ -128,7 +132,7 @@ class Calls:
         def _register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> Any:
             @functools.wraps(hook)
             def quiet(*args: Any) -> Any:
-                before, self._inside = self._inside, self._inside or threading.get_ident() == _MAIN
+                before, self._inside = self._inside, self._inside or _is_training()
                 try:
                     return hook(*args)
                 finally:
@@ -147,7 +151,7 @@ class Calls:
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def call(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or self._inside or threading.get_ident() != _MAIN:
+                if torch.compiler.is_compiling() or self._inside or not _is_training():
                     return original(*args, **kwargs)
                 result, begin_s, end_s = self._timed(original, args, kwargs)
                 ended(begin_s, end_s, sys._getframe(1), args, kwargs)
@@ -160,19 +164,23 @@ class Calls:
                 self._functional = _kind(name, caller)
             of_call = (_bytes(args, kwargs), _size_of(*args, *kwargs.values())) if name else (0, 0)
             if self._functional:
-                self._note(self._functional, begin_s, end_s, *of_call)
+                self._add(self._functional, begin_s, end_s, *of_call)
 
         ended = eager(noted)
         return wrap
 
     def _timed(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> tuple[Any, float, float]:
         self._inside, self._bytes = True, 0
+        self._mark()
         begin_s = time.perf_counter()
         try:
             result = original(*args, **kwargs)
         finally:
             self._inside = False
         return result, begin_s, time.perf_counter()
+
+    def _add(self, kind: str, begin_s: float, end_s: float, size: int, ranks: int) -> None:
+        self._note(kind, begin_s, end_s, size, ranks, self._mark())
 
     def _add_bytes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self._bytes += _bytes(args, kwargs)
@@ -184,7 +192,7 @@ class Calls:
         kind, size = _kind(name, caller), _group_size(args, kwargs)
         if not kind or not size:
             return
-        self._note(kind, begin_s, end_s, max(self._bytes, _bytes(args, kwargs)), size)
+        self._add(kind, begin_s, end_s, max(self._bytes, _bytes(args, kwargs)), size)
         if result is None:
             return
         for work in result if isinstance(result, list) else (result,):
@@ -201,9 +209,9 @@ class Calls:
         return size
 
 
-def patch_collectives(note: Note) -> None:
-    """Call ``note`` at the end of each collective that the main thread of this process calls."""
-    calls = Calls(note)
+def patch_collectives(note: Note, mark: Callable[[], int]) -> None:
+    """Call ``mark`` before and after each collective that the training calls, and then ``note``."""
+    calls = Calls(note, mark)
     _patch_public(calls)
     # The public function warns of its caller's line.
     patch(c10d.ProcessGroup, "monitored_barrier", calls.wrap("monitored_barrier"))
@@ -244,6 +252,11 @@ def _patch_public(calls: Calls) -> None:
     # What torch.compile puts into its graph in place of each.
     traced = getattr(sys.modules.get(FUNCTIONAL), "traceable_collective_remaps", {})
     traced.update({patched[original]: new for original, new in [*traced.items()] if original in patched})
+
+
+def _is_training() -> bool:
+    """Return True in the main thread, and where autograd executes a backward pass: on a GPU, in a thread of its own."""
+    return threading.get_ident() == _MAIN or torch._C._current_graph_task_id() != -1
 
 
 def _patch_functional(calls: Calls) -> None:

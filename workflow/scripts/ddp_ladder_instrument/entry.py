@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ddp_ladder_instrument import files
-from ddp_ladder_instrument.files import RUN_VARIABLE, RunSettingsError, read_run_settings
+from ddp_ladder_instrument import redaction
+from ddp_ladder_instrument.contract import RUN_VARIABLE
+from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
 from ddp_ladder_instrument.measurement import Measurement, write_or_note
 from ddp_ladder_instrument.own_run import own_run_settings, print_summary
 from ddp_ladder_instrument.program import Program, ProgramError, die_with_parent, handlers_set_aside, hide_own_frames
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     except (ProgramError, RunSettingsError) as error:
         print(f"instrument.py: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
-    files.NAMED.update(run.secrets)
+    redaction.NAMED.update(run.secrets)
     if not run.is_own:
         die_with_parent()
     measurement = Measurement(run, program, started_at_s)

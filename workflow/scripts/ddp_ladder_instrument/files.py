@@ -5,7 +5,7 @@ Atomic writes: a reader sees the old file or the new one, never a partial file.
 What could not be measured, and why: a failed measurement never ends the training.
 
 Text without passwords and tokens: an exception may quote a URL or a variable that holds one. NAMES and IN_TEXT are
-those of ddp_ladder.common.redaction.
+those of ddp_ladder_instrument.redaction.
 """
 
 from __future__ import annotations
@@ -13,39 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RUN_VARIABLE = "DDP_LADDER_RUN"
-LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"
-SECRET_MARKER = "(secret from the environment)"
-"""What run.json has in place of a secret's value."""
-HIDDEN = "***"
-SHORTEST = 8  # characters of a value that is looked for in a text; a shorter one may be any word
-
-NAMES = (
-    r"(?:token|secret|passw(?:or)?d|passphrase|credentials|(?:api|access|private)key|[_-](?:pass|pwd|psk|key))[0-9]*"
-)
-IN_TEXT = rf"""(?ix) (
-    \b [\w-]* {NAMES} (?: =['"]? | ['"]\s*:\s*['"] )    # NAME=value of a shell, 'name': 'value' of a mapping
-    | \b authorization ['"]?\s*[:=]\s*['"]? (?:\w+\s+)? | \b bearer\s+ (?=\S{{8}})
-    | :// [^\s/:@'"]* : (?=[^\s/'"]*@)                   # the password of an address
-    ) (?! \*\*\* | \w+\ \*\*\* | \.\.\. | [$<] ) [^\s'",;&)@]+"""
-NAMED: set[str] = set()
-"""The variables that workload.secrets names."""
-
-
-def redacted(text: str, environment: Mapping[str, str]) -> str:
-    """Return text without secrets, among them the values of the environment's variables that hold one."""
-    is_usual = re.compile(rf"(?i){NAMES}$").search
-    names = [name for name in environment if name in NAMED or is_usual(name)]
-    known = [environment[name] for name in names if len(environment[name]) >= SHORTEST]
-    for secret in sorted(known, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return re.sub(IN_TEXT, rf"\1{HIDDEN}", text)
+from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
 
 
 def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = True) -> str:
@@ -70,12 +44,11 @@ def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = T
     return digest.hexdigest()
 
 
-UNREAD = "could not be read"
-"""The value of a fact whose reading raised: it equals nothing. None: there is no such thing here."""
-
-
 class NotMeasured(list[str]):
-    """The quantities that could not be measured, each with the reason."""
+    """The quantities that could not be measured, each with the reason. unread: those of the fingerprint."""
+
+    def __init__(self) -> None:
+        self.unread: list[str] = []
 
     def attempt(self, quantity: str, measure: Callable[[], Any]) -> Any:
         """Return the result of ``measure``; if it raises, return None and add the reason."""
@@ -86,12 +59,13 @@ class NotMeasured(list[str]):
             return None
 
     def read(self, fact: str, read: Callable[[], Any]) -> Any:
-        """Return a fact of the fingerprint; if reading it raises, return UNREAD and add the reason."""
+        """Return a fact of the fingerprint; if reading it raises, return None, add the reason, and name it unread."""
         try:
             return read()
         except Exception as error:
             self.note(fact, error)
-            return UNREAD
+            self.unread.append(fact)
+            return None
 
     def note(self, quantity: str, error: Exception) -> None:
         """Add the reason, once."""
@@ -119,7 +93,7 @@ def one_line(error: BaseException) -> str:
         lines = after.strip("\r\n").splitlines()
         start = next((k for k, line in enumerate(lines) if line[:1].strip()), 0)
         text = "\n".join([*before.lstrip().splitlines()[:1], *lines[start:]])
-    text = redacted(" ".join(text.split()), os.environ)
+    text = without_values(" ".join(text.split()), os.environ)
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]}..."
     name = type(error).__name__
@@ -182,7 +156,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             launched_at_s=float(launched_at_s) if launched_at_s else None,
             profile_steps=int(measure.get("profile_steps") or 0),
             count_flops=bool(measure.get("count_flops")),
-            secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == SECRET_MARKER),
+            secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == FROM_ENVIRONMENT),
             memory_mb=data.get("memory_mb"),
         )
     except OSError as error:

@@ -22,6 +22,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument import host
+from ddp_ladder_instrument.contract import HOOK
 from ddp_ladder_instrument.files import FAILED_HOOKS
 from ddp_ladder_instrument.log import NO_GRAD, NO_SYNC, SENDS
 from ddp_ladder_instrument.python_hooks import refuse_rank
@@ -30,7 +31,6 @@ from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-HOOK = "hook "  # begins the note of one that failed
 AUTOCAST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
 

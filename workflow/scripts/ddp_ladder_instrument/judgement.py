@@ -5,6 +5,7 @@ The rank writes them at its end; the workflow makes them anew from the same log 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,7 @@ def judged_fields(judged: Judged, facts: Facts) -> dict[str, Any]:
         "first_samples": facts["digests"].get(str(judged.first_pass), []),
         "ddp": ddp_summary(table, facts["ddp"], facts["warmup_steps"]),
         "communication": [
-            {"name": facts["collectives"][name], "calls": calls, "bytes": size, "seconds": seconds}
+            {"name": facts["collectives"][name], "calls": calls, "bytes": size, "seconds": _known(seconds)}
             for name, (calls, size, seconds) in sorted(judged.collectives.items())
         ],
         "joins_uneven": judged.is_uneven,
@@ -84,3 +85,7 @@ def ddp_summary(table: StepTable, facts: Facts | None, warmup_steps: int) -> dic
         "samples": len(used),
         "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
     }
+
+
+def _known(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else seconds

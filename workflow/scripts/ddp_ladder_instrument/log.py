@@ -38,7 +38,7 @@ CAPTURE = 14  # thing: the optimizer whose step was captured into a CUDA graph; 
 REPLAY = 15  # thing: the CUDA graph
 EVAL = 16  # the trained model is put in eval mode, or TRAIN: in training mode
 TRAIN = 17
-COLLECTIVE = 18  # thing: number of its name; amounts: bytes, ranks
+COLLECTIVE = 18  # thing: number of its name; amounts: bytes, ranks (0: a wait for an earlier call)
 SAVE = 19
 DDP = 20  # DDP's times of one pass of the step in which ``end`` is; begin, a, b, c: forward, backward, comm, overlap
 MARK = 21  # thing: the mark, which the device passed at ``end``
@@ -48,13 +48,14 @@ BLOCK = 24  # thing: steps; amounts: draws, backward passes, samples
 OVER = 25  # the program has ended
 
 NO_MARK = -1
+NOT_MARKED = -3  # in place of a COLLECTIVE's mark, on a GPU: its time is not known
 OTHER_THREAD = -2  # in place of a PASS's mark: made by another thread, whose time is not the training's
 NO_GRAD, SENDS, NO_SYNC = 0, 1, 2
 
 
 Event = tuple[float, float, float, float, float, float, float]
 """Kind, begin, end, thing, a, b, c. c: of PASS, MADE, DRAW, END, BACKWARD, STEP, EVAL and TRAIN the mark that was
-recorded with it, on a GPU."""
+recorded with it, on a GPU; of COLLECTIVE the mark after it, which follows the one before it."""
 
 
 class Log:

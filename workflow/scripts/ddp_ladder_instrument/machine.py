@@ -21,6 +21,7 @@ DataLoader gets the time that belongs to no pass.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -168,9 +169,9 @@ class Machine:
         self.trained.draw(each, Batch(int(a), int(b), flag))
         each.wait_s += end_s - begin_s
         while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
-            begin_s, end_s, name, size, ranks = self._comm.pop()
-            timer.communicate(begin_s - end_s)
-            self._count_collective(name, -int(ranks > 0), -size, begin_s - end_s)
+            _, seconds, name, size, ranks = self._comm.pop()
+            timer.communicate(-seconds)
+            self._count_collective(name, -int(ranks > 0), -size, -seconds)
 
     def _on_draw_no_grad(self, *event: float) -> None:
         self._without_grad = True
@@ -252,10 +253,14 @@ class Machine:
         self.timer.train_mode(self._time_s(c, end_s))
 
     def _on_collective(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        seconds = end_s - begin_s
-        self._comm.append((begin_s, end_s, thing, a, b))
+        seconds = end_s - begin_s if c == log.NO_MARK else self._device_s(c - 1, c)
+        self._comm.append((begin_s, seconds, thing, a, b))
         self.timer.communicate(seconds)
         self._count_collective(thing, int(b > 0), a, seconds)  # of no ranks: a wait for an earlier call
+
+    def _device_s(self, before: float, after: float) -> float:
+        """Return the seconds from mark to mark; NaN if the device has not passed both, or that is not known yet."""
+        return max(self.marks.get(after, math.nan) - self.marks.get(before, math.nan), 0.0)  # NaN stays, as the first
 
     def _count_collective(self, name: float, calls: int, size: float, seconds: float) -> None:
         sums = self._of_step.setdefault(name, [0, 0, 0.0])

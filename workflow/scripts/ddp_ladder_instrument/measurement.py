@@ -19,6 +19,7 @@ from ddp_ladder_instrument import host, progress
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.machine import Judged
+from ddp_ladder_instrument.own_run import agreed
 from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
@@ -117,9 +118,15 @@ class Measurement:
         from ddp_ladder_instrument.observer import TorchObserver
 
         self.import_torch_s = import_torch_s
-        self.observer = TorchObserver(self.run, self.recorder, self._limits, self.not_measured)
+        self.observer = TorchObserver(self.run, self.recorder, self._limits, self.not_measured, self._on_group)
         self.observer.install()
         self.recorder.begin()
+
+    def _on_group(self) -> None:
+        store = _find_store()
+        if self.run.is_own and store is not None:
+            self.run = self.not_measured.attempt("directory of rank 0", lambda: agreed(self.run, store)) or self.run
+            self._reported = progress.announce(self.run.directory)
 
     def _end_measured(self) -> None:
         """End the measured steps; some follow that are only traced."""
@@ -295,6 +302,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "cpus": host.cpus(),
             "cpu_set": host.cpu_set(),
             "libraries": measurement.not_measured.read("libraries", host.libraries),
+            "unread": measurement.not_measured.unread,
         },
         "log": {**facts, "sha256": None},
         "steps": {"count": judged.table.count, "sha256": None},

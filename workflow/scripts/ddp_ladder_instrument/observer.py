@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ddp_ladder_instrument import batch_sizes, collectives, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument import log as events
+from ddp_ladder_instrument.contract import FIRST_SAMPLES
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings
 from ddp_ladder_instrument.flops import StepFlops
@@ -22,8 +23,16 @@ from ddp_ladder_instrument.torch_facts import CudaMarks, Kept, Named, RankFacts
 class TorchObserver:
     """The facts that the hooks notify this of. device: of the first parameters that are trained."""
 
-    def __init__(self, run: RunSettings, recorder: Recorder, limits: RunLimits, not_measured: NotMeasured) -> None:
+    def __init__(
+        self,
+        run: RunSettings,
+        recorder: Recorder,
+        limits: RunLimits,
+        not_measured: NotMeasured,
+        on_group: Callable[[], None],
+    ) -> None:
         self._recorder = recorder
+        self._on_group = on_group
         self._limits = limits
         self._not_measured = not_measured
         self._wants_cuda = run.device == "cuda"
@@ -71,16 +80,16 @@ class TorchObserver:
         patch("backward passes", lambda: hooks.patch_backward(recorder.backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replayed))
-        patch("communication", lambda: collectives.patch_collectives(self._on_collective))
+        patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(recorder.on_joins, self._on_process_group))
         patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: recorder.steps))
 
-    def _on_collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int) -> None:
+    def _on_collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
         number = self._numbers.setdefault(name, len(self._numbers))
-        self._recorder.span(events.COLLECTIVE, begin_s, end_s, number, size, ranks)
+        self._recorder.collective(number, begin_s, end_s, size, ranks, mark)
 
     def _on_process_group(self, begin_s: float) -> None:
         now_s = time.perf_counter()
@@ -88,6 +97,7 @@ class TorchObserver:
         # A group that is made again later is no part of the start-up.
         self.process_group_s = (self.process_group_s or 0.0) + (0.0 if self._recorder.steps else now_s - begin_s)
         self._recorder.span(events.GROUP, begin_s, now_s)
+        self._on_group()
 
     def _on_ddp(self, module: Any) -> None:
         self.world.observe()
@@ -112,7 +122,7 @@ class TorchObserver:
 
     def _on_batch(self, found: LoaderPass, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
-        digest = self._not_measured.attempt("first samples", lambda: batch_sizes.digest(batch))
+        digest = self._not_measured.attempt(FIRST_SAMPLES, lambda: batch_sizes.digest(batch))
         if digest:
             self.loaders.digests.setdefault(found.number, []).append(digest)
 

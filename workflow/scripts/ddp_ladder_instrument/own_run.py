@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host
+from ddp_ladder_instrument.contract import DIRECTORY_VARIABLE, NO_SPEC, WARMUP_STEPS
 from ddp_ladder_instrument.files import RunSettings, one_line
 from ddp_ladder_instrument.table import StepTable
 
-DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"
-WARMUP_STEPS = 20  # as the ladder leaves out on CUDA; at most half of a short run
-NO_SPEC = "0" * 64  # in place of a spec's hash
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.torch_facts import GroupStore
+
+LONGEST_WAIT_S = 30.0  # for rank 0, which leaves init_process_group at the same time
 
 
 def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
@@ -35,7 +39,7 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         directory=directory,
         spec_hash=NO_SPEC,
         job={"id": job, "attempt": 1, "run_id": directory.name},
-        warmup_steps=WARMUP_STEPS,
+        warmup_steps=WARMUP_STEPS["cuda"],  # at most half of a short run
         max_steps=None,
         max_seconds=None,
         samples_per_step=None,
@@ -46,11 +50,29 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
     )
 
 
-def _claimed(base: Path, rank: int, world_size: int) -> Path:
-    """Return the first of ``base``, ``base-2``, ... in which no other run has begun.
+def agreed(run: RunSettings, store: GroupStore) -> RunSettings:
+    """Return the settings with rank 0's directory: an earlier run may have left another one free to this rank.
 
-    The ranks exchange no message: each claims its own place, and an earlier run has left the same claims to all of
-    them. Raises OSError.
+    Raises OSError, or RuntimeError if rank 0 names none, as if it is not measured.
+    """
+    if store.rank == 0:
+        store.set("directory", str(run.directory))
+        return run
+    directory = Path(store.get("directory", LONGEST_WAIT_S))
+    if directory != run.directory:
+        claim = Path("ranks", f"rank{store.rank}of{store.size}.claim")
+        (directory / claim).touch()
+        (run.directory / claim).unlink()
+        with contextlib.suppress(OSError):  # another rank or run has files there
+            (run.directory / "ranks").rmdir()
+            run.directory.rmdir()
+    return replace(run, directory=directory, job={**run.job, "run_id": directory.name})
+
+
+def _claimed(base: Path, rank: int, world_size: int) -> Path:
+    """Return the first of ``base``, ``base-2``, ... in which no other run has begun, as far as this rank can see.
+
+    Raises OSError.
     """
     claim = f"of{world_size}.claim"
     for number in itertools.count(1):
@@ -90,7 +112,11 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         counting = world_size // (record["pipeline_stages"] or 1)  # of a pipeline, the ranks with the first stage count
         of_ranks = f": {_figure(rate)} of rank 0 x {counting} ranks" if counting > 1 else ""
         source = "" if record["source"] == "counted" else f" (samples: {record['source']})"
-        yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
+        if samples:
+            yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
+        else:
+            steps = f"{_figure(len(times_s) / total_s)} steps/s, of unknown samples: no batch came from a DataLoader"
+            yield "throughput", f"{steps}; in the ladder, workload.samples_per_step sets them"
         if record["source"] == "guessed":
             sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
             yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"

@@ -120,10 +120,13 @@ class Program:
             source = file.read()
         exec(compile(source, path, "exec", dont_inherit=True), vars(main))
 
-    def sha256(self) -> str | None:
-        """Return the SHA-256 of the source that ran as ``__main__``; None if it is not a plain file."""
+    def sha256(self) -> str:
+        """Return the SHA-256 of the source that ran as ``__main__``. Raises OSError if it is not a plain file."""
         path = getattr(sys.modules.get("__main__"), "__file__", None)
-        return host.sha256(path) if path else None
+        digest = host.sha256(path) if path else None
+        if digest is None:
+            raise OSError(f"no file of source: {path}")
+        return digest
 
 
 @contextlib.contextmanager

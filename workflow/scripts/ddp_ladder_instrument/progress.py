@@ -36,14 +36,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, METRICS_VARIABLE
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import Row
 
-METRICS_VARIABLE = "DDP_LADDER_METRICS"
-HEADER_BYTES = 512
 HANDLED_CHARACTERS = 100
-INTERVAL_S = 1.0
 # Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
 RECORD_AFTER_S = 2.0
 RECORD_AFTER_STEPS = 5.0
@@ -153,7 +151,7 @@ class Heartbeat:
             signal.pthread_sigmask(signal.SIG_BLOCK if joins else signal.SIG_UNBLOCK, {self._signal})
 
     def _beat_until(self, stop: threading.Lock) -> None:
-        while not stop.acquire(timeout=INTERVAL_S):
+        while not stop.acquire(timeout=BEAT_S):
             try:
                 self._beat()
             except Exception:  # a full disk is tried again; a fault of ours must not show in the script's output

@@ -1,6 +1,7 @@
 """What the hooks notify: it appends to the log, and lets the state machine see what came.
 
-Only the main thread calls it; the heartbeat's thread reads. Seconds are from time.perf_counter().
+Only the main thread calls it, and autograd's while that one waits for it; the heartbeat's thread reads.
+Seconds are from time.perf_counter().
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import log
-from ddp_ladder_instrument.log import NO_MARK, OTHER_THREAD, Log
+from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
 
 if TYPE_CHECKING:
@@ -182,9 +183,21 @@ class Recorder:
         self.active = -1
         self.feed()  # eval and train mode are asked for
 
-    def span(self, kind: int, begin_s: float, end_s: float, thing: int = 0, size: int = 0, ranks: int = 0) -> None:
-        """Note a collective, a save, the making of a process group, or the replay of a CUDA graph."""
-        self.log.add(kind, begin_s, end_s, thing, size, ranks, NO_MARK)
+    def span(self, kind: int, begin_s: float, end_s: float) -> None:
+        """Note a save, or the making of a process group."""
+        self.log.add(kind, begin_s, end_s, 0, 0, 0, NO_MARK)
+
+    def mark_collective(self) -> int:
+        """Mark on the device, if there is one, the begin or the end of a collective; NOT_MARKED once the log is cut."""
+        return NO_MARK if self.marks is None else NOT_MARKED if self.log.is_cut else self.marks.add()
+
+    def collective(self, name: int, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
+        """Note a collective by the number of its name, with its bytes; none is made into a CUDA graph.
+
+        mark: that after it; the one before it has the number before.
+        """
+        if not self.is_capturing():
+            self.log.add(log.COLLECTIVE, begin_s, end_s, name, size, ranks, mark)
 
     def joined_unevenly(self) -> None:
         """Note DDP's join(): ranks may make different numbers of steps."""

@@ -9,14 +9,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ddp_ladder_instrument.contract import HEADER
 from ddp_ladder_instrument.trained import Pass
 
 MOST = 10_000
 """Validations, times in eval mode, saves and epochs that are kept: one every minute makes 10,000 in a week."""
-CSV_HEADER = (
-    "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s,"
-    "collectives_s\n"
-)
 
 
 class DdpTimes(NamedTuple):
@@ -109,7 +106,7 @@ class StepTable:
 
     def csv(self) -> Iterator[str]:
         """Yield the rows as CSV lines; steps count from 1, an unknown end is nan, unknown times of DDP are empty."""
-        yield CSV_HEADER
+        yield ",".join(HEADER) + "\n"
         for row in range(self.count):
             ddp = self.ddp.get(row)
             times = "{:.9f},{:.9f},{:.9f},{:.9f}".format(*ddp) if ddp else ",,,"

@@ -16,6 +16,7 @@ import weakref
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -178,11 +179,13 @@ class GroupStore:
     def __init__(self) -> None:
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-        self.rank, self._size = dist.get_rank(), dist.get_world_size()
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._store = PrefixStore("ddp_ladder", _get_default_store())
 
-    def get(self, key: str) -> str:
-        """Wait for the key and return its value."""
+    def get(self, key: str, longest_s: float | None = None) -> str:
+        """Wait for the key, as long as the group does or for so many seconds, and return its value."""
+        if longest_s is not None:
+            self._store.wait([key], timedelta(seconds=longest_s))
         return bytes(self._store.get(key)).decode()
 
     def set(self, key: str, value: str) -> None:
@@ -194,7 +197,7 @@ class GroupStore:
         if self.rank:
             self._store.set(f"{key}/left/{self.rank}", "")
         else:
-            self._store.wait([f"{key}/left/{other}" for other in range(1, self._size)])
+            self._store.wait([f"{key}/left/{other}" for other in range(1, self.size)])
 
 
 def find_store() -> GroupStore | None:

@@ -13,11 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.files import NotMeasured, redacted, write_atomically
+from ddp_ladder_instrument.contract import LATE, RUN_VARIABLE
+from ddp_ladder_instrument.files import NotMeasured, write_atomically
 from ddp_ladder_instrument.program import die_with_parent
+from ddp_ladder_instrument.redaction import without_values
 
 LONGEST_ERROR = 4000  # characters
-LATE = "not over after"
 OTHERS_S = 5.0  # between the starts of two ranks, at most
 MEASURE_S, PAIRS_S = 6.0, 6.0  # at most, and at most a quarter of the time limit each
 SHARE_TO_MEASURE = 0.25
@@ -26,7 +27,7 @@ SHARE_TO_MEASURE = 0.25
 def main(environment: Mapping[str, str]) -> None:
     """Run this rank; raise what it raises."""
     die_with_parent()
-    run_file = Path(environment["DDP_LADDER_RUN"])
+    run_file = Path(environment[RUN_VARIABLE])
     run = json.loads(run_file.read_text(encoding="utf-8"))
     limit = run["preflight"]
     file = RankFile(run_file.parent, run, environment)
@@ -37,7 +38,7 @@ def main(environment: Mapping[str, str]) -> None:
     try:
         _probe(run["spec"], limit, file, run_file.parent)
     except BaseException as error:
-        file.failed(redacted(f"{type(error).__name__}: {error}"[:LONGEST_ERROR], environment))
+        file.failed(without_values(f"{type(error).__name__}: {error}"[:LONGEST_ERROR], environment))
         raise
     file.now("done")
     watch.cancel()

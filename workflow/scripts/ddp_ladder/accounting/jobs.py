@@ -31,9 +31,9 @@ from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
+from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
 
@@ -254,18 +254,19 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
         begun_here = preflight and file.begun_at_s - 1 <= preflight.started_at_s <= end_s + 1
         if preflight and begun_here and preflight.job.id == file.job_id:
             found.preflight_s = preflight.took_s
+    records = RunRecords(results)
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
         for directory in (*sorted(path.glob("attempts/*")), path):
             with suppress(OSError, ValueError):
-                _add_run(found, RunDirectory(directory), file, end_s)
+                _add_run(found, records, RunDirectory(directory), file, end_s)
     return found
 
 
-def _add_run(found: Parts, directory: RunDirectory, file: JobFile, end_s: float) -> None:
+def _add_run(found: Parts, records: RunRecords, directory: RunDirectory, file: JobFile, end_s: float) -> None:
     run, ended = read_run_file(directory), RunEnd.from_json(read_json(directory.ended))
     if run.job.id != file.job_id or not file.begun_at_s - 1 <= ended.started_at_s <= end_s + 1:
         return
-    record = assemble(directory)
+    record = records.stored_or_assembled(directory)
     if owners_s := record.owners_s:
         found.startup_s += owners_s[STARTUP]
         found.training_s += training_s(owners_s)

@@ -19,7 +19,7 @@ from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.plan.fit import Fit
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match
+from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.keys import BatchRange
@@ -257,8 +257,7 @@ def _where(run: Good) -> tuple[str | None, frozenset[str]]:
 
 def _unlike(reference: Record, here: Record) -> tuple[str, ...]:
     """Return the fields of the fingerprint, settings and nodes that differ between two runs."""
-    fields = must_match(reference.spec.mode)
-    found = [_in_words(field.name, *values) for field in fields if (values := field.differ(reference, here))]
+    found = [_in_words(*each) for each in unlike(reference, here, must_match(reference.spec.mode))]
     settings = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
     found += [_in_words(name, before, now) for name, before, now in settings if before != now]
     before, now = (sorted(set(record.world.hosts)) for record in (reference, here))
@@ -340,15 +339,17 @@ def _recommended(comparison: Comparison) -> Iterator[str]:
 def _recommendation(panel: Panel, wanted_headroom: float) -> tuple[str, str]:
     """Return the variant to use at a scale, and why; with one that needs less memory, if there is one.
 
-    Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
-    fastest is then named with that doubt.
+    A variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: a variant
+    that was faster in one is named only if there is no such variant, with that doubt.
     """
     measured = {row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.found == REFERENCE}
-    best, why = next(row for row in measured if row.found == REFERENCE), "nothing is faster beyond chance"
-    if any(row.found == WITHHELD for row in measured):
-        best, why = max(measured, key=lambda row: measured[row]), "the fastest in one repeat, which may be chance"
-    elif faster := [row for row in measured if row.found == FASTER]:
-        best, why = faster[0], "the fastest"
+    reference = next(row for row in measured if row.found == REFERENCE)
+    faster = [row for row in measured if row.found == FASTER]
+    perhaps = [row for row in measured if row.found == WITHHELD and measured[row] > 1.0]
+    best = max(faster or perhaps or [reference], key=lambda row: measured[row])
+    why = "the fastest" if faster else "nothing is faster beyond chance"
+    if not faster and (perhaps or all(row.found in (REFERENCE, WITHHELD) for row in measured)):
+        why = "the fastest in one repeat, which may be chance"
     figures = f"{formats.significant(best.samples_per_s)} samples/s"
     if best.exposed_comm_fraction is not None:
         figures += f", {formats.share(best.exposed_comm_fraction)} of a step exposed communication"

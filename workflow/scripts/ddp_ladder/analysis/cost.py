@@ -1,17 +1,16 @@
-"""What a training costs at each scale: time, GPU hours and energy; the recommended scale. Pure.
+"""What a training costs at each scale: time, GPU hours and energy. Pure.
 
 Hours are of the training's steps, without start-up, validation and checkpoints, unless they are called wall time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_ladder.gates.points import ScalePoint
 
 J_PER_KWH = 3.6e6
-DEFAULT_EFFICIENCY = 0.75  # what centres ask for: CSC, NCI
 
 
 @dataclass(frozen=True)
@@ -61,34 +60,17 @@ def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
     if samples is None or not point.samples_per_s:
         return point
     hours = samples / point.samples_per_s / 3600
-    whole, startup_s, joules = point.samples_per_s_end_to_end, point.startup_s, point.energy_j_per_sample
+    of_steps, of_all, joules = point.samples_per_s_total, point.samples_per_s_end_to_end, point.energy_j_per_sample
+    wall_hours = None
+    if of_steps and of_all and point.startup_s is not None:
+        # In the proportion of the measured runs, whatever the statistic of the steps; all of a run takes no less.
+        wall_hours = point.startup_s / 3600 + hours * max(1.0, of_steps / of_all)
     return replace(
         point,
         hours_to_solution=hours,
         hours_to_solution_low=samples / high / 3600 if high else None,
         hours_to_solution_high=samples / low / 3600 if low else None,
-        wall_hours_to_solution=(startup_s + samples / whole) / 3600 if whole and startup_s is not None else None,
+        wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
         energy_kwh_to_solution=None if joules is None else joules * samples / J_PER_KWH,
     )
-
-
-def recommended(series: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) -> tuple[ScalePoint, str] | None:
-    """Return the recommended point of one mode and variant, and the rule for it; None if nothing compares.
-
-    It is the largest whose efficiency is that which its stage's gate asks for, or most centres, and that is faster than
-    all smaller ones: a gate may ask for less than half the ideal. A suspect point, whose efficiency is above the ideal,
-    is not recommended. thresholds: the efficiency that each stage's gate asks for.
-    """
-    found, most = None, 0.0
-    for point in sorted(series, key=lambda point: (point.world_size, point.samples_per_s or 0)):
-        if point.efficiency is None or point.samples_per_s is None or point.status == "check":
-            continue
-        asked = thresholds.get(point.stage)
-        source = "most centres ask for" if asked is None else f"the gate of {point.stage} asks for"
-        least = DEFAULT_EFFICIENCY if asked is None else asked
-        if point.efficiency >= least and point.samples_per_s > most:
-            rule = f"the largest scale whose efficiency against {point.baseline} is at least {100 * least:.0f} %"
-            found = point, f"{rule}, as {source}"
-        most = max(most, point.samples_per_s)
-    return found

@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_ladder_instrument.redaction import redacted
+
 from ddp_ladder.climb.forecasts import short_runtimes
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions

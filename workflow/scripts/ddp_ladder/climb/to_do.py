@@ -14,7 +14,6 @@ from ddp_ladder.common.files import sha256
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.raw_models import UNREAD
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.records.run_records import RestoredRecords, RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -83,10 +82,7 @@ def runs_of_edited_scripts(plan: Plan, runs: RunRecords) -> list[RunSpec]:
             now[script] = sha256(Path(script).read_bytes())
     made = as_made(plan, runs).runs
     kept = [(spec, record) for spec in made if spec.script in now and (record := runs.kept(spec))]
-    unknown = (None, UNREAD)
-    return [
-        spec for spec, record in kept if record.fingerprint.get("script_sha256") not in (*unknown, now[spec.script])
-    ]
+    return [spec for spec, record in kept if record.fingerprint.script_sha256 not in (None, now[spec.script])]
 
 
 def runs_of_other_settings(

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
+from ddp_ladder_instrument.redaction import redacted
+
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.common.redaction import redacted
 
 MOST_COLUMNS = 96
 BEHIND_PIPE = "DDP_LADDER_COLUMNS"  # of the terminal, for a rule's command whose output goes through tee

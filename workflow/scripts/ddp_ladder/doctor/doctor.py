@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -21,7 +22,6 @@ from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node import network
 from ddp_ladder.node.launch import VERBS
 from ddp_ladder.node.software import SetUpError, environment

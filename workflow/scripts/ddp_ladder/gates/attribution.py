@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
+
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
-from ddp_ladder.nodes.critical_rank import BUFFERS, LEAST_TIMED_STEPS, Exchange
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
 
@@ -296,7 +298,7 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
     exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
     of_gradients_s = max(0.0, exposed_s - sum(each.seconds or 0.0 for each in facts.others))
     for each in facts.others:
-        # Where the host only queues them, what is not in each step would be named whatever it costs.
+        # Of unknown seconds, what is not in each step would be named whatever it costs.
         is_worth = each.is_usual if each.seconds is None else each.seconds >= WORTH_NAMING * exposed_s
         if is_worth:
             yield _saving(_without(each), each.seconds or 0.0, point)
@@ -329,7 +331,7 @@ def _without(each: Exchange) -> str:
             f"{each.bytes / each.calls / 1e6:.3g} MB of buffers are sent before each forward pass: "
             "DistributedDataParallel(broadcast_buffers=False), if no BatchNorm needs them"
         )
-    if each.name == "SyncBatchNorm":
+    if each.name == SYNC_BATCH_NORM:
         return f"SyncBatchNorm exchanges its statistics in {calls} a step: use BatchNorm, or larger layers between them"
     if each.name in ("barrier", "monitored_barrier"):
         return f"all ranks wait at a barrier {when}): remove it from the loop"

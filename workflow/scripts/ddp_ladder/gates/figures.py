@@ -265,8 +265,8 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "exposed comm.", "1 (shown in %)",
         "communication that the backward pass did not hide / step time, on the rank with the longest own work in each "
-        "step: the others also wait for that rank, which is imbalance. DDP measures the exchange of gradients, and on "
-        "CPUs the instrument all other collectives. Without DDP, and "
+        "step: the others also wait for that rank, which is imbalance. DDP measures the exchange of gradients, the "
+        "instrument all other collectives. Without DDP, and "
         "with ZeRO, if measure.profile_steps is set: the share of rank 0's traced steps in which NCCL or Gloo worked, "
         "and no computation did.",
         Column(

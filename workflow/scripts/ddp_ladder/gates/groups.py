@@ -259,14 +259,13 @@ def _timed_steps(record: Record) -> int:
 def _settings(record: Record) -> StepFacts:
     """Return the facts that are settings of the training."""
     seen = record.fingerprint
-    buckets = seen.get("bucket_bytes")
     return StepFacts(
-        gradient_bytes=seen.get("gradient_bytes"),
-        buckets=len(buckets) if buckets else None,
-        comm_hook=seen.get("comm_hook"),
-        exchanges=seen.get("exchanges"),
-        parameter_dtype=seen.get("parameter_dtype"),
-        workers=seen.get("num_workers"),
+        gradient_bytes=seen.gradient_bytes,
+        buckets=len(seen.bucket_bytes) if seen.bucket_bytes else None,
+        comm_hook=seen.comm_hook,
+        exchanges=seen.exchanges,
+        parameter_dtype=seen.parameter_dtype,
+        workers=seen.num_workers,
         backend=record.world.backend,
     )
 

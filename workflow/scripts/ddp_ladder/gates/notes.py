@@ -99,7 +99,7 @@ def notes_on(point: ScalePoint, group: Group) -> str:
 def _other_batch(point: ScalePoint, group: Group) -> str:
     """Return how the batch of a step differs from the plan's. A number in doubt is not advised as the plan's."""
     planned = f"the plan says {group.first.batch_per_gpu}"
-    varying = [found for run in group.good if (found := run.record.fingerprint.get("batch_varies"))]
+    varying = [found for run in group.good if (found := run.record.fingerprint.batch_varies)]
     if varying:
         smallest, largest = min(low for low, _ in varying), max(high for _, high in varying)
         return f"the batches vary in size: a step has {smallest} to {largest} samples per process, {planned}"

@@ -14,10 +14,10 @@ from pathlib import Path
 from shlex import quote as quoted
 from typing import Any
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.node.launch import (
     END_OF_OPTIONS,
     INTERFACE_VARIABLES,
@@ -117,13 +117,14 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
     binds: directories to bind into the container, if there is one.
     """
     per_node = tasks_per_node(spec)
+    options = srun_options(spec.nodes, per_node, job.cpus_per_task(per_node))
     return render(
         "job.sh.j2",
         run=spec,
         project=str(places.start),
         sbatch_options=_sbatch_lines(job, spec, places),
         early_ends=_early_ends(spec),
-        srun_options=[" ".join(line) for line in _lines(srun_options(job, spec.nodes, per_node))],
+        srun_options=[" ".join(line) for line in _lines(options)],
         of_the_workflow=WORKFLOW_VARIABLES,
         of_gpus=OF_GPUS,
         thread_variables=THREAD_VARIABLES,

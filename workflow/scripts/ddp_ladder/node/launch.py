@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from pydantic import with_config
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.common.model import IN_A_MODEL
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, step_variables, task_variables
@@ -271,8 +272,8 @@ def node_environment(
         env = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": f"{directory}/{log.name}", **env}
     if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
         env["PYTHONPATH"] = search_path
-    env["DDP_LADDER_RUN"] = str(run_file)
-    env["DDP_LADDER_LAUNCHED_AT"] = repr(launched_at_s)
+    env[RUN_VARIABLE] = str(run_file)
+    env[LAUNCHED_VARIABLE] = repr(launched_at_s)
     return env
 
 

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
+
 from ddp_ladder.common.files import TEMPLATES
 from ddp_ladder.common.model import Model
 from ddp_ladder.common.process import run_bounded
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT, without_values
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec
 

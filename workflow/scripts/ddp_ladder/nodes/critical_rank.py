@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -24,8 +25,7 @@ from ddp_ladder.nodes.usage import Figure
 Array = NDArray[np.float64]
 Kind = Literal["persistent", "occasional", "varying"]
 
-BUFFERS = "buffers"
-IN_PASSES = (BUFFERS, "SyncBatchNorm")  # DDP's forward and backward times include them
+IN_PASSES = (BUFFERS, SYNC_BATCH_NORM)  # DDP's forward and backward times include them
 IN_MOST_STEPS = 0.9  # calls in a step, in the mean
 LEAST_TIMED_STEPS = 5  # fewer steps show what happened in them by chance
 WINDOW_STEPS = 16  # the work of a rank may grow during a run; within so few steps it does not
@@ -42,7 +42,7 @@ class Exchange(Model):
     name: str = Field(description="The function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_.")
     calls: Figure = Field(description="In a step.")
     bytes: Figure = Field(description="In a step.")
-    seconds: Figure | None = Field(description="In a step. Null on a GPU, where the host only queues them.")
+    seconds: Figure | None = Field(description="In a step. Null: not known.")
 
     @property
     def is_usual(self) -> bool:
@@ -249,7 +249,7 @@ def _exchanges(timed: RankSteps, critical: NDArray[np.intp], weights: Array) -> 
             figures = np.array([each.calls, each.bytes, each.seconds or 0.0])
             found[each.name] = found.get(each.name, np.zeros(3)) + share * figures
     all_s = sum(seconds for _, _, seconds in found.values())
-    known_s = None if timed.on_gpus else _along(timed.collectives_s, critical, weights)
+    known_s = _along(timed.collectives_s, critical, weights)
     scale = None if known_s is None else min(1.0, known_s / all_s) if all_s else 0.0
     exchanges = [
         Exchange(name=name, calls=calls, bytes=size, seconds=None if scale is None else scale * float(seconds))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any, Literal, TypeVar
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from pydantic import Field, TypeAdapter, with_config
 
 from ddp_ladder.common.files import canonical_sha256
 from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT
 from ddp_ladder.settings.key_types import AnyScale
 from ddp_ladder.settings.keys import (
     BatchRange,
@@ -188,6 +188,10 @@ class ScaleJob:
     @property
     def is_adaptive(self) -> bool:
         return self.at_most > self.at_least
+
+    def cpus_per_task(self, tasks_per_node: int) -> int:
+        """Return a task's share of the node's CPUs. Slurm has none with fewer than one."""
+        return max(1, self.cpus // tasks_per_node)
 
     @property
     def gpu_hours_at_most(self) -> float:

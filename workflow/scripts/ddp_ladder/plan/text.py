@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddp_ladder_instrument.redaction import redacted
+
 from ddp_ladder.common.formats import count, in_short, significant, text_table
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale

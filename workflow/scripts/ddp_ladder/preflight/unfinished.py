@@ -6,6 +6,8 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ddp_ladder_instrument.contract import LATE
+
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.preflight.collectives import ProbeRank
@@ -13,7 +15,6 @@ from ddp_ladder.preflight.result import error
 from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RunFile
 from ddp_ladder.records.signatures import Words, classify, cut, root_cause
 
-LATE = "not over after"  # the start of the probe's error of a rank that its time limit ended
 IN_GENERAL = (
     "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "
     "false} in config.yaml; else compare network.interface in cluster.yaml with the links between the nodes"

@@ -8,16 +8,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.checks import diagnoses, weakest
-from ddp_ladder.records.correctness import Diagnosis, remarks_on_run
+from ddp_ladder.records.correctness import Diagnosis, remarks_on_run, shared_samples
 from ddp_ladder.records.failures import after_training, explain
-from ddp_ladder.records.fingerprint import whole_fingerprint
+from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.node_usage import usage_of
 from ddp_ladder.records.owners import owners_of, remark_on_owners
 from ddp_ladder.records.pauses import to_shortest, without_waits
@@ -27,6 +27,7 @@ from ddp_ladder.records.record import (
     SCHEMA_VERSION,
     Failure,
     FailureKind,
+    Fingerprint,
     Head,
     Rank,
     Record,
@@ -84,7 +85,7 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         ranks=tuple(_rank(warmup, each) for each in raw.ranks.values()),
         throughput=throughput,
         timing=timing,
-        fingerprint=whole_fingerprint(raw),
+        fingerprint=_fingerprint(raw),
         checks=tuple(_without_secrets(each.check) for each in found),
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, remarks)),
@@ -116,7 +117,7 @@ def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict:
         ranks=(),
         throughput=None,
         timing=None,
-        fingerprint={},
+        fingerprint=Fingerprint(),
         checks=(),
         failure=_without_secrets(Failure(kind=kind, verdict=verdict, why=why, next=next_step)),
         remarks=(),
@@ -168,6 +169,57 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     )
 
 
+def _fingerprint(raw: RawRun) -> Fingerprint:
+    if 0 not in raw.ranks:
+        return Fingerprint()
+    first, repository, unknown = raw.ends[0], raw.run.repository, unread(raw.ends)
+    batch, ddp = first.fingerprint.batch_per_gpu, first.ddp
+    # In a pipeline, the ranks with its first stage draw the batch of all stages.
+    batches = [end.fingerprint.batch_per_gpu for end in raw.ends if not end.pipeline_stage]
+    buckets = tuple(ddp.bucket_bytes) if ddp and ddp.bucket_bytes else None
+    # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
+    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
+    gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
+    of_first = {
+        **dict(first.fingerprint),
+        **dict.fromkeys(unknown),
+        "unread": tuple(unknown),
+        "batch_per_gpu": batch and batch // (raw.pipeline_stages or 1),
+    }
+    return Fingerprint(
+        **of_first,
+        batch_varies=varying_batches(raw.ranks[0]),
+        git_commit=repository.commit if repository else None,
+        git_dirty=repository.dirty if repository else None,
+        passes=first.loader.passes if first.loader else None,
+        dataset_size=_dataset_size(raw),
+        goes_on=raw.run.goes_on,
+        global_batch=sum(filter(None, batches)) if raw.has_all_ranks and all(batches) else None,
+        gradient_bytes=sum(buckets) if buckets else None,
+        bucket_bytes=buckets,
+        comm_hook=ddp.comm_hook if ddp else None,
+        exchanges=ddp.exchanges if ddp else None,
+        cpu_sets=tuple(sorted({known for end in raw.ends if (known := end.fingerprint.cpu_set)})),
+        driver=" + ".join(sorted({gpu.driver for gpu in gpus})) or None,
+        power_limit_w=tuple(sorted({gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None})) or None,
+    )
+
+
+def _dataset_size(raw: RawRun) -> int | None:
+    """Return the samples of the whole training data; None if it is not known which part of them a rank has."""
+    ends = [end for end in raw.ends if not end.pipeline_stage]
+    loaders = [end.loader for end in ends if end.loader]
+    sizes = [loader.dataset_size for loader in loaders if loader.dataset_size]
+    if not raw.has_all_ranks or len(sizes) < len(ends):
+        return None
+    if len(ends) == 1 or all(loader.shards for loader in loaders):
+        return sizes[0] if len({*sizes}) == 1 else None
+    # In their own order, parts begin with different samples. Shuffled, the same whole data does so, too.
+    shares = shared_samples(ends).values()
+    in_order = all(loader.shuffle is False for loader in loaders)
+    return sum(sizes) if in_order and shares and not any(shares) else None
+
+
 def _warmup(raw: RawRun) -> Warmup:
     """Return the warm-up of the run: the planned minimum if the ranks have different numbers of steps."""
     steps = [rank.steps.step_time_s for rank in raw.ranks.values()]
@@ -214,7 +266,7 @@ def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) 
     fraction = timing.exposed_comm_fraction
     if step and step.exposed_comm_s is not None and step.step_s:
         fraction = step.exposed_comm_s / step.step_s
-    outside_ddp = fraction is None or SENDS_ITSELF in str(raw.ranks[0].end.fingerprint.get("optimizer"))
+    outside_ddp = fraction is None or SENDS_ITSELF in (raw.ranks[0].end.fingerprint.optimizer or "")
     if outside_ddp and raw.spec.world_size > 1 and raw.profiling and not raw.profiling.problem:
         # A damaged trace costs this figure alone.
         with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zlib.error):

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ddp_ladder_instrument.redaction import redacted
+
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.correctness import Diagnosis
 from ddp_ladder.records.raw_files import RawRun

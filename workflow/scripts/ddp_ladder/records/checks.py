@@ -9,13 +9,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ddp_ladder_instrument.contract import HOOK
+
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.records.failures import is_complete
 from ddp_ladder.records.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.records.raw_files import RawRun, host_name
-from ddp_ladder.records.raw_models import HOOK, UNREAD, RankEnd, Source
+from ddp_ladder.records.raw_models import RankEnd, Source
 from ddp_ladder.records.record import Throughput
 
 STRONGEST: Source = "counted"
@@ -191,10 +193,10 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
     for item in MUST_MATCH:
         if not item.measured or item.name in NOT_OF_ALL:
             continue
-        value = end.fingerprint.get(item.name)
-        if value == UNREAD:
+        if item.name in end.fingerprint.unread:
             continue  # a remark says it, and no ratio is given
-        if isinstance(value, dict):
+        value = getattr(end.fingerprint, item.name)
+        if isinstance(value, Mapping):
             yield from ((f"{item.name}: {key}", one) for key, one in value.items())
         elif value is not None or not (item.where_known or item.name in UNKNOWN):
             yield item.name, value
@@ -283,10 +285,10 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
 
 def _global_batch(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
     """Check that the script accumulated as workload.global_batch asks; nothing without it or without samples."""
-    spec, batches = raw.spec, [end.fingerprint.get("batch_per_gpu") or 0 for end in raw.ends]
+    spec, batches = raw.spec, [end.fingerprint.batch_per_gpu for end in raw.ends]
     if spec.accumulation is None or not raw.has_all_ranks or not all(batches):
         return
-    seen = sum(batches)
+    seen = sum(filter(None, batches))
     next_step = (
         'in workload.args pass "{batch_per_gpu}" to the option for the batch of one GPU and "{accumulation}" to that '
         "for accumulated batches; an epoch must have more batches than one step accumulates"

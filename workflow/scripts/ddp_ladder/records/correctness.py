@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from ddp_ladder_instrument.contract import FIRST_SAMPLES
+
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.pauses import joins_uneven
@@ -47,10 +49,6 @@ WRAP = (
     "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "
     "wrapper: model = DistributedDataParallel(model)"
 )
-
-
-FIRST_SAMPLES = "first samples: "
-"""Begins the entry of RankEnd.not_measured on digests that raised."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +358,7 @@ def _why_no_samples(end: RankEnd) -> str:
     """Return why the first batches of this rank have no digests."""
     failed = [note for note in end.not_measured if note.startswith(FIRST_SAMPLES)]
     if failed:
-        return f"the first batches could not be read ({failed[0].removeprefix(FIRST_SAMPLES)})"
+        return f"the first batches could not be read ({failed[0].partition(': ')[2]})"
     if end.loader is None:
         return "no DataLoader of torch gave the training a batch"
     return "the first batches hold no tensors in the host's memory"
@@ -395,7 +393,7 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
 
 def _on_data(raw: RawRun) -> Iterator[Remark]:
     ends = raw.ends
-    batches = {end.rank: end.fingerprint.get("batch_per_gpu") for end in ends}
+    batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
         seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
         what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ddp_ladder_instrument.contract import HOOK
+
 from ddp_ladder.common.files import Agent, file_text
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
@@ -33,7 +35,7 @@ from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WO
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import HOOK, AgentEnd, RankEnd, SilentAgent
+from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, FailureKind, Remark
 from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
@@ -153,7 +155,7 @@ def no_gpu(case: Case) -> Failure | None:
         )
     return Failure(
         verdict="torch sees no GPU",
-        why=f"rank {end.rank}: torch {end.fingerprint.get('torch')} of {python} is built for {built} and says: "
+        why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: "
         f"{seen.why}; nvidia-smi shows {shown}; CUDA_VISIBLE_DEVICES is {seen.visible!r}",
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,

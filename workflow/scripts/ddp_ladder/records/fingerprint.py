@@ -6,15 +6,16 @@ One of them is the amount of training, in steps or samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.records.raw_files import RankFiles, RawRun
-from ddp_ladder.records.raw_models import UNREAD, RankEnd
+from ddp_ladder.records.raw_files import RankFiles
+from ddp_ladder.records.raw_models import RankEnd, RankFingerprint
 from ddp_ladder.records.record import Record
 
+UNREAD = "could not be read"  # in place of a value: it equals nothing, not even itself
 LONGEST_VALUE = 60  # characters of a value in a message
 DIGEST_LENGTH = 12
 NAMED = 3  # entries of a mapping in a message
@@ -54,7 +55,13 @@ class MustMatch:
 
 
 def _measured(name: str, where_known: bool = False) -> MustMatch:
-    return MustMatch(name, lambda record: record.fingerprint.get(name), where_known, measured=True)
+    of_rank = name in RankFingerprint.model_fields
+    return MustMatch(name, lambda record: _fact(record, name), where_known, measured=of_rank)
+
+
+def _fact(record: Record, name: str) -> Any:
+    """Return a field of the fingerprint; UNREAD if reading it raised on a rank."""
+    return UNREAD if name in record.fingerprint.unread else getattr(record.fingerprint, name)
 
 
 def _planned(name: str) -> MustMatch:
@@ -66,25 +73,21 @@ def batch_per_gpu_seen(record: Record) -> int:
 
     It is that of a step; with workload.global_batch, that of each of the accumulated batches.
     """
-    seen, spec = record.fingerprint.get("batch_per_gpu"), record.spec
-    return (
-        int(seen) * spec.world_size // (spec.gpus * (spec.accumulation or 1))
-        if seen is not None
-        else spec.batch_per_gpu
-    )
+    seen, spec = record.fingerprint.batch_per_gpu, record.spec
+    return spec.batch_per_gpu if seen is None else seen * spec.world_size // (spec.gpus * (spec.accumulation or 1))
 
 
 def global_batch_seen(record: Record) -> int:
     """Return the samples of a step of all ranks together."""
-    seen, spec = record.fingerprint.get("global_batch"), record.spec
-    return int(seen) if seen is not None else batch_per_gpu_seen(record) * spec.gpus * (spec.accumulation or 1)
+    seen, spec = record.fingerprint.global_batch, record.spec
+    return batch_per_gpu_seen(record) * spec.gpus * (spec.accumulation or 1) if seen is None else seen
 
 
 def gpu_models(record: Record) -> str | None:
     """Return every GPU model in the group, not only rank 0's: one slower GPU slows down all ranks."""
     names = {rank.device.name for rank in record.ranks if rank.device.kind == "cuda"}
     known = sorted(str(name) for name in names if name)
-    return " + ".join(known) or record.fingerprint.get("gpu")
+    return " + ".join(known) or record.fingerprint.gpu
 
 
 def _parameters(record: Record) -> int | None:
@@ -95,13 +98,13 @@ def _parameters(record: Record) -> int | None:
 
 def _compiled(record: Record) -> str | None:
     """Return "yes", "no", UNREAD or None (unknown); the number of graphs depends on the scale and is not compared."""
-    graphs = record.fingerprint.get("compiled_graphs")
+    graphs = _fact(record, "compiled_graphs")
     return graphs if graphs in (None, UNREAD) else "yes" if graphs else "no"
 
 
 def _backend_class(record: Record) -> str | None:
     """Return the class of the process group's backend; None if unknown, or for one rank, which has nothing to send."""
-    return record.fingerprint.get("backend_class") if record.spec.world_size > 1 else None
+    return _fact(record, "backend_class") if record.spec.world_size > 1 else None
 
 
 def _device_kinds(record: Record) -> str:
@@ -133,13 +136,13 @@ def _training(record: Record) -> Training | None:
     """Return the training of a run; None if unknown, or if an earlier attempt did a part (exit code 75)."""
     steps = {rank.steps for rank in record.ranks}
     source = record.throughput.source if record.throughput else None
-    if len(steps) != 1 or 0 in steps or source in (None, "log") or record.fingerprint.get("goes_on"):
+    if len(steps) != 1 or 0 in steps or source in (None, "log") or record.fingerprint.goes_on:
         return None
     return Training(
         ranks=len(record.ranks),
         steps=steps.pop(),
         samples=sum(rank.samples for rank in record.ranks),
-        passes=record.fingerprint.get("passes"),
+        passes=record.fingerprint.passes,
         cut=record.ranks[0].ended_by in ("max_steps", "max_seconds"),
     )
 
@@ -237,12 +240,13 @@ def all_differences(a: Record, b: Record) -> tuple[Difference, ...]:
     """
     if a.spec.mode != b.spec.mode:
         raise ValueError(f"{a.spec.name} and {b.spec.name} are of different modes")
-    found = []
-    for item in must_match(a.spec.mode):
-        values = item.differ(a, b)
-        if values is not None:
-            found.append(Difference(item.name, _in_words(item.name, a, values[0], b, values[1])))
-    return tuple(found)
+    found = unlike(a, b, must_match(a.spec.mode))
+    return tuple(Difference(name, _in_words(name, a, here, b, there)) for name, here, there in found)
+
+
+def unlike(a: Record, b: Record, fields: Sequence[MustMatch]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name and both values of each of these fields in which two runs differ."""
+    yield from ((field.name, *values) for field in fields if (values := field.differ(a, b)))
 
 
 def differences(a: Record, b: Record, may_differ: Collection[str] = ()) -> tuple[str, ...]:
@@ -281,7 +285,7 @@ def in_full(value: Any) -> str:
     return str(value)
 
 
-def varying_batches(files: RankFiles) -> list[int] | None:
+def varying_batches(files: RankFiles) -> tuple[int, int] | None:
     """Return the smallest and the largest batch of a step, if most steps do not have the usual one; else None.
 
     The last step of each pass alone, or steps of as many more batches, make no varying size.
@@ -290,45 +294,13 @@ def varying_batches(files: RankFiles) -> list[int] | None:
     sizes.pop(0, None)
     of_usual = max(sizes.values(), default=0)
     varies = len(sizes) > 2 and 2 * of_usual < sum(sizes.values())
-    return [min(sizes), max(sizes)] if varies else None
+    return (min(sizes), max(sizes)) if varies else None
 
 
 def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
     """Return the fields that could not be read, with the ranks that could not."""
     found: dict[str, list[int]] = {}
     for end in ends:
-        for name in (name for name, value in end.fingerprint.items() if value == UNREAD):
+        for name in end.fingerprint.unread:
             found.setdefault(name, []).append(end.rank)
     return found
-
-
-def whole_fingerprint(raw: RawRun) -> dict[str, Any]:
-    """Return rank 0's fingerprint, with the fields that come from all ranks, the nodes and the job."""
-    if 0 not in raw.ranks:
-        return {}
-    first, repository = raw.ends[0], raw.run.repository
-    # In a pipeline, the ranks with its first stage draw the batch of all stages.
-    batches = [end.fingerprint.get("batch_per_gpu") for end in raw.ends if not end.pipeline_stage]
-    of_first = first.fingerprint.get("batch_per_gpu")
-    ddp, loader = first.ddp, first.loader
-    # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
-    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
-    gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
-    return {
-        **first.fingerprint,
-        **dict.fromkeys(unread(raw.ends), UNREAD),
-        "batch_per_gpu": of_first and of_first // (raw.pipeline_stages or 1),
-        "batch_varies": varying_batches(raw.ranks[0]),
-        "git_commit": repository and repository.commit,
-        "git_dirty": repository and repository.dirty,
-        "passes": loader and loader.passes,
-        "goes_on": raw.run.goes_on,
-        "global_batch": sum(batches) if raw.has_all_ranks and all(batches) else None,
-        "gradient_bytes": sum(buckets) if (buckets := ddp and ddp.bucket_bytes) else None,
-        "bucket_bytes": ddp and ddp.bucket_bytes,
-        "comm_hook": ddp and ddp.comm_hook,
-        "exchanges": ddp and ddp.exchanges,
-        "cpu_sets": sorted({str(end.fingerprint.get("cpu_set")) for end in raw.ends}),
-        "driver": " + ".join(sorted({gpu.driver for gpu in gpus})) or None,
-        "power_limit_w": sorted({gpu.power_limit_w for gpu in gpus if gpu.power_limit_w is not None}) or None,
-    }

@@ -44,7 +44,7 @@ def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]
         **end.model_dump(mode="json"),
         **fields,
         "startup_s": {**end.startup_s, "first_step": first_step_s, "total": total_s},
-        "fingerprint": {**end.fingerprint, **known},
+        "fingerprint": end.fingerprint.replace(**known).model_dump(),
         "steps": {"count": judged.table.count, "sha256": end.steps.sha256},
     }
     return RankEnd.from_json(changed), _steps_of(judged.table)

@@ -102,5 +102,5 @@ def _rank_use(raw: RawRun, end: RankEnd) -> RankUse:
         local_rank=end.local_rank,
         node_rank=raw.node_rank(end),
         gpu=end.device.id if end.device.kind == "cuda" else None,
-        workers=end.fingerprint.get("num_workers"),
+        workers=end.fingerprint.num_workers,
     )

@@ -19,7 +19,6 @@ from ddp_ladder.records.record import SCHEMA_VERSION, Record
 from ddp_ladder.settings.keys import Measure
 from ddp_ladder.settings.terms import Device
 
-NO_SPEC = "0" * 64  # as the instrument writes it, in place of a spec's hash
 CHECKED_BY_THE_JOB = ("placement",)  # against the files of its agents
 UNKNOWN = (
     "lr", "samples_per_step", "throughput_regex", "directory", "data_dir", "python", "container", "max_steps",
@@ -29,7 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(UNKNOWN),
     "stage": "stage1", "variant": "default", "mode": "weak", "repeat": 1, "seed": 0, "script": "script",
     "modules": [], "setup": "", "env": {}, "env_template": {}, "launcher": "torchrun", "interface": "auto",
-    "backend_wanted": "auto", "cpus_per_node": 1, "threads_per_rank": 1,
+    "backend_wanted": "auto", "cpus_per_node": 1, "threads_per_rank": 1, "batch_per_gpu": 1, "global_batch": 1,
 }  # fmt: skip
 """Of a spec, what is not seen in a run, and decides nothing in its figures."""
 
@@ -79,7 +78,7 @@ def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:
     """
     world_size = first.world_size
     nodes = len(ranks) if set(ranks.values()) == {world_size / len(ranks)} else 1
-    batch, args = first.fingerprint.get("batch_per_gpu") or 1, list(first.fingerprint["args"])
+    args = [*first.fingerprint.args]
     device: Device = "cuda" if first.device.kind == "cuda" else "cpu"
     return RunSpec.from_json(
         {
@@ -88,8 +87,6 @@ def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:
             "args_template": args,
             "nodes": nodes,
             "gpus_per_node": world_size // nodes,
-            "batch_per_gpu": batch,
-            "global_batch": batch * world_size,
             "device": device,
             "backend": "nccl" if first.backend == "nccl" else "gloo",
             "warmup_steps": Measure().warmup_steps_on(device),

@@ -25,7 +25,7 @@ from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, Field(ge=0, description="Seconds.")]
+Duration = Annotated[float, Field(ge=0)]  # seconds
 
 OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
@@ -40,14 +40,14 @@ class Repository(Model):
     """Git state of the repository that tracks the script."""
 
     commit: str
-    dirty: bool | None = Field(description="True if tracked files differed; null if it has another commit now.")
+    dirty: bool | None  # True if tracked files differed; None if it has another commit now
 
 
 class PreflightLimits(Model):
     """What the nodes and the ranks of a preflight keep to."""
 
-    timeout_s: float = Field(gt=0, description="Of each part.")
-    largest_bytes: Positive = Field(description="Largest all-reduce.")
+    timeout_s: float = Field(gt=0)  # of each part
+    largest_bytes: Positive  # largest all-reduce
 
 
 class RunFile(RawFile):
@@ -55,24 +55,18 @@ class RunFile(RawFile):
 
     spec: RunSpec
     rendezvous: Rendezvous
-    start_directory: str = Field(description="Absolute path where Snakemake was started; the spec's paths start there.")
-    run_directory: str = Field(description="Absolute path of the run's own directory when it ran.")
-    nodes: Several[Name] = Field(
-        min_length=1, description="Node names by rank. Equal names are simulated nodes, agents on one machine."
-    )
-    agents_per_node: int = Field(ge=1, description="Agents that start the run's processes on each node.")
+    start_directory: str  # absolute path where Snakemake was started; the spec's paths start there
+    run_directory: str  # absolute path of the run's own directory when it ran
+    nodes: Several[Name] = Field(min_length=1)  # names by rank; equal ones are simulated: agents on one machine
+    agents_per_node: Positive  # agents that start the run's processes on each node
     repository: Repository | None = None
-    max_log_mb_per_node: int = Field(DEFAULT_LOG_MB, ge=1, description="Limit of the logs of each node's processes.")
-    memory_mb: int | None = Field(
-        None, ge=1, description="Of 1024^2 bytes, of the job on each node; null: not limited."
-    )
-    hang: Hang | None = Field(None, description="Null: the agents do not look for hangs.")
-    monitor: Monitor | None = Field(None, description="Null: the nodes are not sampled.")
-    goes_on: bool = Field(
-        False, description="True if an earlier attempt saved its state (exit code 75): this one may make fewer steps."
-    )
+    max_log_mb_per_node: Positive = DEFAULT_LOG_MB  # limit of the logs of each node's processes
+    memory_mb: Positive | None = None  # of 1024^2 bytes, of the job on each node; None: not limited
+    hang: Hang | None = None  # None: the agents do not look for hangs
+    monitor: Monitor | None = None  # None: the nodes are not sampled
+    goes_on: bool = False  # True if an earlier attempt saved its state (exit code 75): this one may make fewer steps
 
-    preflight: PreflightLimits | None = Field(None, description="Null: the ranks run the script, not the probe.")
+    preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
     @property
     def agents(self) -> int:
@@ -103,19 +97,19 @@ class SilentAgent(Model):
     node_rank: Count
     local_rank: Count | None
     silent_s: Duration
-    has_begun: bool = Field(description="False: it never gave a sign.")
+    has_begun: bool  # False: it never gave a sign
 
 
 class RunEnd(RawFile):
     """End record of one run (ended.json), written by its job."""
 
-    host: Name = Field(description="The host whose clock it is, on which srun ran.")
+    host: Name  # the host whose clock it is, on which srun ran
     started_at_s: float
     ended_at_s: float
     outcome: Outcome
-    found_at_s: float | None = Field(None, description="When the job ended a run of silent agents, or missed its srun.")
-    silent: Several[SilentAgent] = Field((), description="Of the outcome 'silent agent'.")
-    srun_signal: str | None = Field(None, description="What ended srun, for the outcome 'srun ended'.")
+    found_at_s: float | None = None  # when the job ended a run of silent agents, or missed its srun
+    silent: Several[SilentAgent] = ()  # of the outcome 'silent agent'
+    srun_signal: str | None = None  # what ended srun, for the outcome 'srun ended'
 
     @property
     def wall_s(self) -> float:
@@ -135,7 +129,7 @@ class FailedRank(Model):
     local_rank: Count
     pid: Positive
     exit_code: int
-    ended_at_s: float = Field(description="In whole seconds, rounded down, if torchrun started the ranks.")
+    ended_at_s: float  # in whole seconds, rounded down, if torchrun started the ranks
     signal: str | None
 
 
@@ -151,17 +145,17 @@ class AgentLog(Model):
     """What an agent's processes printed, and how much of it is not in its log."""
 
     bytes: Count
-    left_out_bytes: Count = Field(description="Of the middle, because of logs.max_mb_per_node.")
-    lost_bytes: Count = Field(description="Could not be written.")
-    error: str | None = Field(description="Why the log is incomplete, other than by its limit.")
+    left_out_bytes: Count  # of the middle, because of logs.max_mb_per_node
+    lost_bytes: Count  # could not be written
+    error: str | None  # why the log is incomplete, other than by its limit
 
 
 class AgentEnd(RawFile):
     """End record of one agent (nodes/node<k>.json, or nodes/node<k>.task<l>.json where each GPU has its own)."""
 
     node_rank: Count
-    local_rank: Count | None = Field(description="Null if the node has one agent.")
-    node: Name = Field(description="Slurm's name of the node if Slurm started the agent.")
+    local_rank: Count | None  # None if the node has one agent
+    node: Name  # Slurm's name of the node if Slurm started the agent
     host: Name
     launched_at_s: float
     ended_at_s: float
@@ -170,12 +164,12 @@ class AgentEnd(RawFile):
     failed_ranks: Several[FailedRank] = ()
     argv: Several[str]
     cpus: Several[int]
-    gpus: Several[Gpu] = Field((), description="Empty without nvidia-smi.")
-    interface: Name | None = Field(None, description="Network interface of NCCL and Gloo; null if there was none.")
-    error: Name | None = Field(None, description="Why its processes could not be started.")
-    orphaned: bool = Field(False, description="Its parent had died: under Slurm the step daemon of its node.")
+    gpus: Several[Gpu] = ()  # empty without nvidia-smi
+    interface: Name | None = None  # network interface of NCCL and Gloo; None if there was none
+    error: Name | None = None  # why its processes could not be started
+    orphaned: bool = False  # its parent had died: under Slurm the step daemon of its node
     log: AgentLog | None = None
-    monitor: MonitorEnd | None = Field(None, description="Null if this agent did not sample its node.")
+    monitor: MonitorEnd | None = None  # None if this agent did not sample its node
 
     @property
     def failed(self) -> bool:
@@ -196,9 +190,9 @@ class GpusSeen(Model):
     """The GPUs that torch saw, for a rank that should have trained on CUDA and did not."""
 
     count: Count
-    built_for: str | None = Field(description="CUDA version of the torch build.")
-    visible: str | None = Field(description="CUDA_VISIBLE_DEVICES.")
-    why: str = Field(description="Torch's error if it saw none.")
+    built_for: str | None  # CUDA version of the torch build
+    visible: str | None  # CUDA_VISIBLE_DEVICES
+    why: str  # torch's error if it saw none
 
 
 class StepsFile(Model):
@@ -212,7 +206,7 @@ class Parameters(Model):
     """The trained parameters of a rank at the end."""
 
     count: Count
-    sharded: bool = Field(False, description="This rank held only a part of them.")
+    sharded: bool = False  # this rank held only a part of them
     checksum: Name
 
 
@@ -227,9 +221,7 @@ class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
     not_finite: NotFinite = NotFinite(count=0, names=())
-    tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = Field(
-        (), description="Name and short digest of each."
-    )
+    tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = ()  # name and short digest of each
 
 
 class Ddp(Model):
@@ -237,8 +229,8 @@ class Ddp(Model):
 
     bucket_bytes: list[Count] | None = None
     comm_hook: str | None = None
-    exchanges: Count = Field(1, description="Of the gradients, in a step: several if it accumulates without no_sync.")
-    samples: Count = Field(0, description="Number of steps that were timed.")
+    exchanges: Count = 1  # of the gradients, in a step: several if it accumulates without no_sync
+    samples: Count = 0  # number of steps that were timed
     exposed_comm_s: Duration | None
 
 
@@ -246,18 +238,14 @@ class Loader(Model):
     """The training DataLoader. Null: unknown."""
 
     num_workers: Count | None = None
-    sampler: str | None = Field(
-        None, description="The innermost sampler and the wrappers that change its samples; of a stream the dataset."
-    )
-    shards: bool | None = Field(False, description="True if it divides the data between the ranks.")
+    sampler: str | None = None  # the innermost one and the wrappers that change its samples; of a stream the dataset
+    shards: bool | None = False  # True if it divides the data between the ranks
     shuffle: bool | None = None
-    set_epoch_called: bool | None = Field(None, description="Null also if the sampler has none.")
-    epochs_set: Positive | None = Field(None, description="Number of distinct epochs that set_epoch was called with.")
+    set_epoch_called: bool | None = None  # None also if the sampler has none
+    epochs_set: Positive | None = None  # number of distinct epochs that set_epoch was called with
     dataset_size: Count | None = None
     passes: Positive = 1
-    unclear_sizes: Several[Count] = Field(
-        (), description="Sizes that an unclear batch may have; empty if all are clear."
-    )
+    unclear_sizes: Several[Count] = ()  # sizes that an unclear batch may have; empty if all are clear
 
 
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
@@ -267,11 +255,9 @@ class RankPhases(Model):
     """When a rank validated, in unix time, and which steps, counted from 1, begin a pass over training data."""
 
     epoch_steps: Several[Positive]
-    validations_s: Spans = Field(
-        description="Begin and end of each: model.eval() to model.train(), or a pass without a step."
-    )
-    without_a_pass_s: Spans = Field((), description="Those of validations_s in which no pass over a DataLoader began.")
-    saves_s: Spans = Field((), description="Begin and end of each torch.save.")
+    validations_s: Spans  # begin and end of each: model.eval() to model.train(), or a pass without a step
+    without_a_pass_s: Spans = ()  # those of validations_s in which no pass over a DataLoader began
+    saves_s: Spans = ()  # begin and end of each torch.save
 
     @property
     def passes_s(self) -> Spans:
@@ -284,20 +270,20 @@ class Profiling(RawFile):
     """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
 
     rank: Count
-    problem: str | None = Field(description="Why there is no trace.")
-    took_s: Duration = Field(description="What the run took longer: the profiled steps, and writing their trace.")
+    problem: str | None  # why there is no trace
+    took_s: Duration  # what the run took longer: the profiled steps, and writing their trace
 
 
 class Flops(Model):
     """FLOPs of the training, per sample: of matrix products and convolutions, the mean of some steps of rank 0."""
 
-    why: str | None = Field(None, description="Why they are not counted.")
+    why: str | None = None  # why they are not counted
     forward: float | None = Field(None, ge=0)
     backward: float | None = Field(None, ge=0)
-    recomputed: float | None = Field(None, ge=0, description="Of activations, in the backward pass; not in backward.")
-    precisions: Mapping[str, float] = Field({}, description="Share of forward and backward: fp32, tf32, bf16, ...")
-    steps: Count = Field(0, description="Number of steps that were counted.")
-    spread: float = Field(0.0, ge=0, description="(Most - least of these steps) / their mean.")
+    recomputed: float | None = Field(None, ge=0)  # of activations, in the backward pass; not in backward
+    precisions: Mapping[str, float] = {}  # share of forward and backward: fp32, tf32, bf16, ...
+    steps: Count = 0  # number of steps that were counted
+    spread: float = Field(0.0, ge=0)  # (most - least of these steps) / their mean
 
     @property
     def of_model(self) -> float | None:
@@ -310,19 +296,15 @@ class RankFacts(Model):
 
     rank: Count
     local_rank: Count
-    node_rank: Count | None = Field(description="The launcher's GROUP_RANK; null without one.")
+    node_rank: Count | None  # the launcher's GROUP_RANK; None without one
     host: Name
     pid: Positive
     device: Device
     exit_code: int
     ended_by: EndedBy
-    startup_s: Mapping[str, Duration | None] = Field(
-        description="spawn, import_torch, process_group, first_step, compile, total."
-    )
-    peak_memory_bytes: Mapping[str, Count | None] = Field(description="host, device.")
-    memory_limit_bytes: Mapping[str, Count | None] = Field(
-        default={}, description="host, device: what this rank can have, its share of the job's; null if not known."
-    )
+    startup_s: Mapping[str, Duration | None]  # spawn, import_torch, process_group, first_step, compile, total
+    peak_memory_bytes: Mapping[str, Count | None]  # host, device
+    memory_limit_bytes: Mapping[str, Count | None] = {}  # the same, of what it can have: its share of the job's
 
     @property
     def memory_bytes(self) -> tuple[int, int | None] | None:
@@ -336,27 +318,50 @@ class RankFacts(Model):
 class Communication(Model):
     """Collectives of one name: sums over a rank's steps from the second on; no exchange that DDP's reducer times."""
 
-    name: Name = Field(description="The function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_.")
+    name: Name  # the function of torch.distributed; or buffers, SyncBatchNorm, clip_grad_norm_
     calls: Count
     bytes: Count
-    seconds: Duration = Field(description="That the script waited in these calls.")
+    seconds: Duration | None  # that the script waited in these calls; on a GPU, its stream; None: not known
 
 
 class Batches(Model):
     """What the log of a rank shows of its batches, beyond their number."""
 
-    drawn: Count = Field(description="Batches of the passes that trained.")
-    untrained: Count = Field(description="Those of them that no backward pass and step used.")
-    compared: Count = Field(description="Steps of which the inputs of the model that DDP wraps were seen.")
-    mismatched: Count = Field(description="Those of them whose batch dimension was not what was drawn.")
-    graph_steps: Count = Field(description="Steps that CUDA graphs made.")
+    drawn: Count  # batches of the passes that trained
+    untrained: Count  # those of them that no backward pass and step used
+    compared: Count  # steps of which the inputs of the model that DDP wraps were seen
+    mismatched: Count  # those of them whose batch dimension was not what was drawn
+    graph_steps: Count  # steps that CUDA graphs made
 
 
-UNREAD = "could not be read"
-"""The value of a field of the fingerprint whose reading raised: it equals nothing, not even another such value."""
+class RankFingerprint(Model):
+    """What ran on one rank, and on which software and hardware. None: the program has none, or showed none."""
 
-HOOK = "hook "
-"""Begins the entry of RankEnd.not_measured on a hook of the instrument that failed."""
+    script_sha256: str | None = None  # of the source that ran as __main__
+    args: Several[str] = ()  # of the script
+    batch_per_gpu: Count | None = None  # samples of a step of this rank: the median, with the sampler's padding
+    backward_passes: Positive | None = None  # of a step: more than one accumulate gradients
+    sources: Mapping[str, str] | None = None  # SHA-256 of the imported files beside the script, by relative path
+    configuration: Mapping[str, str] | None = None  # SHA-256 of the files among the arguments
+    backend_class: str | None = None  # of the process group's backend
+    parameter_dtype: str | None = None  # of most elements
+    autocast_dtype: str | None = None  # every one that autocast was entered with, joined by " + "
+    float32_products: str | None = None  # "highest", or what torch may compute them with
+    compiled_graphs: Count | None = None  # made by torch.compile
+    optimizer: str | None = None  # classes of all, with the implementation if one was chosen
+    torch: str | None = None  # version; None: never imported
+    cuda: str | None = None  # what torch is built for, also "ROCm 6.2"; None: trained on no GPU, as nccl and cudnn
+    nccl: str | None = None
+    cudnn: Count | None = None
+    threads: Positive | None = None  # of torch, within an operator
+    num_workers: Count | None = None  # of the training's DataLoader; None: it had none
+    python: str | None = None
+    gpu: str | None = None  # name
+    cpu_model: str | None = None
+    cpus: Positive | None = None  # that the process may use
+    cpu_set: str | None = None  # the same, in taskset's notation
+    libraries: Mapping[str, str] | None = None  # versions of those imported that change the work of a step
+    unread: Several[str] = ()  # fields whose reading raised: None, and equal to nothing
 
 
 class RankEnd(RawFile, RankFacts):
@@ -366,33 +371,25 @@ class RankEnd(RawFile, RankFacts):
     backend: str | None
     gpus_seen: GpusSeen | None = None
     source: Literal["counted", "samples_per_step", "metrics", "guessed", "none"] = "counted"
-    ended_at_s: float = Field(description="Unix time at which the script had ended.")
+    ended_at_s: float  # unix time at which the script had ended
     exception: str | None
-    handled: str | None = Field(None, description="The exception that the script handled when it exited.")
-    after_training: bool = Field(False, description="It failed, but only after the limit (max_steps, max_seconds).")
-    training_s: Duration | None = Field(
-        None, description="From the end of the first step to the script's end, on a GPU to that of its work."
-    )
+    handled: str | None = None  # the exception that the script handled when it exited
+    after_training: bool = False  # it failed, but only after the limit (max_steps, max_seconds)
+    training_s: Duration | None = None  # from the first step's end to the script's end, on a GPU to that of its work
     phases: RankPhases | None = None
-    joins_uneven: bool = Field(
-        False, description="DDP's join() let the ranks make different numbers of steps: their inputs are uneven."
-    )
+    joins_uneven: bool = False  # DDP's join() let the ranks make different numbers of steps: their inputs are uneven
     parameters: RankParameters | None
-    pipeline_stage: Count | None = Field(None, description="The first that this rank holds; null: no pipeline.")
-    pipeline_stages: Positive | None = Field(None, description="Of the whole pipeline.")
+    pipeline_stage: Count | None = None  # the first that this rank holds; None: no pipeline
+    pipeline_stages: Positive | None = None  # of the whole pipeline
     ddp: Ddp | None
     loader: Loader | None
-    flops: Flops | None = Field(None, description="Null where they were not to be counted.")
-    worker_batch_s: Duration | None = Field(
-        None, description="What a worker of the training loader takes for a batch, in the mean; null: not known."
-    )
-    first_samples: Several[str] = Field((), description="Digests of the first batches that were trained on.")
-    fingerprint: Mapping[str, Any] = Field(description="What ran, and on which software and hardware.")
+    flops: Flops | None = None  # None where they were not to be counted
+    worker_batch_s: Duration | None = None  # that a worker of the training loader takes for a batch, in the mean
+    first_samples: Several[str] = ()  # digests of the first batches that were trained on
+    fingerprint: RankFingerprint
     steps: StepsFile
-    rules: Count = Field(0, description="Version of the rules that judged the log; 0: none was kept.")
-    log: Mapping[str, Any] | None = Field(
-        None, description="SHA-256 of the rank's log, and the facts that are needed to judge it. Open map."
-    )
+    rules: Count = 0  # version of the rules that judged the log; 0: none was kept
+    log: Mapping[str, Any] | None = None  # SHA-256 of the rank's log, and the facts that are needed to judge it
     batches: Batches | None = None
     communication: Several[Communication] = ()
     not_measured: Several[str]
@@ -411,42 +408,36 @@ class Heartbeat(Model):
     """The first line of ranks/rank<k>.heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
-    signal: Positive | None = Field(
-        description="The signal that makes the rank append its main thread's stack to this file."
-    )
+    signal: Positive | None  # the signal that makes the rank append its main thread's stack to this file
     phase: Phase
     steps: Count
-    step_s: Duration | None = Field(description="Median of the last steps.")
-    moved_monotonic_s: float = Field(
-        description="When a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC."
-    )
-    sequence: int | None = Field(
-        description="Collective calls begun in the default group; null while the rank goes on."
-    )
-    handles: str | None = Field(None, description="The exception that the main thread handles meanwhile, in short.")
+    step_s: Duration | None  # median of the last steps
+    moved_monotonic_s: float  # when a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC
+    sequence: int | None  # collective calls begun in the default group; None while the rank goes on
+    handles: str | None = None  # the exception that the main thread handles meanwhile, in short
 
 
 class RankStall(Model):
     """One rank that makes no step."""
 
     rank: Count
-    stuck: bool = Field(description="False: it has ended, or nothing is known of it; the others are judged.")
-    process: ProcessState = Field(description="gone: it is no process of its agent. unknown: it left no sign.")
+    stuck: bool  # False: it has ended, or nothing is known of it; the others are judged
+    process: ProcessState  # gone: it is no process of its agent. unknown: it left no sign
     pid: Positive | None
-    phase: Phase | None = Field(description="Null: it left no sign.")
+    phase: Phase | None  # None: it left no sign
     steps: Count
     step_s: Duration | None
     silent_s: Duration
     sequence: int | None
     handles: str | None = None
-    stack: str | None = Field(description="Null: none could be had.")
+    stack: str | None  # None: none could be had
 
 
 class Peer(Model):
     """Another node, as an agent that reports a stall has tried to connect to it."""
 
     node_rank: Count
-    unreached: str | None = Field(description="Why not, with the address; null: it answered.")
+    unreached: str | None  # why not, with the address; None: it answered
 
 
 class AgentStall(RawFile):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -25,14 +24,12 @@ from ddp_ladder.records.raw_models import (
     Parameters,
     Positive,
     RankFacts,
+    RankFingerprint,
     Source,
 )
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Rate = Annotated[
-    float,
-    Field(ge=0, description="Samples per second; 0 if the loop drew no batch from a DataLoader (the run has failed)."),
-]
+Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
 
 SCHEMA_VERSION = 1
 
@@ -47,7 +44,7 @@ class Head(Model):
 
     node: Name
     address: Name
-    interface: Name | None = Field(description="Null if its agent left no end record, or found none.")
+    interface: Name | None  # None if its agent left no end record, or found none
 
 
 class World(Model):
@@ -55,8 +52,8 @@ class World(Model):
 
     size: Positive | None
     backend: str | None
-    nodes: Several[str] = Field(description="Node names in the order of their ranks; equal if simulated.")
-    hosts: Several[str] = Field(description="Host names in the order of the ranks.")
+    nodes: Several[str]  # node names in the order of their ranks; equal if simulated
+    hosts: Several[str]  # host names in the order of the ranks
     head: Head | None = None
 
     @property
@@ -72,13 +69,11 @@ class Rank(RankFacts):
 
     steps: Count
     samples: Count
-    padding_samples: Count = Field(
-        description="Drawn and not counted: the sampler's padding, what collate_fn left out."
-    )
-    step_time_s: Duration | None = Field(description="Median of the measured steps.")
+    padding_samples: Count  # drawn and not counted: the sampler's padding, what collate_fn left out
+    step_time_s: Duration | None  # median of the measured steps
     data_wait_fraction: Annotated[float, Field(ge=0)] | None
     parameters: Parameters | None
-    ddp: Ddp | None = Field(default=None, description="Null if DDP reported no times.")
+    ddp: Ddp | None = None  # None if DDP reported no times
 
 
 class Throughput(Model):
@@ -87,45 +82,29 @@ class Throughput(Model):
     samples_per_s: Rate
     samples_per_s_low: Rate
     samples_per_s_high: Rate
-    samples_per_s_total: float = Field(ge=0, description="All measured samples / all measured time.")
-    samples_per_s_end_to_end: Annotated[float, Field(ge=0)] | None = Field(
-        default=None,
-        description="Samples after the first step / time from its end to the script's end, with validation, "
-        "checkpoints and clean-up.",
-    )
+    samples_per_s_total: Rate  # all measured samples / all measured time
+    samples_per_s_end_to_end: Rate | None = None  # from the first step's end to the script's end, with validation
     blocks_samples_per_s: Several[Rate] = Field(min_length=1)
-    source: Source = Field(
-        description="counted at the loader; set by workload.samples_per_step; reported by the program (metrics); "
-        "read from its log; counted from batches whose size is not clear (guessed)."
-    )
-    statistic: Statistic = Field(
-        description="Of samples_per_s and step_time_s: samples / time if slow steps recur that the median would hide."
-    )
+    source: Source
+    statistic: Statistic  # of rate and step time; samples / time if slow steps recur that the median would hide
 
 
 class Timing(Model):
     """Times after the warm-up in seconds; fractions are of the step time."""
 
-    warmup_steps: int = Field(ge=0, description="First steps that were left out.")
-    warmup_stable: bool | None = Field(
-        default=None, description="Step times were steady after it; null if not checked (log)."
-    )
+    warmup_steps: Count  # first steps that were left out
+    warmup_stable: bool | None = None  # step times were steady after it; None if not checked (log)
     measured_steps: Positive
     step_time_s: Duration
-    step_time_s_p5: float = Field(ge=0, description="5th percentile of single steps, each on its slowest rank.")
-    step_time_s_p95: float = Field(ge=0, description="95th percentile of single steps.")
+    step_time_s_p5: Duration  # 5th percentile of single steps, each on its slowest rank
+    step_time_s_p95: Duration
     blocks_step_time_s: Several[Duration] = Field(min_length=1)
-    blocks_steps: Several[Positive] = Field(min_length=1, description="Number of steps of each block.")
-    drift_fraction: float | None = Field(
-        description="Median of the last third of the blocks' step times / of the first, minus 1; null below 3 blocks."
-    )
+    blocks_steps: Several[Positive] = Field(min_length=1)  # number of steps of each block
+    drift_fraction: float | None  # median step time of the last third of 3 or more blocks / of the first, minus 1
     data_wait_fraction: Annotated[float, Field(ge=0)] | None = None
-    exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = Field(
-        default=None,
-        description="Of a step, on its critical rank; of each rank by itself if DDP timed few steps of all together, "
-        "which may exceed 1: medians of different steps. Null if neither DDP nor a profile shows it.",
-    )
-    startup_s: Duration | None = Field(default=None, description="Launcher start to the end of the first step.")
+    # Of a step, on its critical rank. Of each rank by itself if DDP timed few steps of all together: it may exceed 1.
+    exposed_comm_fraction: Annotated[float, Field(ge=0)] | None = None
+    startup_s: Duration | None = None  # launcher start to the end of the first step
     wall_s: Duration
 
 
@@ -211,40 +190,46 @@ def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:
     return "\n".join(f"{each.speaker}: {each.line}" for each in evidence if each.line not in known)
 
 
+class Fingerprint(RankFingerprint):
+    """Rank 0's, with what all ranks, the nodes and the job know. unread: on any rank."""
+
+    batch_varies: Several[Count] | None = None  # smallest and largest batch of a step, if most differ from the usual
+    git_commit: str | None = None  # of the repository that tracks the script
+    git_dirty: bool | None = None  # tracked files differed from it
+    passes: Positive | None = None  # over the training data
+    dataset_size: Count | None = None  # samples of the whole training data
+    goes_on: bool = False  # an earlier attempt did a part of the training
+    global_batch: Count | None = None  # samples of a step of all ranks; None: unknown on one of them
+    gradient_bytes: Count | None = None  # of a rank, that DistributedDataParallel reduces in a step
+    bucket_bytes: Several[Count] | None = None  # the same, of each bucket
+    comm_hook: str | None = None  # of DistributedDataParallel
+    exchanges: Count | None = None  # of the gradients in a step
+    cpu_sets: Several[str] = ()  # distinct ones of the ranks
+    driver: str | None = None  # of the GPUs that were used
+    power_limit_w: Several[float] | None = None  # distinct ones of these GPUs
+
+
 class Record(Model):
     """One run (variant x mode x scale x repeat). Written by assemble, read by gates and report."""
 
-    status: Literal["ok", "failed"] = Field(
-        description="ok: it ran to its end and every check held; failed: see failure."
-    )
+    status: Literal["ok", "failed"]  # ok: it ran to its end and every check held; failed: see failure
     spec: RunSpec
-    spec_hash: Sha256 = Field(description="SHA-256 of the spec in canonical JSON, as passed to the job.")
-    job: Job | None = Field(description="The job that made the run; null if it was not started.")
+    spec_hash: Sha256  # SHA-256 of the spec in canonical JSON, as passed to the job
+    job: Job | None  # the job that made the run; None if it was not started
     world: World
-    ranks: Several[Rank] = Field(description="One entry per process that left an end record.")
-    throughput: Throughput | None = Field(description="Null if no step was measured.")
-    timing: Timing | None = Field(description="Null if no step was measured.")
-    fingerprint: Mapping[str, Any] = Field(
-        description="Script, arguments, precision, batch, workers, versions and hardware as rank 0 saw them, the bytes "
-        "that all ranks exchange, and what the job knows of repository and GPUs. Open map."
-    )
-    checks: Several[Check] = Field(description="Sanity checks of this run.")
-    failure: Failure | None = Field(description="Null for a good run.")
+    ranks: Several[Rank]  # one entry per process that left an end record
+    throughput: Throughput | None  # None if no step was measured
+    timing: Timing | None  # None if no step was measured
+    fingerprint: Fingerprint
+    checks: Several[Check]  # sanity checks of this run
+    failure: Failure | None  # None for a good run
     remarks: Several[Remark]
-    step: StepParts | None = Field(default=None, description="Null if the ranks did not time the same steps.")
-    files: Mapping[str, Sha256 | Literal[""]] = Field(
-        default={}, description="SHA-256 of the raw files, by path below the run; empty for one that was unreadable."
-    )
-    flops: Flops | None = Field(default=None, description="At the first scale; null if they were not to be counted.")
-    usage: Usage | None = Field(default=None, description="Null if the nodes were not sampled.")
-    rules: Count = Field(
-        default=0, description="Version of the rules that judged the ranks' logs; 0: a rank kept no log."
-    )
-    owners_s: Mapping[str, Duration] = Field(
-        default={},
-        description="Where the seconds of the slowest rank went, by owner; they add up to the wall time. Empty if the "
-        "ends of steps are not known, and in records made before.",
-    )
+    step: StepParts | None = None  # None if the ranks did not time the same steps
+    files: Mapping[str, Sha256 | Literal[""]] = {}  # of the raw files, by path below the run; empty: unreadable
+    flops: Flops | None = None  # at the first scale; None if they were not to be counted
+    usage: Usage | None = None  # None if the nodes were not sampled
+    rules: Count = 0  # version of the rules that judged the ranks' logs; 0: a rank kept no log
+    owners_s: Mapping[str, Duration] = {}  # of the slowest rank's seconds; empty if the ends of steps are not known
     schema_version: Version1
 
     @property
@@ -272,6 +257,5 @@ def _kind_by_texts(failure: Mapping[str, Any]) -> FailureKind | None:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write record.json, atomically. NaN and infinity are refused (ValueError)."""
-    json.dumps(record.fingerprint, allow_nan=False)  # an open map, in which pydantic would write null
+    """Write record.json, atomically."""
     write_atomically(path, record.model_dump_json(indent=2) + "\n")

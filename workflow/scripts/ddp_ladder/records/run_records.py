@@ -71,7 +71,7 @@ class RunRecords:
     def made(self, spec: RunSpec) -> RecordOrError:
         """Return the record of the run in this spec's directory, of whatever spec; the reason if there is none."""
         if spec.name not in self._any:
-            self._any[spec.name] = _found(lambda: self._stored_or_assembled(self.directory(spec)))
+            self._any[spec.name] = _found(lambda: self.stored_or_assembled(self.directory(spec)))
         return self._any[spec.name]
 
     def is_begun(self, spec: RunSpec) -> bool:
@@ -81,7 +81,7 @@ class RunRecords:
         except (OSError, ValueError):
             return False
 
-    def _stored_or_assembled(self, directory: RunDirectory) -> Record:
+    def stored_or_assembled(self, directory: RunDirectory) -> Record:
         """Return the record of a run that was started: the stored one; if that is missing or wrong, from the raw files.
 
         Raises OSError or ValueError if run.json is missing or damaged.

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ddp_ladder_instrument.redaction import redacted
+
 from ddp_ladder.common.messages import printable
-from ddp_ladder.common.redaction import redacted
 from ddp_ladder.records.raw_models import OWN_LINE
 from ddp_ladder.records.record import FailureKind
 

@@ -7,14 +7,12 @@ from io import StringIO
 from typing import Any
 
 import numpy as np
+from ddp_ladder_instrument.contract import HEADER
 from numpy.typing import NDArray
 
 BACKWARDS_S = 60.0  # that a clock may be set back during a run
 LARGEST_FIGURE = 1e12  # samples or seconds: sums of larger figures are not exact
 SHORTEST_STEP_S = 1e-9  # the resolution of the file
-COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
-DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
-HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")
 
 
 @dataclass(frozen=True)

@@ -186,10 +186,10 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
             forward_s, backward_s, comm_s, overlap_s = np.moveaxis(ddp_s[:, timed], 2, 0)
             compute_s = forward_s + backward_s
     on_gpus = ranks[0].end.device.kind == "cuda"
-    others_s = _collectives_s(ranks, on_gpus)
+    others_s = _collectives_s(ranks, warmup.steps)
     if comm_s is None and any(rank.end.ddp or not rank.end.communication for rank in ranks):
         others_s = None  # what DDP, or a library of its own, sends is not known
-    others_s = None if others_s is None else others_s[:, warmup.steps :][:, timed]
+    others_s = None if others_s is None else others_s[:, timed]
     of_each = [_exchanges_of(rank) for rank in ranks]
     return step_parts(
         RankSteps(times_s[:, timed], waits_s[:, timed], compute_s, comm_s, overlap_s, on_gpus, others_s, of_each),
@@ -200,20 +200,23 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
     )
 
 
-def _collectives_s(ranks: Sequence[RankFiles], on_gpus: bool) -> NDArray[np.float64] | None:
-    """Return the seconds of the collectives that DDP does not time, ranks x steps; None if they are not known.
-
-    On GPUs the host queues them, or waits in them for its own GPU: its seconds are not those of the exchange.
-    """
-    found = [rank.steps.collectives_s for rank in ranks if rank.steps.collectives_s is not None]
-    return np.stack(found) if len(found) == len(ranks) and not on_gpus else None
+def _collectives_s(ranks: Sequence[RankFiles], first: int) -> NDArray[np.float64] | None:
+    """Return the seconds of the collectives that DDP does not time, ranks x steps; None if they are not known."""
+    found = [rank.steps.collectives_s[first:] for rank in ranks if rank.steps.collectives_s is not None]
+    is_known = len(found) == len(ranks) and not np.isnan(found).any()
+    return np.stack(found) if is_known else None
 
 
 def _exchanges_of(rank: RankFiles) -> list[Exchange]:
     """Return the collectives of a rank by name, in the mean of its steps from the second on."""
     steps = max(1, len(rank.steps) - 1)
     return [
-        Exchange(name=each.name, calls=each.calls / steps, bytes=each.bytes / steps, seconds=each.seconds / steps)
+        Exchange(
+            name=each.name,
+            calls=each.calls / steps,
+            bytes=each.bytes / steps,
+            seconds=None if each.seconds is None else each.seconds / steps,
+        )
         for each in rank.end.communication
     ]
 

@@ -27,7 +27,7 @@ from ddp_ladder.report.hours import HOW_LONG
 from ddp_ladder.report.parts import PARTS
 from ddp_ladder.report.pdf import Pdf
 from ddp_ladder.report.proposal import Chapter
-from ddp_ladder.report.view import ReportView, reference_series
+from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import centre_file
 
 Name = Annotated[str, Field(min_length=1)]
@@ -184,7 +184,7 @@ def case_of(view: ReportView) -> Case | None:
 
     Of two modes the one with more such scales; with as many of both, strong scaling: all its runs have the same work.
     """
-    series = sorted(reference_series(view.rungs), key=lambda points: points[0].mode)  # strong before weak
+    series = [each.points for each in sorted(view.decisions, key=lambda each: each.mode)]  # strong before weak
     chosen = max(map(_alike, series), key=len, default=())
     if not chosen:
         return None
@@ -296,9 +296,9 @@ def _gpu_utilisation(case: Case, parameters: Parameters) -> Found:
 
 
 def _both_modes(case: Case, parameters: Parameters) -> Found:
-    series = reference_series(case.view.rungs)
-    figure = "; ".join(f"{points[0].mode}: {_names(points)}" for points in series)
-    if len(series) > 1:
+    decisions = case.view.decisions
+    figure = "; ".join(f"{each.mode}: {_names(each.points)}" for each in decisions)
+    if len(decisions) > 1:
         return Found("pass", figure)
     return Found("fail", f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
 

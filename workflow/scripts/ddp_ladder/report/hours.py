@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddp_ladder.accounting.advice import totals
-from ddp_ladder.analysis.cost import recommended
 from ddp_ladder.analysis.prediction import Prediction
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S
@@ -15,7 +14,6 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.view import ReportView
 
-Series = Sequence[ScalePoint]
 HOW_LONG = (
     "set one of report.epochs, report.samples and report.steps in config.yaml, and report.runs, and write the report "
     "again with the same command"
@@ -81,39 +79,34 @@ class Milestone:
         return f"{shown} {interval(significant(hours * self.low), significant(hours * self.high))}"
 
 
-def milestones(view: ReportView, series: Sequence[Series], *, per_node: bool = True) -> Iterator[Milestone]:
-    """Yield the project's trainings at the recommended and at the cheapest scale of each mode, as far as known.
+def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone]:
+    """Yield the project's trainings at the recommended and at the cheapest scale of each mode.
 
     per_node: the cheapest one takes the fewest node hours, and otherwise the fewest GPU hours.
     """
     work = view.results.work
-
-    def cost(point: ScalePoint) -> float:
-        return (point.gpu_hours_to_solution or 0) / (point.gpus_per_node if per_node else 1)
-
-    for points in series:
-        timed = [point for point in points if point.hours_to_solution and point.status == "ok"]
-        chosen = [point for point, _ in filter(None, [recommended(timed, view.thresholds)])]
-        cheapest = sorted(timed, key=cost)[:1]
-        for point in (*chosen, *(point for point in cheapest if point not in chosen)):
-            steps_h, low, high = point.hours_to_solution, point.hours_to_solution_low, point.hours_to_solution_high
-            if steps_h is None:
+    for decision in view.decisions:
+        best, cheapest = decision.recommended, decision.cheapest(per_node)
+        for kind, point in (("recommended", best), ("cheapest", cheapest if cheapest != best else None)):
+            hours = decision.hours(point) if point else None
+            if point is None or hours is None or point.hours_to_solution is None:
                 continue
+            low, high = point.hours_to_solution_low, point.hours_to_solution_high
             yield Milestone(
-                f"training, {point.mode} scaling, {'recommended' if point in chosen else 'cheapest'} {point.scale}",
+                f"training, {point.mode} scaling, {kind} {point.scale}",
                 point,
-                point.wall_hours_to_solution or steps_h,
-                low and low / steps_h,
-                high and high / steps_h,
+                hours,
+                low and low / point.hours_to_solution,
+                high and high / point.hours_to_solution,
                 work.total(point.global_batch) or 0.0,
                 work.runs,
                 work.reserve,
             )
 
 
-def milestone_table(view: ReportView, series: Sequence[Series], headings: Sequence[str]) -> Iterator[Block]:
+def milestone_table(view: ReportView, headings: Sequence[str]) -> Iterator[Block]:
     """Yield the table of milestones with these columns, and what its hours contain."""
-    found = list(milestones(view, series, per_node="node hours" in headings))
+    found = list(milestones(view, per_node="node hours" in headings))
     shown = [heading.replace("GPU", view.unit) for heading in headings]
     if not found:
         yield Block(blank(f"a row for each milestone: {', '.join(shown)}", HOW_LONG))
@@ -130,7 +123,7 @@ def milestone_table(view: ReportView, series: Sequence[Series], headings: Sequen
 def _overheads(view: ReportView, found: Sequence[Milestone]) -> Iterator[str]:
     reserve = percent(view.results.work.reserve)
     yield f"the hours of all runs contain a reserve of {reserve} for failed jobs and restarts (report.reserve)"
-    whole = all(each.point.wall_hours_to_solution for each in found)
+    whole = all(decision.whole for decision in view.decisions)
     parts = "one start-up, and validation and checkpoints in the proportion of the measured runs"
     contain = parts if whole else "its steps alone"
     yield f"the hours of a run contain {contain}; square brackets are 95 % intervals, from those of the throughput"
@@ -166,31 +159,32 @@ def in_mode(point: ScalePoint) -> str:
     return f"{point.scale} ({point.mode} scaling)"
 
 
-def request(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def request(view: ReportView) -> Iterator[Block]:
     """Yield what is asked for, why that scale, and what is expected beyond it."""
-    for points in series:
-        chosen = recommended(points, view.thresholds)
-        if chosen is None:
+    for decision in view.decisions:
+        point = decision.recommended
+        if point is None:
             yield Block(
-                f"No {points[0].mode} scale can be recommended, as none compares with a smaller one. "
+                f"No {decision.mode} scale can be recommended, as none compares with a smaller one. "
                 + blank("the scale to ask for, and why", "the table of the results")
             )
             continue
-        point, rule = chosen
-        yield Block(f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {rule}.")
+        asked = f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {decision.rule}."
+        doubt = f" This is uncertain: {full_stop(decision.doubt)}" if decision.doubt else ""
+        yield Block(f"{asked}{doubt}")
         yield Block(" ".join(_one_training(point, view)))
-    if any(point.hours_to_solution for points in series for point in points):
-        yield from milestone_table(view, series, EUROHPC)
+    if any(point.hours_to_solution for decision in view.decisions for point in decision.points):
+        yield from milestone_table(view, EUROHPC)
     yield from beyond(view)
     if view.results.jobs:
         yield Block(f"These measurements themselves: {totals(view.results.jobs, view.unit)}.")
 
 
-def time_to_solution(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def time_to_solution(view: ReportView) -> Iterator[Block]:
     """Yield what one training takes at the recommended scale of each mode."""
-    for points in series:
-        if chosen := recommended(points, view.thresholds):
-            yield Block(" ".join(_one_training(chosen[0], view)))
+    for decision in view.decisions:
+        if decision.recommended:
+            yield Block(" ".join(_one_training(decision.recommended, view)))
 
 
 def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:

@@ -13,7 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from ddp_ladder import __version__
-from ddp_ladder.analysis.cost import recommended
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import (
@@ -34,7 +33,7 @@ from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
-from ddp_ladder.report.view import ReportView, reference_series
+from ddp_ladder.report.view import ReportView, judged_earlier
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
@@ -175,7 +174,8 @@ def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
         decided = next(iter((*doubts, *filter(None, [gate.reason]), *gate.failing, *reversed(met))), None)
         sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
         word = f"{gate.verdict} (uncertain)" if doubts else gate.verdict
-        yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, _in_a_line(decided) or sane
+        line = "; ".join(filter(None, (_in_a_line(decided) or sane, judged_earlier(gate, view.rungs))))
+        yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, line
 
 
 def _in_a_line(item: Finding | None) -> str:
@@ -186,11 +186,12 @@ def _in_a_line(item: Finding | None) -> str:
 def recommendations(view: ReportView) -> tuple[tuple[str, str], ...]:
     """Return what to ask for, the recommended scale first: (what it is, the figures)."""
     lines = []
-    for points in reference_series(view.rungs):
-        if found := recommended(points, view.thresholds):
-            point, rule = found
+    for decision in view.decisions:
+        if point := decision.recommended:
             figures = full_stop(", ".join(_figures(point, view)))
-            lines.append(("Recommended", f"{view.place(point)} ({view.of_device(rule)}): {figures}"))
+            text = f"{view.place(point)} ({view.of_device(decision.rule)}): {figures}"
+            text += f" This is uncertain: {full_stop(decision.doubt)}" if decision.doubt else ""
+            lines.append(("Recommended", text))
     lines += [("", view.results.work.missing)] if view.anything_measured and view.results.work.missing else []
     return (*lines, *(("", full_stop(f"Predicted, not measured: {one.in_words}")) for one in view.outlooks))
 

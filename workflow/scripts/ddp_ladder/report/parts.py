@@ -28,7 +28,6 @@ from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.hours import (
     EUROHPC,
     SWISS_AI,
-    Series,
     beyond,
     in_mode,
     milestone_table,
@@ -86,6 +85,7 @@ def _blank(what: str, where: str, view: ReportView, series: Sequence[Series]) ->
     yield Block(blank(what, where))
 
 
+Series = Sequence[ScalePoint]
 ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
     "purpose": (
         "the scientific purpose, the model and the data set in two or three sentences, and why this test resembles the "
@@ -478,10 +478,10 @@ PARTS: Mapping[str, Callable[[ReportView, Sequence[Series]], Iterable[Block]]] =
     "losses": _losses,
     "system scale": _system_scale,
     "prediction": lambda view, series: beyond(view),
-    "time to solution": time_to_solution,
-    "request": request,
-    "milestones": partial(milestone_table, headings=EUROHPC),
-    "work packages": partial(milestone_table, headings=SWISS_AI),
+    "time to solution": lambda view, series: time_to_solution(view),
+    "request": lambda view, series: request(view),
+    "milestones": lambda view, series: milestone_table(view, EUROHPC),
+    "work packages": lambda view, series: milestone_table(view, SWISS_AI),
     "unlike production": _unlike_production,
     "limits": _limits,
     "logs": _logs,

@@ -14,7 +14,7 @@ from ddp_ladder.common.formats import full_stop
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.report.document import Block, Document, Section
 from ddp_ladder.report.parts import PARTS
-from ddp_ladder.report.view import ReportView, reference_series
+from ddp_ladder.report.view import ReportView
 
 
 class Heading(Model):
@@ -39,7 +39,7 @@ def proposal(view: ReportView, form: Sequence[Chapter] = (), rules: Sequence[Sec
     """
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
-    series = reference_series(view.rungs)
+    series = [decision.points for decision in view.decisions]
     if not series:
         return Document(title, _nothing(view, rules), ending)
     sections = [

@@ -13,7 +13,6 @@ from pathlib import Path
 from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.analysis.utilisation import with_flops
-from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import printable
 from ddp_ladder.gates.gate import judge
@@ -83,6 +82,7 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
     believed = believed_records(runs, plan.runs)
     preflights, preflight_warnings = by_scale(results, (str(job.scale) for job in plan.jobs))
     planned = {str(job.scale) for job in plan.jobs}
+    known = (record for record in believed.records.values() if record.status == "ok")
     return LadderResults(
         plan,
         believed.records,
@@ -91,24 +91,12 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
-        work=Work(dataset_size=_dataset_size(runs, believed.records.values())),
+        work=Work(dataset_size=next((size for each in known if (size := each.fingerprint.dataset_size)), None)),
         begun=believed.begun,
         directory=results,
         fit=fit_of(plan, results),
         bad_nodes=bad_nodes(results),
     )
-
-
-def _dataset_size(runs: RunRecords, records: Iterable[Record]) -> int | None:
-    """Return the number of samples of the training's data set, from the first good run that knows it."""
-    for spec in (record.spec for record in records if record.status == "ok"):
-        try:
-            size = read_json(runs.directory(spec).ranks / "rank0.json")["loader"]["dataset_size"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if isinstance(size, int) and size > 0:
-            return size
-    return None
 
 
 def _judged(runs: RunRecords, plan: Plan) -> dict[str, Verdict]:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ddp_ladder_instrument.contract import NO_SPEC
+
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import significant
-from ddp_ladder.records.fingerprint import MUST_MATCH, distinct_words, global_batch_seen
-from ddp_ladder.records.own_runs import NO_SPEC
+from ddp_ladder.records.fingerprint import MUST_MATCH, MustMatch, distinct_words, global_batch_seen, unlike
 from ddp_ladder.records.record import Record
 
 ONCE = "The interval is that of one run over its blocks of steps: two runs of the same settings may differ by more."
 ALIKE = "Like for like: no field of the fingerprint differs"
-ACCUMULATED = "backward_passes"
+FIELDS = (
+    *MUST_MATCH,
+    MustMatch(
+        "backward passes in a step, whose gradients are accumulated",
+        lambda record: record.fingerprint.backward_passes,
+        where_known=True,
+    ),
+)
 OF_A_RANK, OF_ALL = "samples of a rank in a step", "samples of all ranks in a step"
 # The scaling of runs with different numbers of ranks that differ in this batch alone, and what they keep.
 SCALING = {OF_A_RANK: ("strong", "all ranks together have"), OF_ALL: ("weak", "each rank has")}
@@ -53,7 +61,7 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
     batch = _global_batch(record)
     each = f" ({batch / record.spec.world_size:,.10g} per rank)" if batch else ""
     yield "samples in a step", f"{formats.whole(batch)}{each}"
-    yield "backward passes in a step", formats.whole(record.fingerprint.get(ACCUMULATED))
+    yield "backward passes in a step", formats.whole(record.fingerprint.backward_passes)
     yield "step (ms)", formats.milliseconds(timing.step_time_s if timing else None)
     yield "measured steps", formats.whole(timing.measured_steps if timing else None)
     yield "data wait", formats.share(timing.data_wait_fraction if timing else None)
@@ -66,25 +74,20 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
 
 def _unlike(first: Record, second: Record) -> Iterator[str]:
     one_is_own = (first.spec_hash == NO_SPEC) != (second.spec_hash == NO_SPEC)
-    for field in MUST_MATCH:
-        values = field.differ(first, second)
-        if values and not (one_is_own and field.name in OF_THE_LADDER):
-            yield _differs(field.name, *values)
+    fields = [field for field in FIELDS if not (one_is_own and field.name in OF_THE_LADDER)]
+    yield from (_differs(*each) for each in unlike(first, second, fields))
     if None in (_global_batch(first), _global_batch(second)):
         yield f"  {OF_ALL}: not known of both runs"
     batches = _batches(first, second)
     # Runs of other numbers of ranks keep one of the two batches: weak or strong scaling.
     if len(batches) == len(SCALING) or (batches and first.spec.world_size == second.spec.world_size):
         yield from (_differs(name, *values) for name, values in batches.items())
-    here, there = (record.fingerprint.get(ACCUMULATED) for record in (first, second))
-    if here and there and here != there:
-        yield _differs("backward passes in a step, whose gradients are accumulated", here, there)
 
 
 def _global_batch(record: Record) -> int | None:
     """Return the samples of a step of all ranks; None if unknown: a run that the ladder did not start has no plan."""
     is_own = record.spec_hash == NO_SPEC
-    return record.fingerprint.get("global_batch") if is_own else global_batch_seen(record)
+    return record.fingerprint.global_batch if is_own else global_batch_seen(record)
 
 
 def _differs(name: str, *values: Any) -> str:

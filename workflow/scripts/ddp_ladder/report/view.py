@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ddp_ladder.analysis.comparison import Comparison, compare_variants
 from ddp_ladder.analysis.cost import with_cost
+from ddp_ladder.analysis.decisions import Decision, decide, reference_series
 from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
@@ -22,13 +23,13 @@ from ddp_ladder.records.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
     MUST_MATCH,
+    UNREAD,
     MustMatch,
     batch_per_gpu_seen,
     global_batch_seen,
     in_full,
 )
-from ddp_ladder.records.raw_models import UNREAD
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Record, quoted_lines
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
@@ -151,6 +152,11 @@ class ReportView:
         return compare_variants(self.plan, self.results.records, self.results.fit)
 
     @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return what to ask for, in each mode."""
+        return decide(self.rungs, self.thresholds)
+
+    @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:
         """Return what is predicted for the next larger scale, in each mode."""
         return outlooks(self.plan, self.points)
@@ -239,19 +245,19 @@ class ReportView:
 
 def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tuple[str, str, str], ...]:
     """Return the fingerprint fields, first those that must match; fields that no run has are left out."""
-    seen = [run for run in runs if run.fingerprint]
+    seen = [run for run in runs if run.fingerprint != Fingerprint()]
     rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
     rows += [
         ("batch", "=", _batch),
         ("backend", "", lambda run: run.world.backend),
         ("launcher", "", lambda run: run.spec.launcher),
-        ("global batch", "", lambda run: run.fingerprint.get("global_batch")),
-        ("gradient bytes", "", lambda run: run.fingerprint.get("gradient_bytes")),
-        ("buckets", "", lambda run: run.fingerprint.get("bucket_bytes")),
-        ("comm hook", "", lambda run: run.fingerprint.get("comm_hook")),
+        ("global batch", "", lambda run: run.fingerprint.global_batch),
+        ("gradient bytes", "", lambda run: run.fingerprint.gradient_bytes),
+        ("buckets", "", lambda run: run.fingerprint.bucket_bytes),
+        ("comm hook", "", lambda run: run.fingerprint.comm_hook),
         ("repository", "", _repository),
-        ("cpus", "", lambda run: run.fingerprint.get("cpus")),
-        ("cpu sets", "", lambda run: run.fingerprint.get("cpu_sets")),
+        ("cpus", "", lambda run: run.fingerprint.cpus),
+        ("cpu sets", "", lambda run: run.fingerprint.cpu_sets),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
     table = [(name, mark, _values(name, value, seen)) for name, mark, value in rows if seen]
@@ -267,8 +273,8 @@ def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
 
 def _repository(run: Record) -> str | None:
     """Return the commit of the script's repository, marked if files differed from it."""
-    commit = run.fingerprint.get("git_commit")
-    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.get('git_dirty') else ''}" if commit else None
+    commit = run.fingerprint.git_commit
+    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.git_dirty else ''}" if commit else None
 
 
 def _batch(run: Record) -> str:
@@ -294,13 +300,13 @@ def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -
 
 def _machine(runs: Sequence[Record]) -> str:
     """Return a sentence for a proposal: hardware and versions. Empty while nothing has been measured."""
-    seen = [run for run in runs if run.fingerprint]
+    seen = [run for run in runs if run.fingerprint != Fingerprint()]
     if not seen:
         return ""
     hosts = {host for run in seen for host in run.world.hosts}
 
     def of(key: str) -> str:
-        values = dict.fromkeys(str(run.fingerprint[key]) for run in seen if run.fingerprint.get(key))
+        values = dict.fromkeys(str(value) for run in seen if (value := getattr(run.fingerprint, key)))
         return " / ".join(values)
 
     hardware = of("gpu") or of("cpu_model") or "an unnamed processor"
@@ -365,6 +371,8 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     evidence = reason.evidence if reason and reason.repeat is None else ()
     before = [point for point in _furthest(points) if point.stage != gate.stage]
+    if earlier := judged_earlier(gate, points):
+        text += f" This was {earlier}."
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
@@ -429,6 +437,17 @@ def _figures(point: ScalePoint, unit: str) -> str:
     return (f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text) + flops
 
 
+def judged_earlier(gate: Verdict, points: Sequence[ScalePoint]) -> str:
+    """Return that a gate's figures have another statistic than the table's, as a later scale needs it; or nothing."""
+    judged = {(point.variant, point.mode, point.scale): point.statistic for point in gate.points}
+    measured = {(point.variant, point.mode, point.scale): point for point in points if point.samples_per_s is not None}
+    changed = [point for key, point in measured.items() if judged.get(key, point.statistic) != point.statistic]
+    if not changed:
+        return ""
+    later = in_short(list(dict.fromkeys(str(point.scale) for key, point in measured.items() if key not in judged)))
+    return f"judged before {later} was measured; with it, the figures of the table are {changed[0].statistic}"
+
+
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
     """Return ``stage 2 open`` or ``stage 2 closed (uncertain)``; a dash while the gate is not judged."""
     if (gate := gates.get(point.stage)) is None:
@@ -437,18 +456,6 @@ def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
 
 
 # --- Series and notes.
-
-
-def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
-    """Return the measured points of each mode, of the reference variant or else of the first."""
-    measured = [point for point in points if point.samples_per_s is not None]
-    found = []
-    for mode in dict.fromkeys(point.mode for point in measured):
-        own = [point for point in measured if point.mode == mode]
-        names = [point.variant for point in own]
-        variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
-        found.append(tuple(point for point in own if point.variant == variant))
-    return found
 
 
 def scale_notes(points: Sequence[ScalePoint], several_series: bool) -> tuple[tuple[str, str], ...]:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
+
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.common.redaction import FROM_ENVIRONMENT, NAMED
 from ddp_ladder.node.launch import PROBE, Places, Process, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_ladder.common.files import RunDirectory, file_text, read_json, write_json, writing
+from ddp_ladder.common.files import RunDirectory, file_text, write_json, writing
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.fit import (
@@ -26,7 +26,6 @@ from ddp_ladder.plan.fit import (
 from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
-from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.records.signatures import classify
@@ -133,7 +132,7 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
             return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
         raise NoBatch(context, f"the trial of batch {batch} failed: {why} (see {directory})", failure.next)
     if seen < batch:
-        outcome, why = _smaller(record.spec, seen, RunDirectory(directory))
+        outcome, why = _smaller(record, seen, RunDirectory(directory))
         return Trial(batch_per_gpu=batch, outcome=outcome, why=f"half of the steps had {seen} samples or fewer{why}")
     return Trial(
         batch_per_gpu=batch,
@@ -145,13 +144,13 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
     )
 
 
-def _smaller(spec: RunSpec, seen: int, directory: RunDirectory) -> tuple[Outcome, str]:
+def _smaller(record: Record, seen: int, directory: RunDirectory) -> tuple[Outcome, str]:
     """Return what became of a trial whose steps had fewer samples than wanted, and what shows it."""
     lines = [line for line in (file_text(directory.log) or "").splitlines() if "memory" in line.lower()]
     said = next((line for line in lines if (match := classify(line)) and match.kind == "out of memory"), None)
     if said:
         return "out of memory", f", as the script went on with them after: {said.strip()[:LONGEST_LINE]}"
-    size = _dataset_size(directory)
+    spec, size = record.spec, record.fingerprint.dataset_size
     if size is None:
         return "too little data", ": the data set is smaller, or the script does not use {batch_per_gpu}"
     if size < spec.batch_per_gpu * spec.gpus:
@@ -160,14 +159,6 @@ def _smaller(spec: RunSpec, seen: int, directory: RunDirectory) -> tuple[Outcome
         f", although the data set has {size:,}: the script does not use {{batch_per_gpu}}, or makes its batch smaller "
         f"itself, as some do when memory runs out; see {directory.log}"
     )
-
-
-def _dataset_size(directory: RunDirectory) -> int | None:
-    try:
-        loader = RankEnd.from_json(read_json(directory.ranks / "rank0.json")).loader
-    except (OSError, ValueError):
-        return None
-    return loader.dataset_size if loader else None
 
 
 def _in_words(trial: Trial) -> str:

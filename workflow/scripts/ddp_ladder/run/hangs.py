@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES
 
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
@@ -56,7 +57,7 @@ LONGEST_INTERVAL_S = 5.0  # between two looks at the heartbeats
 SUSPENDED_S = 10.0  # a look that comes this late: the job was suspended, with all its processes
 STACK_CHARACTERS = 20_000  # of a rank in a report
 AGAIN = 1.5  # ranks that go on are looked at again after this many times their silence
-BEATS_S = 2.5  # two beats of a heart, and some more
+BEATS_S = 2.5 * BEAT_S  # two of a rank's, and some more
 CLOCK_S = 0.001  # a difference of times that is none
 JOIN_S = 20.0  # for a look that is under way when the agent ends
 JOB_INTERVAL_S = 1.0  # between two looks at the reports
@@ -374,7 +375,6 @@ def judge(seen: Seen, bounds: Hang) -> State:
     return "stuck"
 
 
-HEADER_BYTES = 512  # of a heartbeat; its stacks follow
 STACK_BYTES = 200_000  # read of a rank's new stacks
 STACKS_WITHIN_S = 1.0  # for all ranks to answer
 TICK_S = 0.05

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from ddp_ladder_instrument.redaction import is_secret_name
+
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
-from ddp_ladder.common.redaction import is_secret_name
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import BatchRange, Settings
 from ddp_ladder.settings.placeholders import expand, whole_number

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from ddp_ladder_instrument.contract import WARMUP_STEPS
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from ddp_ladder.common.model import Several
@@ -45,7 +46,6 @@ from ddp_ladder.settings.terms import (
     MOST_REPEATS,
     REFERENCE_VARIANT,
     STAGES,
-    WARMUP_STEPS,
     Backend,
     Device,
     Engine,

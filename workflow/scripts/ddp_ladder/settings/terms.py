@@ -20,8 +20,6 @@ STAGES = ("stage1", "stage2", "stage3")
 REFERENCE_VARIANT = "default"
 PLAIN_VARIANT = "plain"
 """The default variant's script at 1x1 without a launcher: the baseline for the cost of DDP itself."""
-WARMUP_STEPS: Mapping[Device, int] = {"cuda": 20, "cpu": 10}
-"""A GPU needs more steps: clocks rise, memory and kernel caches fill."""
 MOST_REPEATS = 100
 MOST_GPUS = 128  # of one node
 DEFAULT_LOG_MB = 100

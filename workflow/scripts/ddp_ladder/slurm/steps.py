@@ -67,7 +67,7 @@ def sbatch_options(job: ScaleJob, own: Mapping[str, str], tasks_per_node: int = 
         "nodes": job.scale.nodes,
         "ntasks-per-node": tasks_per_node,
         "gres": job.gres,
-        "cpus-per-task": _cpus_per_task(job, tasks_per_node),
+        "cpus-per-task": job.cpus_per_task(tasks_per_node),
         "mem": None if job.memory_mb is None else f"{job.memory_mb}M",
         "time": job.runtime_min,
         **{name: value for name, value in job.slurm if name not in ("extra", "replace_bad_node")},
@@ -92,11 +92,7 @@ def salloc_for(job: ScaleJob) -> str:
     return shlex.join(["salloc", *(option for option in sbatch_options(job, {}) if option != "--no-requeue")])
 
 
-def _cpus_per_task(job: ScaleJob, tasks_per_node: int) -> int:
-    return max(1, job.cpus // tasks_per_node)  # a node may have fewer cores than GPUs, and Slurm refuses 0
-
-
-def srun_options(job: ScaleJob, nodes: int, tasks_per_node: int) -> list[str]:
+def srun_options(nodes: int, tasks_per_node: int, cpus_per_task: int) -> list[str]:
     """Return the options of every srun that starts ranks.
 
     Counts in full: srun has no --cpus-per-task from sbatch since Slurm 22.05.
@@ -105,7 +101,7 @@ def srun_options(job: ScaleJob, nodes: int, tasks_per_node: int) -> list[str]:
         f"--nodes={nodes}",
         f"--ntasks={nodes * tasks_per_node}",
         f"--ntasks-per-node={tasks_per_node}",
-        f"--cpus-per-task={_cpus_per_task(job, tasks_per_node)}",
+        f"--cpus-per-task={cpus_per_task}",
         # Rank k of a node is the node's k-th task, on the k-th share of its cores. By default tasks alternate between
         # sockets.
         "--distribution=block:block",
@@ -124,7 +120,7 @@ def step_argv(job: ScaleJob, nodes: Sequence[str], tasks_per_node: int, name: st
         "srun",
         f"--job-name={name}",
         f"--nodelist={','.join(nodes)}",
-        *srun_options(job, len(nodes), tasks_per_node),
+        *srun_options(len(nodes), tasks_per_node, job.cpus_per_task(tasks_per_node)),
         # Per node, and without --gpu-bind, so that each task sees all GPUs. With --gpu-bind=none several tasks see no
         # GPU at all in Slurm 22.05.
         *([f"--gres={job.gres}"] if job.gres else []),

@@ -1,7 +1,7 @@
 """Secrets: the usual names of variables and options that hold one, and text without their values.
 
-ddp_ladder_instrument has the same two expressions, as neither package imports the other. Other secrets are named in
-``workload.secrets``. No file has the value of one: it comes from the environment of the start.
+An exception or a log may quote a URL or a variable that holds one. Other secrets are named in ``workload.secrets``. No
+file has the value of one: it comes from the environment of the start.
 """
 
 from __future__ import annotations

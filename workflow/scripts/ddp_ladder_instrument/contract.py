@@ -1,0 +1,24 @@
+"""What this package, the preflight's ranks and the workflow agree on. It imports nothing.
+
+Variables of a training process; what the files of a rank contain.
+"""
+
+RUN_VARIABLE = "DDP_LADDER_RUN"  # absolute path of the run's run.json
+LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"  # unix time at which the launcher was started
+METRICS_VARIABLE = "DDP_LADDER_METRICS"  # set for the script: the file for steps that it reports itself
+DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"  # of the files of an own run
+
+NO_SPEC = "0" * 64  # in place of a spec's hash, of a run that the ladder did not start
+HOOK = "hook "  # begins the entry of not_measured on a hook that failed
+FIRST_SAMPLES = "first samples"  # begins that on digests that raised
+
+WARMUP_STEPS = {"cuda": 20, "cpu": 10}  # at least left out; on a GPU clocks rise, memory and kernel caches fill
+LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
+BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
+
+BEAT_S = 1.0  # between two heartbeats of a rank
+HEADER_BYTES = 512  # of a heartbeat; stacks follow
+
+COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
+DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
+HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")  # of ranks/rank<k>.csv
