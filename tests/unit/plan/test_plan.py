@@ -62,7 +62,6 @@ def test_stages_and_jobs() -> None:
         ("stage1", "1x1", 10), ("stage2", "1x2", 20), ("stage2", "1x4", 20), ("stage3", "2x4", 30),
     ]  # fmt: skip
     assert [plan.stage_before(stage) for stage in plan.stages] == [None, "stage1", "stage2"]
-    assert plan.job(Scale(2, 4)).gpu_hours_at_most == 4.0
     assert plan.gates["stage3"].min_samples_per_s == 5.0
     with pytest.raises(KeyError, match="3x3"):
         plan.job(Scale(3, 3))

@@ -19,14 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    canonical_sha256,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
@@ -295,7 +288,9 @@ def update(results: Path) -> tuple[JobRow, ...]:
     for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
         row = file.row
-        if slurm is not None and _is_of(slurm, file):
+        # In results that were copied, the id may be that of another cluster's job.
+        is_same = slurm is not None and scale_of_name(slurm.name) == file.scale
+        if slurm is not None and is_same and file.begun_at_s <= slurm.end_s + CLOCKS_S:
             row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and row is None:
             row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
@@ -307,7 +302,10 @@ def update(results: Path) -> tuple[JobRow, ...]:
     if rows:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([[*JobRow.model_fields], *(map(_cell, dict(row).values()) for row in rows)])
+        cells = [
+            [f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value for _, value in row] for row in rows
+        ]
+        writer.writerows([[*JobRow.model_fields], *cells])
         write_atomically(accounting_file(results), out.getvalue())
     return rows
 
@@ -317,15 +315,6 @@ def _may_be_completed(file: JobFile, bad: Mapping[str, str]) -> bool:
     if file.slurm_id is None or file.row is None:
         return False
     return file.row.source == "none" or (file.row.bad_node is None and file.job_id in bad)
-
-
-def _cell(value: object) -> object:
-    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value
-
-
-def _is_of(slurm: Accounted, file: JobFile) -> bool:
-    """Return True if Slurm means this job: in results that were copied, the id may be that of another cluster's job."""
-    return scale_of_name(slurm.name) == file.scale and file.begun_at_s <= slurm.end_s + CLOCKS_S
 
 
 def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.checks import diagnoses, weakest
 from ddp_ladder.records.correctness import Diagnosis, remarks_on_run, shared_samples
 from ddp_ladder.records.failures import after_training, explain
@@ -178,7 +179,7 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
     batches = [end.fingerprint.batch_per_gpu for end in raw.ends if not end.pipeline_stage]
     buckets = tuple(ddp.bucket_bytes) if ddp and ddp.bucket_bytes else None
     # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
-    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
+    names = {end.device.name for end in raw.ends if is_gpu(end.device.kind)}
     gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     of_first = {
         **dict(first.fingerprint),

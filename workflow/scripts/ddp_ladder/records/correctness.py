@@ -14,6 +14,7 @@ from itertools import combinations
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
@@ -108,6 +109,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
     if alone:
         measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
         why = f"{measured}, so each of them trained a model of its own"
+    has_slurms = "SLURM_PROCID" in LAUNCHERS[spec.launcher].task_variables(0, 0, 0)
     return diagnose(
         WORLD_SIZE,
         bool(ends) and not others and not alone,
@@ -119,7 +121,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
         "launcher puts them into the environment (RANK, WORLD_SIZE, LOCAL_RANK); then wrap the model in "
         "DistributedDataParallel and give the loader a DistributedSampler; if the script does so only when an argument "
         "says so, add it to workload.args"
-        + ("; if it reads SLURM_PROCID and SLURM_NTASKS, set launcher: srun" if spec.launcher == "torchrun" else ""),
+        + ("" if has_slurms else "; if it reads SLURM_PROCID and SLURM_NTASKS, set launcher: srun"),
     )
 
 
@@ -131,7 +133,8 @@ def _devices(raw: RawRun) -> Diagnosis:
     shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for DistributedDataParallel'
+        f'torch.{raw.spec.device}.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for '
+        "DistributedDataParallel"
     )
     if not shared:
         next_step = (

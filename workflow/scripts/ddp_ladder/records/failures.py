@@ -17,6 +17,7 @@ from ddp_ladder.common.files import Agent, file_text
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.case import (
     AGAIN,
     Case,
@@ -135,28 +136,30 @@ def not_written(case: Case) -> Failure | None:
 
 
 def no_gpu(case: Case) -> Failure | None:
-    """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
+    """Return the failure of a run on GPUs in which a rank saw none; None if every rank saw one or did not report."""
     without = [(end, end.gpus_seen) for end in case.raw.ends if end.gpus_seen and end.gpus_seen.count == 0]
-    if case.raw.spec.device != "cuda" or not without:
+    accelerator = ACCELERATORS[case.raw.spec.device]
+    if not accelerator.is_gpu or not without:
         return None
     end, seen = without[0]
     agents = [agent for agent in case.raw.agents.values() if agent.host == end.host]
     python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
     gpus = [gpu for agent in agents for gpu in agent.gpus]
     shown = f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}" if gpus else "no GPU"
-    built = f"CUDA {seen.built_for}" if seen.built_for else "no CUDA"
+    name, variable = accelerator.title, accelerator.visible_variable
+    built = f"{name} {seen.built_for}" if seen.built_for else f"no {name}"
     if seen.built_for is None or TOO_OLD.search(seen.why):
-        next_step = f"install for {python} a torch that is built for a CUDA of the node's driver (pytorch.org)"
+        next_step = f"install for {python} a torch that is built for a {name} of the node's driver (pytorch.org)"
     else:
         next_step = (
             "check node.gres and slurm.partition in cluster.yaml, and that workload.env and software.setup leave "
-            f"CUDA_VISIBLE_DEVICES alone; else try it on that node: srun --pty {python} -c 'import torch; "
-            "torch.cuda.init()'"
+            f"{variable} alone; else try it on that node: srun --pty {python} -c 'import torch; "
+            f"torch.{accelerator.name}.init()'"
         )
     return Failure(
         verdict="torch sees no GPU",
         why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: "
-        f"{seen.why}; nvidia-smi shows {shown}; CUDA_VISIBLE_DEVICES is {seen.visible!r}",
+        f"{seen.why}; {accelerator.program} shows {shown}; {variable} is {seen.visible!r}",
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
