@@ -52,16 +52,18 @@ class JobRow(Model):
     scale: str
     source: Literal["sacct", "none"] = Field(description="Who reports times, state and resources; none: the job.")
     state: str = Field(description="Slurm's; ENDED if only the job itself reports its end.")
-    started_at: str | None = Field(default=None, description="UTC, as is the next.")
-    ended_at: str
+    started_at: str | None = Field(default=None, description="UTC.")
+    ended_at: str = Field(description="UTC.")
     queue_wait_s: Amount | None = None
     elapsed_s: Amount
     nodes: Count
     node_list: str | None = None
     gpus: Count = Field(description="Allocated; if Slurm does not count them, those of the scale.")
-    runs_planned: Count = Field(description="This one and the next two count no plain baseline.")
-    runs_measured: Count = Field(description="By this job, without those that were kept from an earlier one.")
-    runs_ok: Count
+    runs_planned: Count = Field(description="Without the plain baseline.")
+    runs_measured: Count = Field(
+        description="By this job, without those that were kept from an earlier one, and without the plain baseline."
+    )
+    runs_ok: Count = Field(description="Without the plain baseline.")
     preflight_s: Amount
     startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
     training_s: Amount = Field(

@@ -60,7 +60,6 @@ from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
-NOT_RECORDED = "Its end is not recorded"
 MEASURES = tuple(f"measure_{stage}" for stage in STAGES)
 RULES = (*MEASURES, "preflight_scale", "search_batch")  # whose jobs the ladder submits
 
@@ -128,9 +127,9 @@ class LadderJobs:
             return
         log = logs / f"{info.external_jobid}.log"
         info.aux = {"slurm_logfile": log}
-        noted = _record(JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log)), self.results)
-        if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
-            self._console.say(f"job {info.external_jobid} is followed. {noted}")
+        submitted = JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log))
+        if lost := _not_recorded(submitted, self.results):  # Slurm knows it by its name
+            self._console.say(f"job {info.external_jobid} is followed. {lost}")
         self.report_job_submission(info)
 
     def _submission(self: Any, job: Any) -> tuple[Submission, Path]:
@@ -229,15 +228,17 @@ class LadderJobs:
 
 
 def _message(end: JobEnd, results: Path) -> str:
-    return f"{end.in_words}. Next: {end.next}. {_record(end, results)}. "
+    recorded = _not_recorded(end, results) or f"Recorded in {job_end_file(results, end.scale)}"
+    return f"{end.in_words}. Next: {end.next}. {recorded}. "
 
 
-def _record(end: JobEnd, results: Path) -> str:
-    """Write the end for the gate; return where it is, or why it cannot be written: a full disk does not stop a job."""
+def _not_recorded(end: JobEnd, results: Path) -> str:
+    """Write the end for the gate; return why it cannot be written, or nothing: a full disk does not stop a job."""
     try:
-        return f"Recorded in {write_job_end(results, end)}"
+        write_job_end(results, end)
     except NotWritten as error:
-        return f"{NOT_RECORDED}: {error.filename} cannot be written: {error.strerror}"
+        return f"Its end is not recorded: {error.filename} cannot be written: {error.strerror}"
+    return ""
 
 
 # The watch over the jobs. A job's own lines reach the terminal through its log file. After its last line the watch asks

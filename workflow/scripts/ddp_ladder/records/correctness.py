@@ -19,7 +19,7 @@ from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Check, Failure, Remark
+from ddp_ladder.records.record import Check, Failure, FailureKind, Remark
 
 Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
@@ -61,11 +61,18 @@ class Diagnosis:
 
 
 def diagnose(
-    name: str, ok: bool, measured: str, wanted: str, verdict: str = "", why: str = "", next_step: str = ""
+    name: str,
+    ok: bool,
+    measured: str,
+    wanted: str,
+    verdict: str = "",
+    why: str = "",
+    next_step: str = "",
+    kind: FailureKind | None = None,
 ) -> Diagnosis:
     """Return a check with its failure, used only if it did not pass; by default it says what the check says."""
     why = why or f"measured {measured}, wanted {wanted}"
-    failure = Failure(verdict=verdict or name, why=why, next=next_step)
+    failure = Failure(kind=kind, verdict=verdict or name, why=why, next=next_step)
     return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
 
 
