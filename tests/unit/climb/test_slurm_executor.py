@@ -4,6 +4,7 @@ import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -311,6 +312,19 @@ def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> N
     assert desk.later(0) == []
     assert desk.cluster.asked == 3
     (end,) = desk.later(1, JobState("COMPLETED"))
+    assert end.ok
+
+
+def test_a_job_that_takes_a_minute_to_end_is_asked_for_at_once_and_then_less_and_less_often(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
+    asked = [desk.cluster.asked]
+    for _ in range(60):
+        desk.later(1, JobState("COMPLETING", nodes="node1"))
+        asked.append(desk.cluster.asked)
+    assert [after - before for before, after in pairwise(asked)][:8] == [1, 1, 0, 1, 0, 0, 0, 1]
+    assert asked[-1] - asked[0] <= 10
+    (end,) = desk.later(ASK_EVERY_S["running"], JobState("COMPLETED", nodes="node1"))
     assert end.ok
 
 

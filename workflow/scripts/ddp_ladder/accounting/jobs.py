@@ -28,11 +28,11 @@ from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
+from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
-CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 HOUR_S = 3600.0
 SIGNIFICANT = 10
 DIGITS = 10
@@ -52,16 +52,18 @@ class JobRow(Model):
     scale: str
     source: Literal["sacct", "none"] = Field(description="Who reports times, state and resources; none: the job.")
     state: str = Field(description="Slurm's; ENDED if only the job itself reports its end.")
-    started_at: str | None = Field(default=None, description="UTC, as is the next.")
-    ended_at: str
+    started_at: str | None = Field(default=None, description="UTC.")
+    ended_at: str = Field(description="UTC.")
     queue_wait_s: Amount | None = None
     elapsed_s: Amount
     nodes: Count
     node_list: str | None = None
     gpus: Count = Field(description="Allocated; if Slurm does not count them, those of the scale.")
-    runs_planned: Count = Field(description="This one and the next two count no plain baseline.")
-    runs_measured: Count = Field(description="By this job, without those that were kept from an earlier one.")
-    runs_ok: Count
+    runs_planned: Count = Field(description="Without the plain baseline.")
+    runs_measured: Count = Field(
+        description="By this job, without those that were kept from an earlier one, and without the plain baseline."
+    )
+    runs_ok: Count = Field(description="Without the plain baseline.")
     preflight_s: Amount
     startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
     training_s: Amount = Field(

@@ -60,7 +60,6 @@ from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
-NOT_RECORDED = "Its end is not recorded"
 MEASURES = tuple(f"measure_{stage}" for stage in STAGES)
 RULES = (*MEASURES, "preflight_scale", "search_batch")  # whose jobs the ladder submits
 
@@ -128,9 +127,9 @@ class LadderJobs:
             return
         log = logs / f"{info.external_jobid}.log"
         info.aux = {"slurm_logfile": log}
-        noted = _record(JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log)), self.results)
-        if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
-            self._console.say(f"job {info.external_jobid} is followed. {noted}")
+        submitted = JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log))
+        if lost := _not_recorded(submitted, self.results):  # Slurm knows it by its name
+            self._console.say(f"job {info.external_jobid} is followed. {lost}")
         self.report_job_submission(info)
 
     def _submission(self: Any, job: Any) -> tuple[Submission, Path]:
@@ -229,15 +228,17 @@ class LadderJobs:
 
 
 def _message(end: JobEnd, results: Path) -> str:
-    return f"{end.in_words}. Next: {end.next}. {_record(end, results)}. "
+    recorded = _not_recorded(end, results) or f"Recorded in {job_end_file(results, end.scale)}"
+    return f"{end.in_words}. Next: {end.next}. {recorded}. "
 
 
-def _record(end: JobEnd, results: Path) -> str:
-    """Write the end for the gate; return where it is, or why it cannot be written: a full disk does not stop a job."""
+def _not_recorded(end: JobEnd, results: Path) -> str:
+    """Write the end for the gate; return why it cannot be written, or nothing: a full disk does not stop a job."""
     try:
-        return f"Recorded in {write_job_end(results, end)}"
+        write_job_end(results, end)
     except NotWritten as error:
-        return f"{NOT_RECORDED}: {error.filename} cannot be written: {error.strerror}"
+        return f"Its end is not recorded: {error.filename} cannot be written: {error.strerror}"
+    return ""
 
 
 # The watch over the jobs. A job's own lines reach the terminal through its log file. After its last line the watch asks
@@ -332,6 +333,8 @@ class JobWatch:
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
         self._asked_s: float | None = None
+        self._ahead: set[str] = set()  # jobs whose logs say more than Slurm's last answer
+        self._pause_s = 0.0  # to the next question about them
         self._answer: Future[Mapping[str, JobState]] | None = None
         self._is_silent = False
 
@@ -380,13 +383,18 @@ class JobWatch:
             )
 
     def _is_due(self) -> bool:
-        if not self._jobs:
-            return False
-        # A job that prints has started, and one that has printed its last words is about to end.
-        if self._asked_s is None or any(job.is_ahead_of_its_state for job in self._jobs.values()):
-            return True
+        if not self._jobs or self._asked_s is None:
+            return bool(self._jobs)
         every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
-        return self._clock() - self._asked_s >= every_s
+        # A job that prints has started, and one that has printed its last words is about to end: Slurm is asked at
+        # once, then after 1, 2, 4, ... seconds, because the epilog of a node may take minutes.
+        ahead = {job.id for job in self._jobs.values() if job.is_ahead_of_its_state}
+        self._pause_s = self._pause_s if ahead <= self._ahead else 0.0
+        self._ahead = ahead
+        is_due = self._clock() - self._asked_s >= (min(every_s, self._pause_s) if ahead else every_s)
+        if ahead and is_due:
+            self._pause_s = max(LOOK_EVERY_S, 2 * self._pause_s)
+        return is_due
 
     def _heard(self, answer: Future[Mapping[str, JobState]]) -> list[JobEnd]:
         """Return the jobs that have ended by Slurm's answer; none while it is awaited."""
