@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from ddp_ladder.nodes.describe import describe, machine_directory
+from ddp_ladder.platform.accelerators import ACCELERATORS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,7 +16,7 @@ pytestmark = [
 
 
 def test_the_gpus_of_the_node_contain_those_that_torch_sees(tmp_path: Path) -> None:
-    machine = describe(tmp_path, "1x1", "node", "lo", has_gpus=True)
+    machine = describe(tmp_path, "1x1", "node", "lo", accelerator=ACCELERATORS["cuda"])
     files = {path.name for path in (machine_directory(tmp_path, "1x1") / "node").iterdir()}
     assert {"machine.json", "nvidia-smi-q.txt", "topo.txt"} <= files, machine.in_words
     assert "driver None" not in machine.in_words

@@ -7,7 +7,8 @@ import time
 
 import pytest
 import torch
-from ddp_ladder.nodes.gpus import Gpus, Value, open_nvidia
+from ddp_ladder.platform.accelerators.accelerator import Gpus, Value
+from ddp_ladder.platform.accelerators.nvml import open_nvidia
 
 pytestmark = [
     pytest.mark.gpu,

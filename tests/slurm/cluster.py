@@ -3,9 +3,9 @@
 
     cluster.py shell --nodes 6 --gpus 2 --accounting     a shell on the login node of a new cluster, which ends with it
 
-Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client and munge; for accounting also slurmdbd and
-mariadb-server. It uses and changes no service of the system, and nothing listens on the system's networks: a cluster
-consists of namespaces, one process tree and one directory.
+Needs root and Debian's or Ubuntu's slurmctld, slurmd, slurm-client, munge and openmpi-bin; for accounting also
+slurmdbd and mariadb-server. It uses and changes no service of the system, and nothing listens on the system's networks:
+a cluster consists of namespaces, one process tree and one directory.
 
 As a library, `Cluster.up(Spec(nodes=2))` returns a cluster, and `cluster.run(["sinfo"])` runs a command on its login
 node. For `subprocess`, use `cluster.command(["sinfo"])`.
@@ -33,9 +33,9 @@ import machines
 from cluster_config import ACCOUNT, CLUSTER, HEAD, Spec
 from machines import MARKER, ClusterError, Machine
 
-SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "nsenter", "unshare")
+SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "mpirun", "ip", "nsenter", "unshare")
 ACCOUNTING_TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
-PACKAGES = "slurmctld slurmd slurm-client munge iproute2"
+PACKAGES = "slurmctld slurmd slurm-client munge openmpi-bin iproute2"
 ACCOUNTING_PACKAGES = "slurmdbd mariadb-server"
 OWNER = "owner"  # process id and start time of who brought it up: a cluster without its owner is an orphan
 DIRECTORIES = ("log", "run", "state", "spool", "munge", "devices", "hosts", "etc", "exits")

@@ -41,6 +41,9 @@ GPU_SITE: Mapping[str, Any] = {
 MEASURE: Mapping[str, Any] = {"warmup_steps": 1, "min_steps": 2, "max_steps": 6, "plain_baseline": False}
 
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as the tests on Slurm run
+
+
 def prepare(
     checkout: Checkout,
     script: str,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from project_copy import Checkout, copy_project
+from scales import AS_ROOT
 
 pytestmark = pytest.mark.slurm
 
@@ -49,6 +50,7 @@ CONFIG = {
     "variants": {
         "default": {},
         "srun": {"launcher": "srun", "network": {"interface": "ib0"}},
+        "mpirun": {"launcher": "mpirun"},
         "broken": {"launcher": "srun", "args": ["broken"]},
     },
     "measure": {"warmup_steps": 1, "min_steps": 2, "max_steps": 3, "plain_baseline": False},
@@ -90,7 +92,7 @@ def ejected(cluster_without_accounting: Cluster, tmp_path_factory: pytest.TempPa
 
 def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     directory = checkout.results / "runs" / run
-    shell = {"SBATCH_GPU_BIND": "single:1"}  # a default that would leave each process one GPU
+    shell = {"SBATCH_GPU_BIND": "single:1", **AS_ROOT}  # a default that would leave each process one GPU
     job = int(cluster.run(["sbatch", "--parsable", str(directory / "job.sh")], cwd=Path("/"), env=shell).stdout)
     cluster.await_state(job, timeout_s=200)
     shown = cluster.run(["scontrol", "--oneliner", "--details", "show", "job", str(job)]).stdout
@@ -100,7 +102,7 @@ def submit(cluster: Cluster, checkout: Checkout, run: str) -> Submitted:
     return Submitted(dict(re.findall(r"(\S+?)=(\S*)", shown)), witnesses, log)
 
 
-@pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2)])
+@pytest.mark.parametrize(("variant", "tasks", "cpus"), [("default", 2, 4), ("srun", 4, 2), ("mpirun", 4, 2)])
 def test_sbatch_reproduces_the_run(
     ejected: Checkout, cluster_without_accounting: Cluster, variant: str, tasks: int, cpus: int
 ) -> None:

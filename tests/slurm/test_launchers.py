@@ -14,11 +14,11 @@ import psutil
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
+from ddp_ladder.platform.launchers.srun import Srun
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
-from ddp_ladder.slurm.steps import step_variables, task_variables
 from project_copy import Checkout, copy_project
-from scales import GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
+from scales import AS_ROOT, GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
 pytestmark = pytest.mark.slurm
 
@@ -42,13 +42,13 @@ def nine_and_ten(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
 def launched(nine_and_ten: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A 2x2 with each launcher, in one allocation."""
     checkout = copy_project(tmp_path_factory.mktemp("project"))
-    variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}}
+    variants = {"default": {"launcher": "torchrun"}, "srun": {"launcher": "srun"}, "mpirun": {"launcher": "mpirun"}}
     prepare(checkout, MEETING, "2x2", GPU_SITE, variants=variants)
-    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **ONE_GPU_PER_TASK)
+    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **ONE_GPU_PER_TASK, **AS_ROOT)
     return checkout
 
 
-@pytest.mark.parametrize("variant", ["default", "srun"])
+@pytest.mark.parametrize("variant", ["default", "srun", "mpirun"])
 def test_rank_k_is_on_node_k_whatever_names_and_addresses_look_like_as_text(
     launched: Checkout, nine_and_ten: Cluster, variant: str
 ) -> None:
@@ -92,12 +92,44 @@ def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout
         assert (end["node_rank"], end["local_rank"], end["exit_code"]) == (n, k, 0)
 
 
+def test_mpirun_numbers_its_ranks_as_ours_and_they_leave_their_ends(launched: Checkout) -> None:
+    keys = (
+        "RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "SLURM_PROCID",
+        "LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "SLURMD_NODENAME",
+    )
+    assert [tuple(rank[key] for key in keys) for rank in witnesses(launched, "mpirun/weak/2x2/r1")] == [
+        ("0", "0", "0", "0", "0", "node9"),
+        ("1", "1", "1", "1", "1", "node9"),
+        ("2", "2", "2", "0", "0", "node10"),
+        ("3", "3", "3", "1", "1", "node10"),
+    ]
+    ends = sorted((launched.results / "runs/mpirun/weak/2x2/r1/nodes").glob("node?.task?.json"))
+    assert [json.loads(end.read_text())["exit_code"] for end in ends] == [0, 0, 0, 0]
+
+
+def test_a_rank_that_fails_under_mpirun_is_the_cause_and_the_others_are_not(
+    nine_and_ten: Cluster, tmp_path: Path
+) -> None:
+    checkout = copy_project(tmp_path)
+    fails = "import sys, threading\nif seen['RANK'] == '2':\n    sys.exit(3)\nthreading.Event().wait()\n"
+    prepare(checkout, WITNESS + fails, "2x2", {**GPU_SITE, "launcher": "mpirun"})
+    salloc(nine_and_ten, checkout, ["--nodes=2", *JOB], scale_job("2x2"), **AS_ROOT)
+    failure = checkout.record("default/weak/2x2/r1")["failure"]
+    assert (failure["rank"], failure["node"]) == (2, "node10"), failure
+    assert "3" in failure["why"]
+
+
 def test_a_laptop_tells_the_ranks_of_srun_what_srun_tells_them(launched: Checkout) -> None:
     """All that is simulated there is there here, with the same values but for names of nodes and number of the job."""
     spec = read_record(launched.results / "runs/srun/weak/2x2/r1/record.json").spec
     for rank, seen in enumerate(witnesses(launched, "srun/weak/2x2/r1")):
-        step = step_variables(spec, seen["SLURM_JOB_ID"], NODES)
-        expected = {**step, **task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
+        srun = Srun()
+        step = srun.step_variables(spec, seen["SLURM_JOB_ID"], NODES)
+        expected = {**step, **srun.task_variables(rank, rank % 2, rank // 2), "SLURM_STEP_ID": seen["SLURM_STEP_ID"]}
         expected["SLURM_STEPID"] = expected["SLURM_STEP_ID"]
         here = {name: seen.get(name) for name in expected}
         lists = {name: ",".join(host_names(value or "")) for name, value in here.items() if name.endswith("NODELIST")}
@@ -128,14 +160,14 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "mpirun"])
 def test_an_interrupted_job_ends_its_steps_in_order(nine_and_ten: Cluster, tmp_path: Path, launcher: str) -> None:
     """Scripts may save their state; every agent leaves its end."""
     cluster, checkout = nine_and_ten, copy_project(tmp_path)
     prepare(checkout, WITNESS + SAVES, "2x1", {**GPU_SITE, "launcher": launcher})
     job = subprocess.Popen(
         cluster.command(["salloc", "--nodes=2", *JOB, "--time=5", *scale_job("2x1")], cwd=checkout.path),
-        env=cluster.environment(),
+        env={**cluster.environment(), **AS_ROOT},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -22,10 +22,11 @@ from ddp_ladder.doctor.doctor import (
     shared_directory,
     site_python,
 )
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
-from ddp_ladder.slurm.shapes import parse_nodes
+from ddp_ladder.slurm.query import records
 from make_files import write_programs
 from slurm_captured import CAPTURED
 
@@ -156,16 +157,18 @@ def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("report", "device", "topic", "wanted"),
     [
-        ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": "12.1"}, "cuda", "torch", "pass"),
-        ({"python": [3, 8, 9], "torch": "2.4.0", "cuda": "12.1"}, "cuda", "training Python", "FAIL"),
-        ({"python": [3, 9, 0], "torch": "2.3.1+cu118", "cuda": "11.8"}, "cuda", "torch", "FAIL"),
-        ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": None}, "cuda", "torch", "FAIL"),
-        ({"python": [3, 9, 0], "torch": "2.4.0", "cuda": None}, "cpu", "torch", "pass"),
+        ({"python": [3, 9, 0], "torch": "2.4.0", "built_for": "12.1"}, "cuda", "torch", "pass"),
+        ({"python": [3, 8, 9], "torch": "2.4.0", "built_for": "12.1"}, "cuda", "training Python", "FAIL"),
+        ({"python": [3, 9, 0], "torch": "2.3.1+cu118", "built_for": "11.8"}, "cuda", "torch", "FAIL"),
+        ({"python": [3, 9, 0], "torch": "2.4.0", "built_for": None}, "cuda", "torch", "FAIL"),
+        ({"python": [3, 9, 0], "torch": "2.4.0", "built_for": None}, "cpu", "torch", "pass"),
     ],
 )
 def test_what_a_python_must_have(report: dict[str, Any], device: str, topic: str, wanted: str) -> None:
     found = list(
-        judge_python({"executable": "/p", **report}, "python3", "config/cluster.yaml: software.python", device)
+        judge_python(
+            {"executable": "/p", **report}, "python3", "config/cluster.yaml: software.python", ACCELERATORS[device]
+        )
     )
     assert outcome(only(found, topic)) == wanted
 
@@ -173,7 +176,9 @@ def test_what_a_python_must_have(report: dict[str, Any], device: str, topic: str
 def test_a_torch_that_is_not_installed_and_one_that_fails() -> None:
     def advice(error: str) -> str:
         report = {"executable": "/p", "python": [3, 11, 0], "error": error}
-        return only(list(judge_python(report, "python3", "cluster.yaml: software.python", "cpu")), "torch").next
+        return only(
+            list(judge_python(report, "python3", "cluster.yaml: software.python", ACCELERATORS["cpu"])), "torch"
+        ).next
 
     assert advice("ModuleNotFoundError: No module named 'torch'").startswith(
         "install torch for it, or name in software"
@@ -251,9 +256,19 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
         assert (outcome(nodes), nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
 
 
+def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(write_programs(tmp_path, srun="")))
+    ladder = Ladder.of(on_a_cluster(launcher="mpirun"))
+    found = list(checks.launchers(ladder))
+    assert [(outcome(each), each.measured) for each in found] == [
+        ("FAIL", "there is no mpirun here"),
+        ("pass", str(tmp_path / "srun")),  # of the plain baseline
+    ]
+
+
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
     """The captured nodes are x86_64; Olivia has it the other way round."""
-    ladder, nodes = Ladder.of(on_a_cluster()), parse_nodes((CAPTURED / "node.txt").read_text())
+    ladder, nodes = Ladder.of(on_a_cluster()), list(records((CAPTURED / "node.txt").read_text(), "NodeName"))
     assert list(checks.architecture(ladder, nodes, "x86_64")) == []
     (finding,) = checks.architecture(ladder, nodes, "aarch64")
     assert (outcome(finding), "compute nodes are x86_64" in finding.measured) == ("FAIL", True)

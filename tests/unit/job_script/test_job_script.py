@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import TEMPLATES, RunDirectory
 from ddp_ladder.job_script.script import job_script, write_job_script
-from ddp_ladder.node.launch import INSTRUMENT, TORCHRUN, Places, Rendezvous, node_environment, processes, script_argv
+from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes, script_argv
 from ddp_ladder.node.network import free_port
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.platform.launchers.torchrun import TORCHRUN
 from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
 from make_files import write_programs
@@ -109,10 +111,16 @@ def test_a_job_of_one_node_fits_one_screen_and_one_of_several_two(name: str, lin
     assert [line for line in text if len(line) > 100] == []
 
 
+def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus() -> None:
+    text = text_of(spec_of("1x4", launcher="srun"), cpus=3)
+    assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
+
+
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
-    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text()}.items():
+    mpi = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
+    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **mpi}.items():
         (tmp_path / f"{name}.sh").write_text(text)
     shellcheck = Path(sys.executable).with_name("shellcheck")
     files = [*tmp_path.iterdir(), *TEMPLATES.glob("*.sh")]

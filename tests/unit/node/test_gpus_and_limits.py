@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import SCRIPTS, Agent
-from ddp_ladder.node.software import QUERY, gpus, visible_gpus
+from ddp_ladder.platform.accelerators.cuda import QUERY, Cuda
+from ddp_ladder.platform.accelerators.nvml import visible_gpus
 from ddp_ladder.preflight.node_facts import gpus_facts
 from make_files import write_programs
 from make_preflight import GPU, has_ended
@@ -47,12 +48,12 @@ def test_captured_answer_of_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, figures: list[tuple[float | None, float | None]]
 ) -> None:
     monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, f"cat <<'END'\n{text}\nEND"))
-    found = gpus()
+    found = Cuda().gpus()
     assert [(gpu.power_limit_w, gpu.memory_used_mib) for gpu in found] == figures
     assert {(gpu.name, gpu.driver) for gpu in found} == {tuple(text.splitlines()[0].split(", ")[1:3])}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    facts = gpus_facts()
-    assert [(gpu.index, gpu.uuid) for gpu in facts.visible] == [(1, "GPU-bb22")]
+    facts = gpus_facts(Cuda())
+    assert [(gpu.index, gpu.uuid) for gpu in facts.visible(Cuda())] == [(1, "GPU-bb22")]
     assert (facts.visible_devices, facts.error) == ("1", None)
 
 
@@ -64,11 +65,11 @@ def test_an_nvidia_smi_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, script))
     with pytest.raises(OSError, match=error):
-        gpus(within_s=1)
+        Cuda().gpus(within_s=1)
     if (tmp_path / "child").exists():
         assert has_ended(int((tmp_path / "child").read_text()))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert gpus() == ()
+    assert Cuda().gpus() == ()
 
 
 def test_fake_cuda_driver_and_power_limit_of_the_gpus_that_were_used(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_visible_devices() -> None:
         ("1,7,0", [1]),  # as CUDA: what is behind a wrong entry is not visible
     ):  # fmt: skip
         assert visible_gpus(text, uuids) == wanted, text
-    assert len(gpus_facts_of(GPU, GPU.replace(index=1), visible_devices="MIG-1234").visible) == 2
+    assert len(gpus_facts_of(GPU, GPU.replace(index=1), visible_devices="MIG-1234").visible(Cuda())) == 2
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "another driver": (
         {"gpus": gpus_facts(GPU.replace(driver="565.57.01"), GPU.replace(**TWO, driver="565.57.01"))},
-        "warning", "NVIDIA driver 565", "exclude",
+        "warning", "driver 565", "exclude",
     ),
     "another model": (
         {"gpus": gpus_facts(GPU.replace(name="NVIDIA H100"), GPU.replace(**TWO, name="NVIDIA H100"))},

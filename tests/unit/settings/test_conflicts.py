@@ -111,8 +111,8 @@ def test_message(old: str, new: str, head: str, detail: str) -> None:
     [
         ("python: null", "python: /no/python", "3: software.python: not a program", "`which python`"),
         ("python: null", CONTAINER, "3: software.container.args[0]: it clears", "--no-home"),
-        ("python: null", ROCM, "3: software.container.gpus: podman-hpc has no option for ROCm", "--device=/dev/kfd"),
-        ("site: here", "site: here\nlauncher: srun\nnuma_binding: node", "3: numa_binding: an option of", "srun"),
+        ("python: null", ROCM, "3: software.container.gpus: podman-hpc has no option for rocm", "--device=/dev/kfd"),
+        ("site: here", "site: here\nlauncher: srun\nnuma_binding: node", "3: numa_binding: launcher srun has", "srun"),
         ("env: {}}", "env: {DDP_LADDER_X: 1}}", "4: network.env.DDP_LADDER_X: a variable", "remove it"),
         *(
             ("site: here", f"site: here\nslurm: {{extra: [{option}]}}", "2: slurm.extra[0]: an option that", option)

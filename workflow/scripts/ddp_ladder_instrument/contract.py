@@ -12,7 +12,7 @@ NO_SPEC = "0" * 64  # in place of a spec's hash, of a run that the ladder did no
 HOOK = "hook "  # begins the entry of not_measured on a hook that failed
 FIRST_SAMPLES = "first samples"  # begins that on digests that raised
 
-WARMUP_STEPS = {"cuda": 20, "cpu": 10}  # at least left out; on a GPU clocks rise, memory and kernel caches fill
+WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel caches fill
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
 

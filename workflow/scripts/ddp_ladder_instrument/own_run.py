@@ -39,7 +39,7 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         directory=directory,
         spec_hash=NO_SPEC,
         job={"id": job, "attempt": 1, "run_id": directory.name},
-        warmup_steps=WARMUP_STEPS["cuda"],  # at most half of a short run
+        warmup_steps=WARMUP_STEPS,  # at most half of a short run
         max_steps=None,
         max_seconds=None,
         samples_per_step=None,
@@ -62,7 +62,7 @@ def agreed(run: RunSettings, store: GroupStore) -> RunSettings:
     if directory != run.directory:
         claim = Path("ranks", f"rank{store.rank}of{store.size}.claim")
         (directory / claim).touch()
-        (run.directory / claim).unlink()
+        (run.directory / claim).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # another rank or run has files there
             (run.directory / "ranks").rmdir()
             run.directory.rmdir()

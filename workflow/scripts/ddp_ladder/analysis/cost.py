@@ -47,7 +47,7 @@ class Work:
         """Return why a training that was asked for has no cost; empty if it has one, or none was asked for."""
         if self.epochs is None or self.total(1) is not None:
             return ""
-        return "the size of the data set is not recorded, so report.epochs has no effect: set report.samples"
+        return "the size of the data set is not known, so report.epochs has no effect: set report.samples"
 
 
 def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...]:

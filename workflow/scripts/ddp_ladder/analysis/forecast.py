@@ -19,6 +19,7 @@ from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.records.statistic import median
@@ -178,7 +179,7 @@ def run_s(near: Sequence[Record], first: Sequence[Record], step_s: float, growth
 
 def device_of(plan: Plan) -> str:
     """Return ``GPU``, or ``process`` for a site without."""
-    return "GPU" if any(run.device == "cuda" for run in plan.runs) else "process"
+    return "GPU" if any(is_gpu(run.device) for run in plan.runs) else "process"
 
 
 def forecast_line(job: ScaleJob, one: SeriesForecast, device: str) -> str:

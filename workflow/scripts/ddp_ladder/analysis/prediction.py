@@ -30,6 +30,7 @@ from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.interval import WIDEST, Estimate, factor
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.statistic import median
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
@@ -382,7 +383,7 @@ def memory_at(points: Sequence[ScalePoint], run: RunSpec, at: Scale) -> float | 
     series = (run.variant, run.mode, run.batch_per_gpu)
     alike = [p for p in points if (p.variant, p.mode, p.batch_per_gpu) == series and p.status in COUNTED]
     seen = sorted((p.world_size, p.peak_memory_bytes) for p in alike if p.world_size > 1 and p.peak_memory_bytes)
-    if run.device != "cuda" or len({ranks for ranks, _ in seen}) < 2 or at.world_size <= seen[-1][0]:
+    if not is_gpu(run.device) or len({ranks for ranks, _ in seen}) < 2 or at.world_size <= seen[-1][0]:
         return None
     many, after = seen[-1]
     few, before = next(one for one in reversed(seen) if one[0] < many)

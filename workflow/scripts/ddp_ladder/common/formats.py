@@ -128,3 +128,12 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Se
         return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
 
     return [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
+
+
+def fields(text: str) -> dict[str, str]:
+    """Return the values of ``key : value`` lines, of several with the same key the first."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
+    return found

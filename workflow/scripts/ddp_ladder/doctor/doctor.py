@@ -23,9 +23,12 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
 from ddp_ladder.node import network
-from ddp_ladder.node.launch import VERBS
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.accelerators.accelerator import Accelerator
+from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
@@ -137,18 +140,18 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
 
 
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
-    engine, image, where = container.engine, container.image, f"{site.file}: software.container"
-    if program := shutil.which(engine, path=env.get("PATH")):
+    engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
+    name = engine.name
+    if program := shutil.which(name, path=env.get("PATH")):
         yield passed("container engine", program)
     else:
-        advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {engine}"
-        yield not_passed("error", "container engine", f"{where}.engine: there is no {engine} here", advice)
-    is_name = "://" in image or engine == "podman-hpc" or (engine == "enroot" and "/" not in image)
-    if is_name or Path(image).exists():
+        advice = f"load its module in software.modules, or check that the compute nodes have it: srun which {name}"
+        yield not_passed("error", "container engine", f"{where}.engine: there is no {name} here", advice)
+    if engine.is_name(image) or Path(image).exists():
         yield passed("container image", image)
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
-    look = f"try it: {engine} {VERBS.get(engine, 'exec')} {image} {site.software.python} -c 'import torch'"
+    look = f"try it: {name} {engine.verb} {image} {site.software.python} -c 'import torch'"
     yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 
@@ -162,11 +165,11 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         return
     module = spec.script[3:] if spec.script.startswith("-m ") else ""
     try:
-        report = _probe(path, module, env)
+        report = _probe(path, module, site.node.device, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         yield not_passed("error", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
-    yield from judge_python(report, program, where, site.node.device)
+    yield from judge_python(report, program, where, ACCELERATORS[site.node.device])
     if module:
         if report.get("module"):
             yield passed("workload", spec.script)
@@ -175,10 +178,10 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
             yield not_passed("error", "workload", f"{spec.script}: {program} has no such module", advice)
 
 
-def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
+def _probe(path: str, module: str, device: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return a Python's report on itself. Raises OSError, ValueError or SubprocessError if it gives none."""
     done = subprocess.run(
-        [path, "-c", PROBE.read_text(), module],
+        [path, "-c", PROBE.read_text(), module, device],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -192,7 +195,7 @@ def _probe(path: str, module: str, env: Mapping[str, str]) -> dict[str, Any]:
     return report
 
 
-def judge_python(report: Mapping[str, Any], program: str, where: str, device: str) -> Iterator[Finding]:
+def judge_python(report: Mapping[str, Any], program: str, where: str, accelerator: Accelerator) -> Iterator[Finding]:
     """Check the versions of the training's Python and torch against what the instrumentation needs."""
     version = ".".join(map(str, report["python"]))
     if Version(version) < OLDEST_SITE_PYTHON:
@@ -209,12 +212,13 @@ def judge_python(report: Mapping[str, Any], program: str, where: str, device: st
     elif Version(report["torch"]) < OLDEST_TORCH:
         text = f"{where}: {program} has torch {report['torch']}; wanted {OLDEST_TORCH} or newer"
         yield not_passed("error", "torch", text, "install a newer one")
-    elif device == "cuda" and report["cuda"] is None:
-        advice = "install a torch with CUDA for it, or set node.device: cpu"
-        yield not_passed("error", "torch", f"{report['torch']} is built without CUDA, and node.device is cuda", advice)
+    elif accelerator.is_gpu and report["built_for"] is None:
+        advice = f"install a torch with {accelerator.title} for it, or set node.device: cpu"
+        text = f"{report['torch']} is built without {accelerator.title}, and node.device is {accelerator.name}"
+        yield not_passed("error", "torch", text, advice)
     else:
-        built = f"for CUDA {report['cuda']}" if report["cuda"] else "without CUDA"
-        yield passed("torch", f"{report['torch']}, built {built}")
+        built = f", built for {accelerator.title} {report['built_for']}" if accelerator.is_gpu else ""
+        yield passed("torch", f"{report['torch']}{built}")
 
 
 SPACE_FOR_RESULTS_BYTES = 1e9
@@ -238,7 +242,7 @@ def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
         ("Training software", list(site_python(ladder.plan.runs[0], site, base_env))),
         ("Network", _network(ladder, base_env)),
-        ("Slurm", list(slurm(ladder, on_a_cluster))),
+        ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
     return sections
 
@@ -353,6 +357,16 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("jobs", f"Slurm takes all of them: {scales}")
     if admission.starts:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
+
+
+def launchers(ladder: Ladder) -> Iterator[Finding]:
+    """Check whether what starts the ranks in a job is here, and so probably on the nodes, too."""
+    for program in dict.fromkeys(LAUNCHERS[run.launcher].program for run in ladder.plan.runs):
+        if path := shutil.which(program):
+            yield passed("launcher", path)
+        else:
+            advice = "load its module before Snakemake is started; those of software.modules are for the ranks"
+            yield not_passed("error", "launcher", f"there is no {program} here", advice)
 
 
 def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> Finding:

@@ -19,7 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
 from ddp_ladder.node.launch import (
-    END_OF_OPTIONS,
     INTERFACE_VARIABLES,
     THREAD_VARIABLES,
     Places,
@@ -27,22 +26,16 @@ from ddp_ladder.node.launch import (
     python_command,
     python_path,
     script_argv,
-    torchrun,
     training_environment,
 )
 from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.launchers import LAUNCHERS
+from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
-from ddp_ladder.slurm.steps import (
-    NO_JOB_OF_SLURM,
-    OF_GPUS,
-    sbatch_options,
-    srun_options,
-    step_variables,
-    task_variables,
-    widest,
-)
+from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
 
 VENV = ".venv"
 _VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
@@ -116,17 +109,21 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
 
     binds: directories to bind into the container, if there is one.
     """
-    per_node = tasks_per_node(spec)
-    options = srun_options(spec.nodes, per_node, job.cpus_per_task(per_node))
+    launcher = LAUNCHERS[spec.launcher]
+
+    def options(per_node: int) -> list[str]:
+        lines = _lines(srun_options(spec.nodes, per_node, job.cpus_per_task(per_node)))
+        return [" ".join(line) for line in lines]
+
     return render(
         "job.sh.j2",
         run=spec,
+        launcher=launcher,
         project=str(places.start),
         sbatch_options=_sbatch_lines(job, spec, places),
         early_ends=_early_ends(spec),
-        srun_options=[" ".join(line) for line in _lines(options)],
+        step=launcher.step_text(spec, options, OF_GPUS),
         of_the_workflow=WORKFLOW_VARIABLES,
-        of_gpus=OF_GPUS,
         thread_variables=THREAD_VARIABLES,
         environment=_assignments(_environment(spec, places)),
         secrets=[name for name, value in spec.env.items() if value == FROM_ENVIRONMENT],
@@ -136,10 +133,10 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         interface_exports=_interface_exports(spec),
         directory=_working(spec, places) if spec.directory is not None else None,
         directory_is_own=places.is_own(spec),
+        hides_environment=_hides_environment(spec),
         training=command_line(_training(spec, places, binds)),
-        no_job_of_slurm=NO_JOB_OF_SLURM,
-        step_variables=_assignments(step_variables(spec, variable("simulated"), [variable("HOSTNAME")])),
-        task_variables=" ".join(f"{name}={value}" for name, value in task_variables("$k", "$k", 0).items()),
+        step_variables=_assignments(launcher.step_variables(spec, variable("simulated"), [variable("HOSTNAME")])),
+        task_variables=" ".join(f"{name}={value}" for name, value in launcher.task_variables("$k", "$k", 0).items()),
     )
 
 
@@ -148,12 +145,7 @@ def _sbatch_lines(job: ScaleJob, spec: RunSpec, places: Places) -> list[str]:
     directory = places.run.relative_to(places.start) if inside else places.run
     log = f"{directory}/job-".replace("%", "%%") + "%j.log"
     own = {"job-name": spec.name.replace("/", "-"), "chdir": str(places.start), "output": log}
-    return list(map(quoted_option, sbatch_options(job, own, tasks_per_node(spec))))
-
-
-def tasks_per_node(spec: RunSpec) -> int:
-    """Return 1 for torchrun, which starts the node's processes; with launcher srun each process is a task."""
-    return spec.gpus_per_node if spec.launcher == "srun" else 1
+    return list(map(quoted_option, sbatch_options(job, own, LAUNCHERS[spec.launcher].tasks_per_node(spec))))
 
 
 def _early_ends(spec: RunSpec) -> list[str]:
@@ -190,15 +182,19 @@ def _working(spec: RunSpec, places: Places) -> str:
     return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
 
 
+def _hides_environment(spec: RunSpec) -> bool:
+    return spec.container is not None and ENGINES[spec.container.engine].hides_environment
+
+
 def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = python_command(spec, places, binds, _working(spec, places))
-    shell = 4 if container[:1] == ["bash"] else 0  # words of the shell that passes the environment on
+    shell = 4 if _hides_environment(spec) else 0  # words of the shell that passes the environment on
     groups = [group for group in (container[:shell], container[shell:], [python]) if group]
     script = list(script_argv(spec, places))
-    if spec.launcher == "torchrun":
-        node_rank = "0" if spec.nodes == 1 else _NODE_RANK
-        module, name, *options = torchrun(spec, f"{_JOB}.{spec.name.replace('/', '.')}", node_rank, _HEAD, _PORT)
+    node_rank, rdzv_id = "0" if spec.nodes == 1 else _NODE_RANK, f"{_JOB}.{spec.name.replace('/', '.')}"
+    if words := LAUNCHERS[spec.launcher].words(spec, rdzv_id, node_rank, _HEAD, _PORT):
+        module, name, *options = words
         groups[-1] += [module, name]
         groups += _lines(options)
         script = ["-m", END_OF_OPTIONS, *script[1:]] if is_module(spec) else [END_OF_OPTIONS, *script]

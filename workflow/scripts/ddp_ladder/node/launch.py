@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
-from pydantic import with_config
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
-from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.engines.engine import Use
+from ddp_ladder.platform.launchers import LAUNCHERS
+from ddp_ladder.platform.launchers.launcher import Process, Rendezvous, Start
+from ddp_ladder.platform.launchers.torchrun import TORCHRUN
 from ddp_ladder.settings.placeholders import expand
-from ddp_ladder.slurm.steps import NO_JOB_OF_SLURM, step_variables, task_variables
 
 INSTRUMENT = SCRIPTS / "instrument.py"
 PROBE = SCRIPTS / "preflight_probe.py"  # the preflight's ranks, in place of the instrument and the script
-TORCHRUN = SCRIPTS / "torchrun.py"  # runs torchrun and records how its ranks failed
 
 # Snakemake sets these to the rule's threads. The plan decides for the training; OMP_NUM_THREADS covers them all.
 THREAD_VARIABLES = (
@@ -32,27 +33,8 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
-# How long torchrun waits for the other nodes: longer than their start-ups differ, shorter than its default of 600.
-JOIN_TIMEOUT_S = 300
-
-# If the configuration sets one of these, torchrun's own log files stay where it puts them.
-LOG_VARIABLES = frozenset({"PET_LOG_DIR", "PET_LOGS_SPECS", "PET_REDIRECTS", "PET_TEE"})
-
-# Without it torchrun refuses arguments of the script that abbreviate several of its own options (--n, --logs).
-END_OF_OPTIONS = "--"
-
 # The network interface of a node; its name may differ between nodes.
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-@with_config(IN_A_MODEL)
-@dataclass(frozen=True)
-class Rendezvous:
-    """The rendezvous endpoint of a run. id: unique per job and attempt, so that no process of another run can join."""
-
-    id: str
-    host: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -79,14 +61,6 @@ class Places:
     def is_own(self, spec: RunSpec) -> bool:
         """Return True if no other run starts there."""
         return self.working(spec).is_relative_to(self.own)
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process to start: its argument list and the variables to add to its environment."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
 
 
 def script_argv(spec: RunSpec, places: Places) -> tuple[str, ...]:
@@ -123,9 +97,7 @@ def processes(
     simulated: Sequence[str] = (),
     command: Sequence[str] | None = None,
 ) -> tuple[Process, ...]:
-    """Return the processes that a node starts: torchrun, or with launcher ``srun`` one process per GPU.
-
-    With launcher ``python`` it is the script alone, without variables for rank and world size.
+    """Return the processes that a node starts for a run, as its launcher does.
 
     binds: directories to bind into the container, if there is one.
     simulated: names of the run's nodes without Slurm: the processes then get the variables that srun would set.
@@ -133,24 +105,8 @@ def processes(
     """
     python = python_command(spec, places, binds)
     command = command or (str(INSTRUMENT), *script_argv(spec, places))
-    if spec.launcher == "torchrun":
-        recorded = (str(TORCHRUN), str(RunDirectory(places.run).failed_ranks(node_rank)))
-        launcher = torchrun(spec, rendezvous.id, str(node_rank), rendezvous.host, str(rendezvous.port))
-        logs = {"PET_LOG_DIR": str(RunDirectory(places.run).torchrun_logs(node_rank))}
-        argv = (*python, *recorded, *launcher, END_OF_OPTIONS, *command)
-        return (Process(argv, {} if spec.env.keys() & LOG_VARIABLES else logs),)
-    if spec.launcher == "python":
-        return (Process((*python, *command), {}),)
-    step = step_variables(spec, simulated_job_id(rendezvous), simulated) if simulated else {}
-    return tuple(
-        Process((*python, *command), _rank_environment(spec, node_rank, local_rank, rendezvous, step))
-        for local_rank in range(spec.gpus_per_node)
-    )
-
-
-def simulated_job_id(rendezvous: Rendezvous) -> str:
-    """Return a job id that is the same for all ranks of a run."""
-    return str(NO_JOB_OF_SLURM + zlib.crc32(rendezvous.id.encode()) % NO_JOB_OF_SLURM)
+    start = Start(spec, python, command, RunDirectory(places.run), node_rank, rendezvous, simulated)
+    return LAUNCHERS[spec.launcher].processes(start)
 
 
 def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working: str | None = None) -> tuple[str, ...]:
@@ -165,41 +121,15 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     if container is None:
         python = spec.python or sys.executable
         return (str(places.start / python) if spec.directory is not None and "/" in python else python,)
-    python = spec.python or "python3"  # the workflow's Python is not in the image
-    gpus = container.gpus if spec.device == "cuda" else None
-    inside = working or str(places.working(spec))
-    if container.engine == "enroot":
-        mounts = (f"--mount={_fstab(bind)}" for bind in binds)
-        enter = ("env", "--chdir", inside)  # it has no option for the working directory
-        return (*_with_environment("enroot"), *mounts, *container.args, container.image, *enter, python)
-    if container.engine == "podman-hpc":
-        shown = (f"--volume={bind}" if ":" in bind else f"--volume={bind}:{bind}" for bind in binds)
-        options = (*PODMAN, *(("--gpu",) if gpus else ()), *shown, f"--workdir={inside}")
-        return (*_with_environment("podman-hpc"), *options, *container.args, container.image, python)
-    flag = {"nvidia": ("--nv",), "rocm": ("--rocm",), None: ()}[gpus]
-    shown = (option for bind in binds for option in ("--bind", bind))
-    entered = () if spec.directory is None else ("--pwd", inside)
-    return (container.engine, "exec", *flag, *shown, *entered, *container.args, container.image, python)
-
-
-VERBS = {"enroot": "start", "podman-hpc": "run"}  # of other engines: exec
-
-# The host's namespaces, as the other engines have them: the ranks reach each other, and are seen from outside.
-PODMAN = ("--rm", "--network=host", "--ipc=host", "--pid=host")
-
-# Names of the environment's variables, one a line, without those that are the image's own or the shell's.
-NAMES = 'compgen -e | grep -vxE "(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SHLVL|_"'
-
-
-def _with_environment(engine: str) -> tuple[str, ...]:
-    """Return the start of a command that passes the environment on by name, for engines that keep it from the image."""
-    return ("bash", "-c", f'exec {engine} {VERBS[engine]} $({NAMES} | sed "s/^/--env=/") "$@"', engine)
-
-
-def _fstab(bind: str) -> str:
-    """Return source[:target[:ro]] as enroot's mount, the fields of a line of fstab."""
-    source, target, *mode = bind.split(":") if ":" in bind else (bind, bind)
-    return f"{source}:{target}:none:{','.join(['x-create=auto', 'rbind', *mode])}"
+    use = Use(
+        container.image,
+        container.args,
+        gpus=container.gpus if ACCELERATORS[spec.device].is_gpu else None,
+        binds=binds,
+        directory=working or str(places.working(spec)),
+        is_elsewhere=spec.directory is not None,
+    )
+    return (*ENGINES[container.engine].command(use), spec.python or "python3")  # ours is not in the image
 
 
 def training_python(argv: Sequence[str]) -> str:
@@ -207,46 +137,6 @@ def training_python(argv: Sequence[str]) -> str:
     ours = (TORCHRUN.name, INSTRUMENT.name, PROBE.name)
     place = next((place for place, word in enumerate(argv) if Path(word).name in ours), 0)
     return argv[place - 1] if place else ""
-
-
-def torchrun(spec: RunSpec, rdzv_id: str, node_rank: str, host: str, port: str) -> tuple[str, ...]:
-    """Return torchrun with its options, the words between the Python and the script.
-
-    The rendezvous is static: c10d sorts nodes by the text of their addresses, 10.0.0.10 before 10.0.0.9, and NCCL's
-    rings, which follow the ranks, would not follow the order of the nodes.
-    """
-    return (
-        "-m",
-        "torch.distributed.run",
-        f"--nnodes={spec.nodes}",
-        f"--node-rank={node_rank}",
-        f"--nproc-per-node={spec.gpus_per_node}",
-        *(() if spec.numa_binding is None else (f"--numa-binding={spec.numa_binding}",)),
-        "--max-restarts=0",
-        "--rdzv-backend=static",
-        f"--rdzv-id={rdzv_id}",
-        f"--rdzv-conf=timeout={JOIN_TIMEOUT_S}",
-        f"--master-addr={host}",
-        f"--master-port={port}",
-    )
-
-
-def _rank_environment(
-    spec: RunSpec, node_rank: int, local_rank: int, rendezvous: Rendezvous, step: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the variables of one rank. step: srun's variables for all tasks; empty if srun itself sets them."""
-    rank = node_rank * spec.gpus_per_node + local_rank
-    return {
-        **step,
-        **(task_variables(rank, local_rank, node_rank) if step else {}),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(spec.world_size),
-        "LOCAL_WORLD_SIZE": str(spec.gpus_per_node),
-        "GROUP_RANK": str(node_rank),
-        "MASTER_ADDR": rendezvous.host,
-        "MASTER_PORT": str(rendezvous.port),
-    }
 
 
 def node_environment(
@@ -303,8 +193,8 @@ def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
         # by option (--signals-to-handle), which an older torchrun would refuse.
         "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
     }
-    if spec.device == "cpu":
-        env["CUDA_VISIBLE_DEVICES"] = ""  # a CPU site uses no GPU that the machine may have
+    if not ACCELERATORS[spec.device].is_gpu:  # a CPU site uses no GPU that the machine may have
+        env.update({each.visible_variable: "" for each in ACCELERATORS.values() if each.visible_variable})
     if spec.directory is None:
         return {**env, **spec.env}
     values = _absolute_values(spec, places)

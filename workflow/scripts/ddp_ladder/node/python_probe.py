@@ -1,6 +1,6 @@
 """Print what a Python is and has, as JSON on the last line. Runs under the site's Python (3.9 or newer) with ``-c``.
 
-Argument: a module to look for, or nothing.
+Arguments: a module to look for, or nothing; the name of the device to train on.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import sys
 LONGEST_ERROR = 300  # characters; a message may begin with an empty line
 
 
-def main(module: str) -> None:
+def main(module: str, device: str) -> None:
     """Print version and path of this Python, torch's versions or why it is missing, and whether there is a module."""
     found: dict[str, object] = {"python": list(sys.version_info[:3]), "executable": sys.executable}
     if module:
@@ -20,11 +20,11 @@ def main(module: str) -> None:
         import torch
 
         rocm = torch.version.hip and f"ROCm {torch.version.hip}"
-        found.update(torch=torch.__version__, cuda=torch.version.cuda or rocm)
+        found.update(torch=torch.__version__, built_for=getattr(torch.version, device, None) or rocm)
     except Exception as error:
         found["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
     print("\n" + json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

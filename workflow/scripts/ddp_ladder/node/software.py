@@ -1,10 +1,9 @@
-"""Software of a node: the environment that the site's modules and setup create, driver, repository and limits."""
+"""Software of a node: the environment that the site's modules and setup create, repository and limits."""
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,6 @@ from typing import Any
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
 
 from ddp_ladder.common.files import TEMPLATES
-from ddp_ladder.common.model import Model
-from ddp_ladder.common.process import run_bounded
 from ddp_ladder.node.launch import INSTRUMENT, Places, is_module
 from ddp_ladder.plan.plan import RunSpec
 
@@ -24,10 +21,9 @@ from ddp_ladder.plan.plan import RunSpec
 WORKFLOW_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT")
 SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD")
 MESSAGE_LINES = 20
-LONGEST_ERROR = 500  # characters of a program's words
 MODULE_COMMAND = TEMPLATES / "module_command.sh"
 NODE_ENVIRONMENT = TEMPLATES / "node_environment.sh"
-TIMEOUT_S = 20.0  # for nvidia-smi and git
+TIMEOUT_S = 20.0  # for git
 WITHIN_S = 180.0  # for the doctor; a run's own limit is its job's
 
 # argv, environment, descriptor for output and errors, descriptor to be passed on; returns the exit code.
@@ -139,69 +135,6 @@ def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
     wanted = dict.fromkeys(path for each in needed for path in (Path(os.path.abspath(each)), each.resolve()))
     outer = [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
     return (*map(str, outer), *given)
-
-
-# The GPUs of a node, from nvidia-smi. The agent and the preflight ask for them, never the training.
-
-QUERY = ("--query-gpu=uuid,name,driver_version,power.limit,memory.used", "--format=csv,noheader,nounits")
-
-
-class NodeGpu(Model):
-    """A GPU as nvidia-smi shows it. Null: not known."""
-
-    index: int
-    uuid: str
-    name: str
-    driver: str
-    power_limit_w: float | None
-    memory_used_mib: float | None
-
-
-def gpus(within_s: float = TIMEOUT_S) -> tuple[NodeGpu, ...]:
-    """Return the GPUs of this node; none without nvidia-smi. Raises OSError with the words of one that fails."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ()
-    try:
-        code, printed = run_bounded((command, *QUERY), within_s)
-    except subprocess.TimeoutExpired:
-        raise OSError(f"no answer within {within_s:g} s") from None
-    if code != 0:
-        raise OSError(printed.strip()[:LONGEST_ERROR] or f"nvidia-smi ended with {code}")
-    rows = [line.split(", ") for line in printed.splitlines() if line.count(", ") == 4]
-    return tuple(
-        NodeGpu(
-            index=index,
-            uuid=uuid,
-            name=name,
-            driver=driver,
-            power_limit_w=_number(limit),
-            memory_used_mib=_number(used),
-        )
-        for index, (uuid, name, driver, limit, used) in enumerate(rows)
-    )
-
-
-def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
-    """Return the places of the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, in its order.
-
-    uuids: of all GPUs. None is all of them. As in CUDA the first word that names none ends the list.
-    """
-    if value is None:
-        return list(range(len(uuids)))
-    places: list[int] = []
-    for word in map(str.strip, value.split(",")):
-        by_index = word.isdigit()
-        named = [k for k, uuid in enumerate(uuids) if (word == str(k) if by_index else word and uuid.startswith(word))]
-        if len(named) != 1 or named[0] in places:
-            break
-        places += named
-    return places
-
-
-def _number(text: str) -> float | None:
-    """Return a figure; None for one that is not known (``[N/A]``, ``[Unknown Error]``)."""
-    return None if text.startswith("[") else float(text)
 
 
 # The repository that holds the training script. Git never runs inside the training's process.

@@ -1,4 +1,4 @@
-"""What each node of a scale's job is made of: the answers of lscpu and nvidia-smi as they are, and one line.
+"""What each node of a scale's job is made of: the answers of lscpu and of its driver's program, and one line.
 
 The files are in results/machine/<scale>/<node>, written by the preflight of each job of the scale, as an ordinary user:
 each command has a time limit, and what fails becomes a note.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +17,17 @@ import psutil
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically, write_json
-from ddp_ladder.common.formats import count
+from ddp_ladder.common.formats import count, fields
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.common.process import run_bounded
 from ddp_ladder.nodes.sampler import SYS
+from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.settings.terms import Scale
 
-COMMAND_S = 20.0  # nvidia-smi needs seconds where no persistence daemon keeps the driver loaded
+COMMAND_S = 20.0  # nvidia-smi needs seconds where no daemon keeps the driver loaded
 LONGEST_NOTE = 200  # characters of a command's message
 GIB = 1024**3
 COMMANDS = {"lscpu.txt": ("lscpu",)}
-COMMANDS_OF_GPUS = {"nvidia-smi-q.txt": ("nvidia-smi", "-q"), "topo.txt": ("nvidia-smi", "topo", "-m")}
 
 
 class Machine(Model):
@@ -64,17 +62,16 @@ def describe(
     scale: str,
     node: str,
     interface: str,
-    has_gpus: bool,
+    accelerator: Accelerator,
     environment: Mapping[str, str] = os.environ,
 ) -> Machine:
     """Write what this node is made of; return it. Raises OSError.
 
-    node: its name in the job. interface: the one that the runs use. has_gpus: the runs train on CUDA; else nvidia-smi
-    is not asked.
+    node: its name in the job. interface: the one that the runs use. accelerator: of the runs.
     """
     notes: list[str] = []
     texts: dict[str, str] = {}
-    for file, command in {**COMMANDS, **(COMMANDS_OF_GPUS if has_gpus else {})}.items():
+    for file, command in {**COMMANDS, **accelerator.commands}.items():
         try:
             code, printed = run_bounded(command, COMMAND_S, {**environment, "LC_ALL": "C"})
             if code != 0:
@@ -85,21 +82,18 @@ def describe(
     directory = machine_directory(results, scale) / node
     for name, text in texts.items():
         write_atomically(directory / name, text)
-    words = [*_words(texts.get("lscpu.txt", ""), texts.get("nvidia-smi-q.txt", ""), interface), *notes]
+    gpus = accelerator.described(texts)
+    words = [*([gpus] if gpus else []), *_words(texts.get("lscpu.txt", ""), interface), *notes]
     machine = Machine(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
     write_json(directory / "machine.json", machine.model_dump())
     return machine
 
 
-def _words(lscpu: str, query: str, interface: str) -> Iterator[str]:
-    """Yield what the node has, as far as it is known: from lscpu, from nvidia-smi -q, and of the system."""
-    gpus = Counter(re.findall(r"^\s+Product Name\s+: (.+?)\s*$", query, re.MULTILINE))
-    if gpus:
-        kinds = ", ".join(f"{number} x {name}" for name, number in gpus.items())
-        yield f"{kinds} (driver {_fields(query).get('Driver Version')})"
-    fields = _fields(lscpu)
-    if model := fields.get("Model name") or fields.get("BIOS Model name") or fields.get("Architecture"):
-        yield f"{fields.get('Socket(s)', '1')} x {model}"
+def _words(lscpu: str, interface: str) -> Iterator[str]:
+    """Yield what the node has, as far as it is known: from lscpu, and of the system."""
+    cpus = fields(lscpu)
+    if model := cpus.get("Model name") or cpus.get("BIOS Model name") or cpus.get("Architecture"):
+        yield f"{cpus.get('Socket(s)', '1')} x {model}"
     yield count(os.cpu_count() or 1, "CPU")
     yield f"{psutil.virtual_memory().total / GIB:.0f} GiB"
     link = psutil.net_if_stats().get(interface)
@@ -107,15 +101,6 @@ def _words(lscpu: str, query: str, interface: str) -> Iterator[str]:
     if adapters := sorted(path.name for kind in ("infiniband", "cxi") for path in (SYS / "class" / kind).glob("*")):
         yield f"adapters {', '.join(adapters)}"
     yield f"{_system_name()}, kernel {platform.release()}"
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Return the values of ``key : value`` lines, of several with the same key the first."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        found.setdefault(key.strip(), value.strip())
-    return found
 
 
 def _system_name() -> str:

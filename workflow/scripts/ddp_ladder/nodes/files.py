@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import RawFile
+from ddp_ladder.platform.accelerators.accelerator import MonitoredGpu
 
 TIME = "time_s"
 THROTTLE_REASONS = "throttle_reasons"
-NO_REASON = "none"  # for a lower clock
 NODE = (
     TIME,  # unix time by this node's clock
     "cpu_fraction",  # mean of the CPUs that the agent may use, 0 to 1
@@ -46,16 +46,6 @@ def columns(fabric: bool, gpus: int) -> tuple[str, ...]:
 
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
-
-
-class MonitoredGpu(Model):
-    """A GPU that the run may use. Null: the driver does not report it."""
-
-    index: Count = Field(description="The i of the columns gpu<i>_...: its place among the GPUs that the run may use.")
-    name: Name
-    uuid: Name
-    memory_bytes: Count | None = None
-    power_limit_w: float | None = Field(None, description="The limit that is enforced now.")
 
 
 class Fabric(Model):

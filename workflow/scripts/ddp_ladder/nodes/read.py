@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.common.files import read_bytes
-from ddp_ladder.nodes.files import NO_REASON, THROTTLE_REASONS, TIME, MonitoredGpu, MonitorFile, columns
+from ddp_ladder.nodes.files import THROTTLE_REASONS, TIME, MonitorFile, columns
+from ddp_ladder.platform.accelerators.accelerator import NO_REASON, MonitoredGpu
 
 Values = NDArray[np.float64]
 

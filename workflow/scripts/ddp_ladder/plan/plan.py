@@ -1,18 +1,24 @@
-"""The plan: the fully resolved list of runs of every stage. Pure: no files, no torch, no Slurm."""
+"""The plan: the fully resolved list of runs of every stage, and its file. No torch, no Slurm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Any, Literal, TypeVar
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any, TypeVar
 
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
-from pydantic import Field, TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, ValidationError, with_config
 
-from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
-from ddp_ladder.settings.key_types import AnyScale
+from ddp_ladder.common.files import canonical_sha256, read_json
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1, first_error
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
+from ddp_ladder.platform.launchers.python import Python
+from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
 from ddp_ladder.settings.keys import (
     BatchRange,
     Container,
@@ -34,10 +40,7 @@ from ddp_ladder.settings.terms import (
     PLAIN_VARIANT,
     REFERENCE_VARIANT,
     STAGES,
-    Backend,
-    Device,
     Interface,
-    Launcher,
     Mode,
     NumaBinding,
     Scale,
@@ -110,8 +113,8 @@ class RunSpec(Model):
     launcher: Launcher
     numa_binding: NumaBinding | None = Field(None, description="Of torchrun, at scales with all GPUs of a node.")
     device: Device
-    backend: Literal["nccl", "gloo"]
-    backend_wanted: Backend = Field(description="As configured: auto leaves the choice to the script.")
+    backend: Backend
+    backend_wanted: BackendOrAuto = Field(description="As configured: auto leaves the choice to the script.")
     interface: Interface = Field(description="auto, a name, or a name for each node.")
     cpus_per_node: Positive
     threads_per_rank: Positive
@@ -125,8 +128,8 @@ class RunSpec(Model):
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: one per GPU; 1 with launcher ``python``, whose only process has all GPUs."""
-        return 1 if self.launcher == "python" else self.gpus
+        """Number of ranks: one per GPU, or one with all GPUs."""
+        return self.gpus if LAUNCHERS[self.launcher].sets_ranks else 1
 
     @property
     def gpus(self) -> int:
@@ -193,10 +196,6 @@ class ScaleJob:
         """Return a task's share of the node's CPUs. Slurm has none with fewer than one."""
         return max(1, self.cpus // tasks_per_node)
 
-    @property
-    def gpu_hours_at_most(self) -> float:
-        return self.scale.world_size * self.runtime_min / 60
-
 
 @with_config(IN_A_MODEL)
 @dataclass(frozen=True)
@@ -245,6 +244,22 @@ class Plan:
 
 
 PLAN = TypeAdapter(Plan)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
+    what = "this is no plan of this version of ddp-ladder"
+    try:
+        return PLAN.validate_python(read_json(path))
+    except FileNotFoundError:
+        advice = "run `snakemake --cores all` first, or name the results with --results"
+        raise UserError(Problem(str(path), "there is no plan here", next=advice)) from None
+    except ValidationError as error:
+        found = first_error(error)
+    except (OSError, ValueError) as error:
+        found = str(error)
+    rewrite = f"run `snakemake --cores 1 {quote(str(path))}`: the plan is written again from config/"
+    raise UserError(Problem(str(path), what, found, next=f"use the version that wrote it; or {rewrite}"))
 
 
 def first_scale(runs: Iterable[RunSpec]) -> Scale:
@@ -318,9 +333,9 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
     """
     several_nodes = any(scale.nodes > 1 for one in experiment.ladder if one.name == stage for scale in one.scales)
     given = experiment.variants.items()
-    found = {name: variant for name, variant in given if not (several_nodes and variant.launcher == "python")}
+    found = {name: variant for name, variant in given if not several_nodes or variant.launcher in (None, *WITH_RANKS)}
     if stage == STAGES[0] and experiment.first_scale == ONE_GPU and experiment.measure.plain_baseline:
-        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher="python")
+        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher=Python.name)
     return found
 
 
@@ -360,9 +375,8 @@ def _resolve(
     _, first_batch = batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
-    on_gpus, launcher = site.node.device == "cuda", variant.launcher or site.launcher
-    of_device: Literal["nccl", "gloo"] = "nccl" if on_gpus else "gloo"
-    binds = on_gpus and launcher == "torchrun" and scale.gpus_per_node == site.node.gpus
+    accelerator, launcher = ACCELERATORS[site.node.device], variant.launcher or site.launcher
+    binds = accelerator.is_gpu and LAUNCHERS[launcher].binds_numa and scale.gpus_per_node == site.node.gpus
     spec = RunSpec(
         stage=stage.name,
         variant=name,
@@ -396,7 +410,7 @@ def _resolve(
         launcher=launcher,
         numa_binding=(variant.numa_binding or site.numa_binding) if binds else None,
         device=site.node.device,
-        backend=of_device if wanted == "auto" else wanted,
+        backend=accelerator.backend if wanted == "auto" else wanted,
         backend_wanted=wanted,
         interface=variant.network.interface or site.network.interface,
         cpus_per_node=site.node.cpus,

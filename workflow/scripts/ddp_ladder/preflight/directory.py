@@ -11,6 +11,7 @@ from typing import TypeVar
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.preflight import collectives
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.node_facts import NodeFacts
@@ -111,7 +112,7 @@ def assemble_preflight(
 
 def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, ranks: dict[int, ProbeRank]) -> NodeRow:
     here = [rank.device for rank in ranks.values() if rank.node_rank == node_rank and rank.device]
-    devices = Counter(device.name for device in here if device.kind == "cuda")
+    devices = Counter(device.name for device in here if is_gpu(device.kind))
     return NodeRow(
         node=name,
         gpus=", ".join(f"{number} x {device}" for device, number in devices.items() if device) or None,

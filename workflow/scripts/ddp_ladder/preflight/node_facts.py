@@ -16,7 +16,8 @@ from pydantic import Field
 from ddp_ladder.common.files import check_room, file_text, nearest
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.node.network import address, interface_towards, is_loopback, node_name
-from ddp_ladder.node.software import NodeGpu, gpus, visible_gpus
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.accelerators.accelerator import Accelerator, NodeGpu
 from ddp_ladder.preflight.link import HeadServer, reach_head
 from ddp_ladder.records.raw_models import RawFile, RunFile
 from ddp_ladder.settings.terms import Interface, interface_on
@@ -27,18 +28,15 @@ RETRY_S = 0.1
 
 
 class GpusFacts(Model):
-    """The node's GPUs. error: why nvidia-smi gave no answer; no GPUs without it: no nvidia-smi."""
+    """The node's GPUs. error: why the driver's program gave no answer; none without it: there is no such program."""
 
     gpus: Several[NodeGpu] = ()
-    visible_devices: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES of the job step.")
+    visible_devices: str | None = Field(default=None, description="The variable that limits them, in the job step.")
     error: str | None = None
 
-    @property
-    def visible(self) -> list[NodeGpu]:
-        """Return the GPUs that the job step may use; with MIG, whose devices are parts of GPUs, all."""
-        if "MIG-" in (self.visible_devices or ""):
-            return [*self.gpus]
-        return [self.gpus[k] for k in visible_gpus(self.visible_devices, [gpu.uuid for gpu in self.gpus])]
+    def visible(self, accelerator: Accelerator) -> list[NodeGpu]:
+        """Return the GPUs that the job step may use."""
+        return [self.gpus[k] for k in accelerator.visible_gpus(self.visible_devices, [gpu.uuid for gpu in self.gpus])]
 
 
 class InterfaceFacts(Model):
@@ -84,6 +82,7 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
     """
     assert run.preflight is not None
     spec, head = run.spec, (run.rendezvous.host, run.rendezvous.port)
+    accelerator = ACCELERATORS[spec.device]
     until_s = time.monotonic() + run.preflight.timeout_s
     interface = interface_facts(spec.interface, head[0], several=len({*run.nodes}) > 1)
     server: HeadServer | None = None
@@ -108,7 +107,7 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
             interface=interface,
             head=f"{head[0]}:{head[1]}",
             link_error=link_error,
-            gpus=gpus_facts() if spec.device == "cuda" else None,
+            gpus=gpus_facts(accelerator) if accelerator.is_gpu else None,
             shared_memory=directory_facts(SHARED_MEMORY),
             run_directory=directory_facts(Path(run.run_directory)),
             marker_seen=is_seen(marker),
@@ -171,10 +170,10 @@ def resolved(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def gpus_facts() -> GpusFacts:
+def gpus_facts(accelerator: Accelerator) -> GpusFacts:
     """Return the facts of the GPUs."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(accelerator.visible_variable or "")
     try:
-        return GpusFacts(gpus=gpus(), visible_devices=visible)
+        return GpusFacts(gpus=accelerator.gpus(), visible_devices=visible)
     except OSError as error:
         return GpusFacts(visible_devices=visible, error=str(error))

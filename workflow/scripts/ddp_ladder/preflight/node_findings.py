@@ -9,6 +9,7 @@ from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.node.network import is_loopback
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.preflight.node_facts import DirectoryFacts, NodeFacts
 from ddp_ladder.preflight.result import error, warning
 
@@ -76,7 +77,7 @@ def _network(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
 def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head: str) -> Iterator[Finding]:
     if several:
         yield from _host_names(fact, head)
-    if spec.device == "cuda":
+    if ACCELERATORS[spec.device].is_gpu:
         yield from _gpus(spec, fact)
     if fact.cpus < job.cpus:
         advice = "lower node.cpus in cluster.yaml to what this machine has"
@@ -99,20 +100,21 @@ def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
 
 
 def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
-    found = fact.gpus
+    found, accelerator = fact.gpus, ACCELERATORS[spec.device]
     if found is None or found.error is not None:
-        yield error(f"nvidia-smi: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
+        yield error(f"{accelerator.program}: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
         return
-    if found.gpus and len(found.visible) < spec.gpus_per_node:
+    visible, variable = found.visible(accelerator), accelerator.visible_variable
+    if found.gpus and len(visible) < spec.gpus_per_node:
         limit = found.visible_devices
         yield error(
-            f"{len(found.visible)} of {count(spec.gpus_per_node, 'GPU')} visible"
-            + ("" if limit is None else f" (CUDA_VISIBLE_DEVICES={limit})"),
+            f"{len(visible)} of {count(spec.gpus_per_node, 'GPU')} visible"
+            + ("" if limit is None else f" ({variable}={limit})"),
             f"{spec.gpus_per_node}: every process of a node sees all its GPUs",
-            "remove --gpus-per-task and --gpu-bind from slurm.extra in cluster.yaml, and CUDA_VISIBLE_DEVICES from "
+            f"remove --gpus-per-task and --gpu-bind from slurm.extra in cluster.yaml, and {variable} from "
             "software.setup; then compare node.gpus and node.gres with `scontrol show node`",
         )
-    for gpu in found.visible:
+    for gpu in visible:
         if gpu.memory_used_mib is not None and gpu.memory_used_mib > USED_MIB:
             yield warning(
                 f"GPU {gpu.index}: {gpu.memory_used_mib:.0f} MiB are in use",
@@ -124,7 +126,7 @@ def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
 def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
     memory, disk = fact.shared_memory, fact.run_directory
     mount = "it is a mount option of the node, or of the container (software.container.args): --shm-size, size="
-    yield from _room(memory, mount, LITTLE_ROOM if spec.device == "cuda" else 0)
+    yield from _room(memory, mount, LITTLE_ROOM if ACCELERATORS[spec.device].is_gpu else 0)
     yield from _room(disk, f"free some space: df -h {disk.path}; see your quota there", LITTLE_ROOM)
     if not fact.marker_seen:
         advice = "set results in config.yaml to a directory on the shared file system"
@@ -140,12 +142,12 @@ def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
 
 def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare GPUs and their driver between the nodes."""
-    if spec.device != "cuda":
-        return
-    gpus = {name: fact.gpus.visible for name, fact in facts.items() if fact.gpus and fact.gpus.visible}
+    accelerator = ACCELERATORS[spec.device]
+    seen = {name: fact.gpus.visible(accelerator) for name, fact in facts.items() if fact.gpus}
+    gpus = {name: found for name, found in seen.items() if found}
     advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
     models = {name: ", ".join(sorted({gpu.name for gpu in found})) for name, found in gpus.items()}
-    drivers = {name: f"NVIDIA driver {found[0].driver}" for name, found in gpus.items()}
+    drivers = {name: f"driver {found[0].driver}" for name, found in gpus.items()}
     for values, wanted, next_step in ((models, "one GPU model on all nodes", advice), (drivers, "one driver", TELL)):
         usual = Counter(values.values()).most_common(1)
         for name, own in values.items():

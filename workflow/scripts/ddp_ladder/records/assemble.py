@@ -14,6 +14,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.checks import diagnoses, weakest
 from ddp_ladder.records.correctness import Diagnosis, remarks_on_run, shared_samples
 from ddp_ladder.records.failures import after_training, explain
@@ -26,6 +27,7 @@ from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
 from ddp_ladder.records.record import (
     SCHEMA_VERSION,
     Failure,
+    FailureKind,
     Fingerprint,
     Head,
     Rank,
@@ -47,7 +49,6 @@ from ddp_ladder.records.timing import (
 from ddp_ladder.records.trace import exposed_comm_fraction
 
 Part = TypeVar("Part", bound=Model)
-NOT_RUN = "not run"
 SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which DDP does not time
 
 
@@ -106,7 +107,7 @@ def _flops(raw: RawRun) -> Flops | None:
     return counted
 
 
-def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> Record:
+def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict: str = "not run") -> Record:
     """Return the record of a run that was left out on purpose, or lost its files: each planned run has a record."""
     return Record(
         status="failed",
@@ -119,7 +120,7 @@ def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> 
         timing=None,
         fingerprint=Fingerprint(),
         checks=(),
-        failure=_without_secrets(Failure(verdict=verdict, why=why, next=next_step)),
+        failure=_without_secrets(Failure(kind=kind, verdict=verdict, why=why, next=next_step)),
         remarks=(),
         schema_version=SCHEMA_VERSION,
     )
@@ -178,7 +179,7 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
     batches = [end.fingerprint.batch_per_gpu for end in raw.ends if not end.pipeline_stage]
     buckets = tuple(ddp.bucket_bytes) if ddp and ddp.bucket_bytes else None
     # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
-    names = {end.device.name for end in raw.ends if end.device.kind == "cuda"}
+    names = {end.device.name for end in raw.ends if is_gpu(end.device.kind)}
     gpus = [gpu for agent in raw.agents.values() for gpu in agent.gpus if gpu.name in names]
     of_first = {
         **dict(first.fingerprint),

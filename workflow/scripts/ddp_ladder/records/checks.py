@@ -13,6 +13,7 @@ from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.records.failures import is_complete
 from ddp_ladder.records.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
@@ -79,7 +80,7 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
         yield diagnose("evidence", True, IN_WORDS[own_account], "the program's own account, as there is no better one")
     else:
         yield from one_model(raw)
-    if spec.launcher != "python":
+    if LAUNCHERS[spec.launcher].sets_ranks:
         yield _backend(spec, ends)
     if raw.reads_log:
         yield _whole_log(raw)
@@ -234,6 +235,7 @@ def _steps(raw: RawRun) -> Diagnosis:
         f"{' and '.join(map(str, counts)) or 'none'} optimizer steps",
         f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
         next_step=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
+        kind="too few steps",
     )
 
 

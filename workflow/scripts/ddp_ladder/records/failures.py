@@ -17,6 +17,7 @@ from ddp_ladder.common.files import Agent, file_text
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.node.launch import training_python
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.case import (
     AGAIN,
     Case,
@@ -33,17 +34,13 @@ from ddp_ladder.records.case import (
 )
 from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, failure_of, hung, kept_waiting
+from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
-from ddp_ladder.records.record import Failure, Remark
+from ddp_ladder.records.record import Failure, FailureKind, Remark
 from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
-PORT_TAKEN = "the port of the rendezvous is taken"  # the verdict of the signature rdzv_port_in_use
-KILLED = "a rank was killed"
-LAUNCHER_KILLED = "a launcher was killed"
-NO_STEP = "no training step was seen"
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
@@ -94,8 +91,9 @@ def time_limit(case: Case) -> Failure | None:
     if case.outcome != "time limit":
         return None
     key, looks = f"stages.{case.raw.spec.stage}.runtime", case.raw.stalls
-    found = failure_of(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
+    found = hang_failure(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
     return Failure(
+        kind="time limit",
         verdict="time limit",
         why=f"the job of scale {case.raw.spec.scale} reached its {key}, or the end of the allocation that it runs in"
         + (f"; before that it stood still: {found.why}" if found else ""),
@@ -138,28 +136,30 @@ def not_written(case: Case) -> Failure | None:
 
 
 def no_gpu(case: Case) -> Failure | None:
-    """Return the failure of a CUDA run in which a rank saw no GPU; None if every rank saw one or did not report."""
+    """Return the failure of a run on GPUs in which a rank saw none; None if every rank saw one or did not report."""
     without = [(end, end.gpus_seen) for end in case.raw.ends if end.gpus_seen and end.gpus_seen.count == 0]
-    if case.raw.spec.device != "cuda" or not without:
+    accelerator = ACCELERATORS[case.raw.spec.device]
+    if not accelerator.is_gpu or not without:
         return None
     end, seen = without[0]
     agents = [agent for agent in case.raw.agents.values() if agent.host == end.host]
     python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
     gpus = [gpu for agent in agents for gpu in agent.gpus]
     shown = f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}" if gpus else "no GPU"
-    built = f"CUDA {seen.built_for}" if seen.built_for else "no CUDA"
+    name, variable = accelerator.title, accelerator.visible_variable
+    built = f"{name} {seen.built_for}" if seen.built_for else f"no {name}"
     if seen.built_for is None or TOO_OLD.search(seen.why):
-        next_step = f"install for {python} a torch that is built for a CUDA of the node's driver (pytorch.org)"
+        next_step = f"install for {python} a torch that is built for a {name} of the node's driver (pytorch.org)"
     else:
         next_step = (
             "check node.gres and slurm.partition in cluster.yaml, and that workload.env and software.setup leave "
-            f"CUDA_VISIBLE_DEVICES alone; else try it on that node: srun --pty {python} -c 'import torch; "
-            "torch.cuda.init()'"
+            f"{variable} alone; else try it on that node: srun --pty {python} -c 'import torch; "
+            f"torch.{accelerator.name}.init()'"
         )
     return Failure(
         verdict="torch sees no GPU",
         why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: "
-        f"{seen.why}; nvidia-smi shows {shown}; CUDA_VISIBLE_DEVICES is {seen.visible!r}",
+        f"{seen.why}; {accelerator.program} shows {shown}; {variable} is {seen.visible!r}",
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
@@ -183,7 +183,7 @@ def silent_agent(case: Case) -> Failure | None:
         case,
         Failure(
             verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
-            why=in_words(ended.silent, nodes),
+            why=silence_in_words(ended.silent, nodes),
             next=look if node else shared,
             node=node,
             at_s=ended.found_at_s - first.silent_s,
@@ -195,7 +195,7 @@ def _on_all_nodes(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> bool:
     return len({one.node_rank for one in silent}) == len(nodes) > 1
 
 
-def in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
+def silence_in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
     """Return why a run is ended whose agents gave no sign of life. nodes: of the run, by rank."""
     which = in_short([f"{Agent(one.node_rank, one.local_rank)} ({nodes[one.node_rank]})" for one in silent], NAMED)
     first = silent[0]
@@ -273,6 +273,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     alike = [rank.place for rank in ranks if rank.signal == first.signal]
     verdict, next_step = _advice(first.signal, first.host)
     return Failure(
+        kind=_kind_of(first.signal),
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
@@ -289,7 +290,7 @@ _TOLD = (
 _OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
     **dict.fromkeys((*TERMINATED, "SIGALRM"), _TOLD),
     "SIGKILL": (
-        KILLED,
+        "a rank was killed",
         "run `dmesg` or `journalctl -k` on {host}: often it was the out-of-memory killer",
         "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
     ),
@@ -310,6 +311,10 @@ _IN_NATIVE_CODE = (  # an extension, a driver, a library of another build
     "in train.log",
     "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
 )
+
+
+def _kind_of(signal: str | None) -> FailureKind | None:
+    return "killed" if signal == "SIGKILL" else None
 
 
 def _advice(signal: str | None, host: str) -> tuple[str, str]:
@@ -375,6 +380,7 @@ def saved_state(case: Case) -> Failure | None:
     steps = max(end.steps.count for end in saved)
     which = ", ".join(str(end.rank) for end in saved)
     return Failure(
+        kind="saved state",
         verdict="stopped by a signal, saved its state",
         why=f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
         next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so",
@@ -434,7 +440,8 @@ def lost_launcher(case: Case) -> Failure | None:
     if end is None:
         return None
     return Failure(
-        verdict=LAUNCHER_KILLED,
+        kind=_kind_of(end.signal),
+        verdict="a launcher was killed",
         why=f"the launcher of node {end.node_rank} ({end.host}): ended by {end.signal}",
         next=_advice(end.signal, end.host)[1],
         **_of_node(end),
@@ -534,7 +541,8 @@ def nothing_seen(case: Case) -> Failure | None:
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", HOOK))]
     return Failure(
-        verdict=NO_STEP,
+        kind="too few steps",
+        verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
         f"{''.join(unhooked[:1])}",
         next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "

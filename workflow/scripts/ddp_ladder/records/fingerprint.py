@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankEnd, RankFingerprint
 from ddp_ladder.records.record import Record
@@ -85,7 +86,7 @@ def global_batch_seen(record: Record) -> int:
 
 def gpu_models(record: Record) -> str | None:
     """Return every GPU model in the group, not only rank 0's: one slower GPU slows down all ranks."""
-    names = {rank.device.name for rank in record.ranks if rank.device.kind == "cuda"}
+    names = {rank.device.name for rank in record.ranks if is_gpu(rank.device.kind)}
     known = sorted(str(name) for name in names if name)
     return " + ".join(known) or record.fingerprint.gpu
 

@@ -12,6 +12,7 @@ from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, Usage, node_usage
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Timing
@@ -37,7 +38,7 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         nodes=good,
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
-        on_gpus=raw.spec.device == "cuda",
+        on_gpus=is_gpu(raw.spec.device),
         accumulates=raw.spec.accumulation is not None,
         data_wait_fraction=timing.data_wait_fraction if timing else None,
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
@@ -101,6 +102,6 @@ def _rank_use(raw: RawRun, end: RankEnd) -> RankUse:
         rank=end.rank,
         local_rank=end.local_rank,
         node_rank=raw.node_rank(end),
-        gpu=end.device.id if end.device.kind == "cuda" else None,
+        gpu=end.device.id if is_gpu(end.device.kind) else None,
         workers=end.fingerprint.num_workers,
     )

@@ -10,14 +10,14 @@ from typing import Any
 
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.assemble import assemble, record_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import RankEnd, RunEnd, RunFile
 from ddp_ladder.records.record import SCHEMA_VERSION, Record
 from ddp_ladder.settings.keys import Measure
-from ddp_ladder.settings.terms import Device
 
 CHECKED_BY_THE_JOB = ("placement",)  # against the files of its agents
 UNKNOWN = (
@@ -79,7 +79,7 @@ def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:
     world_size = first.world_size
     nodes = len(ranks) if set(ranks.values()) == {world_size / len(ranks)} else 1
     args = [*first.fingerprint.args]
-    device: Device = "cuda" if first.device.kind == "cuda" else "cpu"
+    device = first.device.kind if is_gpu(first.device.kind) else "cpu"
     return RunSpec.from_json(
         {
             **DEFAULTS,

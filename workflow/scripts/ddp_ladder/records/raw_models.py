@@ -14,11 +14,11 @@ from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
 from ddp_ladder.common.model import Model, Several
-from ddp_ladder.node.launch import Rendezvous
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.settings.keys import Hang, Monitor
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 
@@ -134,7 +134,7 @@ class FailedRank(Model):
 
 
 class Gpu(Model):
-    """A GPU as nvidia-smi shows it."""
+    """A GPU as the driver's program shows it."""
 
     name: str
     driver: str
@@ -164,7 +164,7 @@ class AgentEnd(RawFile):
     failed_ranks: Several[FailedRank] = ()
     argv: Several[str]
     cpus: Several[int]
-    gpus: Several[Gpu] = ()  # empty without nvidia-smi
+    gpus: Several[Gpu] = ()  # empty without the driver's program
     interface: Name | None = None  # network interface of NCCL and Gloo; None if there was none
     error: Name | None = None  # why its processes could not be started
     orphaned: bool = False  # its parent had died: under Slurm the step daemon of its node
@@ -187,11 +187,11 @@ class Device(Model):
 
 
 class GpusSeen(Model):
-    """The GPUs that torch saw, for a rank that should have trained on CUDA and did not."""
+    """The GPUs that torch saw, for a rank that should have trained on one and did not."""
 
     count: Count
-    built_for: str | None  # CUDA version of the torch build
-    visible: str | None  # CUDA_VISIBLE_DEVICES
+    built_for: str | None  # version of CUDA, or of what else torch is built for
+    visible: str | None  # the variable that limits the GPUs that a process sees
     why: str  # torch's error if it saw none
 
 
@@ -332,6 +332,7 @@ class Batches(Model):
     compared: Count  # steps of which the inputs of the model that DDP wraps were seen
     mismatched: Count  # those of them whose batch dimension was not what was drawn
     graph_steps: Count  # steps that CUDA graphs made
+    unclear: Count | None = None  # places where it does not show which batches were trained on
 
 
 class RankFingerprint(Model):

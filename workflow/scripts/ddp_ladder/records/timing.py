@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import significant
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.pauses import covered_s
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
@@ -185,7 +186,7 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
             timed = on_all
             forward_s, backward_s, comm_s, overlap_s = np.moveaxis(ddp_s[:, timed], 2, 0)
             compute_s = forward_s + backward_s
-    on_gpus = ranks[0].end.device.kind == "cuda"
+    on_gpus = is_gpu(ranks[0].end.device.kind)
     others_s = _collectives_s(ranks, warmup.steps)
     if comm_s is None and any(rank.end.ddp or not rank.end.communication for rank in ranks):
         others_s = None  # what DDP, or a library of its own, sends is not known

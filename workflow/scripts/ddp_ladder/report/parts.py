@@ -22,6 +22,7 @@ from ddp_ladder.common.formats import (
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, SPEEDUP, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, blank
@@ -226,7 +227,7 @@ def _range(numbers: Iterator[int]) -> str:
 def _mechanism(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     runs = [run for run in _runs_of(view, series) if run.timing]
     timings = [run.timing for run in runs if run.timing]
-    clock = "CUDA events" if view.unit == "GPU" else "the host's clock"
+    clock = " or ".join(dict.fromkeys(ACCELERATORS[run.spec.device].clock for run in runs))
     counted = any(point.tflop_per_s_per_gpu is not None for points in series for point in points)
     flops = "counted at the first scale from the shapes of the operators" if counted else "not counted"
     yield Block(
@@ -338,7 +339,12 @@ def _plot(name: str, caption: str, view: ReportView, series: Sequence[Series]) -
 def _memory(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     known = [point for points in series for point in points if point.peak_memory_bytes is not None]
     if not known:
-        yield Block(blank("the memory of each GPU, as the runs did not record it", "nvidia-smi during a run"))
+        yield Block(
+            blank(
+                "the memory of each GPU, as the runs did not record it",
+                "nvidia-smi during a run",
+            )
+        )
         return
     most = max(known, key=lambda point: point.peak_memory_bytes or 0)
     free = min((p.memory_headroom_fraction for p in known if p.memory_headroom_fraction is not None), default=None)

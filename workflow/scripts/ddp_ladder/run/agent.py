@@ -21,7 +21,7 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.node.launch import PROBE, Places, Process, node_environment, processes, training_python
+from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import (
     Runner,
@@ -29,12 +29,13 @@ from ddp_ladder.node.software import (
     check_secrets,
     container_binds,
     environment,
-    gpus,
     raise_open_files,
 )
-from ddp_ladder.nodes.gpus import Gpus, open_nvidia
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.launchers import LAUNCHERS
+from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import log_of_agent
@@ -151,7 +152,7 @@ def run_node(task: NodeTask) -> int:
         failed_ranks=tuple(failed),
         argv=starts[0].argv if starts else (),
         cpus=tuple(_cpus()),
-        gpus=_gpus(),
+        gpus=_gpus(task.spec),
         interface=interface,
         error=error,
         orphaned=os.getppid() != parent,
@@ -192,9 +193,7 @@ def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
         return None
 
     def opened() -> NodeSampler:
-        gpus = Gpus(notes=("GPUs: not sampled, the run trains on CPUs",))
-        if run.spec.device == "cuda":
-            gpus = open_nvidia({**os.environ, **run.spec.env})
+        gpus = ACCELERATORS[run.spec.device].monitor({**os.environ, **run.spec.env})
         return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
     place = {"spec_hash": run.spec_hash, "job": run.job, "node_rank": node_rank, "node": node_name()}
@@ -301,17 +300,17 @@ def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Sign
 def _failed_ranks(
     task: NodeTask, starts: Sequence[Process], children: Sequence[subprocess.Popen[bytes]], at_s: Mapping[int, float]
 ) -> list[FailedRank]:
-    """Return the end of each rank that failed by itself, as torchrun saw it, or the agent if it started the ranks.
+    """Return the end of each rank that failed by itself, as its launcher saw it, or the agent if it started the ranks.
 
     Raises SetUpError if the training's Python could not import torchrun.
     """
-    if task.spec.launcher == "torchrun":
+    if LAUNCHERS[task.spec.launcher].reports_failed_ranks:
         written = task.directory.failed_ranks(task.agent.node_rank)
         try:
             seen = read_json(written)
             written.unlink()
         except (OSError, ValueError):
-            return []  # no rank failed, or torchrun itself did
+            return []  # no rank failed, or the launcher itself did
         if "cannot_import_torch" in seen:
             python = training_python(starts[0].argv)
             raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
@@ -329,10 +328,11 @@ def _failed_ranks(
     return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
 
 
-def _gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs of this node; none if nvidia-smi fails: the training needs no answer of it."""
+def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:
+    """Return the GPUs of this node; none if the driver's program fails: the training needs no answer of it."""
     try:
-        return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus())
+        gpus = ACCELERATORS[spec.device].gpus()
+        return tuple(Gpu(name=gpu.name, driver=gpu.driver, power_limit_w=gpu.power_limit_w) for gpu in gpus)
     except OSError:
         return ()
 

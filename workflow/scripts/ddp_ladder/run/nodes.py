@@ -22,9 +22,12 @@ from ddp_ladder.common.files import SCRIPTS, RunDirectory, profile, write_json, 
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, leave_out, printable
 from ddp_ladder.common.process import die_with_parent
-from ddp_ladder.node.launch import Places, Rendezvous
+from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import LOOPBACK, NO_ADDRESS, address_towards, free_port, is_loopback, node_name
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.launchers import LAUNCHERS
+from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import Launcher, Starter
 from ddp_ladder.slurm.jobs import AGAIN
@@ -101,9 +104,9 @@ def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
 
 def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> Launcher:
     env, job = dict(os.environ), os.getpid()
-    if spec.device == "cuda" and spec.nodes > 1:
+    if (visible := ACCELERATORS[spec.device].visible_variable) and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
+        env[visible] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
     return Launcher(
         [*_agent_command(directory, program), "--node-rank", str(node_rank)],
         env=env,
@@ -147,7 +150,7 @@ class Allocation:
         return names[: self.job.scale.nodes]
 
     def agents_per_node(self, spec: RunSpec) -> int:
-        return spec.gpus_per_node if spec.launcher == "srun" else 1
+        return LAUNCHERS[spec.launcher].tasks_per_node(spec)
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
         wanted = json.dumps(spec.interface)
@@ -209,13 +212,16 @@ class Allocation:
         kind = "run" if program == AGENT else program.stem
         name = "-".join((kind, *Path(spec.name).parts, str(os.getpid())))
         nodes = self.names()
-        argv = step_argv(self.job, nodes, per_node or self.agents_per_node(spec), name)
+        step, agent = partial(step_argv, self.job, nodes, name=name), _agent_command(directory, program)
+        if per_node is None:
+            argv = LAUNCHERS[spec.launcher].step(step, agent, spec, self.job_id, nodes)
+        else:
+            argv = [*step(per_node), *agent]
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
 
         def start() -> Launcher:
-            argv_of_agents = [*argv, *_agent_command(directory, program)]
-            return JobStep(self.job_id, name, argv_of_agents, env, directory.launcher_log)
+            return JobStep(self.job_id, name, argv, env, directory.launcher_log)
 
         return [start]
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.preflight.directory import (
     PreflightDirectory,
     assemble_preflight,
@@ -136,5 +137,6 @@ def examine_node(path: Path, node_rank: int) -> None:
     write_json(directory.node_facts(node_rank), facts.model_dump())
     node = run.nodes[node_rank]
     if facts.interface.name and run.nodes.index(node) == node_rank:  # the first of those simulated on one machine
-        has_gpus = run.spec.device == "cuda" and facts.gpus is not None and facts.gpus.error is None
-        describe(directory.path.parents[1], str(run.spec.scale), node, facts.interface.name, has_gpus)
+        answers = facts.gpus is not None and facts.gpus.error is None
+        accelerator = ACCELERATORS[run.spec.device if answers else "cpu"]
+        describe(directory.path.parents[1], str(run.spec.scale), node, facts.interface.name, accelerator)

@@ -13,6 +13,8 @@ from ddp_ladder_instrument.redaction import is_secret_name
 
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
+from ddp_ladder.platform.engines import ENGINES
+from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import BatchRange, Settings
 from ddp_ladder.settings.placeholders import expand, whole_number
@@ -23,8 +25,6 @@ from ddp_ladder.settings.yaml import Document, KeyPath, shown
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 OWN_PREFIX = "DDP_LADDER_"
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_EXEC_ENGINES = ("apptainer", "singularity")
-_CLEARING_OPTIONS = ("--cleanenv", "-e", "--containall", "-C")  # of their exec
 _BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 _ACCUMULATION = re.compile(r"\{(?:accumulation|global_batch)\}")
 
@@ -179,10 +179,10 @@ def _steps(settings: Settings) -> Iterator[Problem]:
 
 def _variant_names(settings: Settings) -> Iterator[Problem]:
     variants = settings.experiment.variants
-    if variants[REFERENCE_VARIANT].launcher == "python":
-        what = "launcher python cannot use several nodes, and the gates judge this variant"
+    if (launcher := variants[REFERENCE_VARIANT].launcher) not in (None, *WITH_RANKS):
+        what = f"launcher {launcher} cannot use several nodes, and the gates judge this variant"
         where, advice = settings.config.where("variants", REFERENCE_VARIANT, "launcher"), "use it in another variant"
-        yield Problem(where, what, "python", "torchrun or srun", advice)
+        yield Problem(where, what, launcher, " or ".join(WITH_RANKS), advice)
     if PLAIN_VARIANT in variants:
         what = "this name is reserved for the script without a launcher (measure.plain_baseline)"
         where = settings.config.where("variants", PLAIN_VARIANT)
@@ -321,17 +321,20 @@ def _software(settings: Settings) -> Iterator[Problem]:
         advice = "write the full path, as `which python` shows it where the training runs"
         yield Problem(where("software", "python"), "not a program that can be run", shown(python), allowed, advice)
     container = software.container
-    of_exec = container is not None and container.engine in _EXEC_ENGINES
-    if container is not None and container.gpus == "rocm" and not of_exec:
-        what, allowed = f"{container.engine} has no option for ROCm", f"rocm with {' or '.join(_EXEC_ENGINES)}"
+    if container is None:
+        return
+    engine, gpus = ENGINES[container.engine], container.gpus
+    if gpus is not None and gpus not in engine.gpu_options:
+        having = " or ".join(name for name, each in ENGINES.items() if gpus in each.gpu_options)
+        what = f"{engine.name} has no option for {gpus}"
         advice = (
             "set gpus: null and give the devices in args, such as --device=/dev/kfd and --device=/dev/dri of podman"
         )
-        yield Problem(where("software", "container", "gpus"), what, "rocm", allowed, advice)
-    for index, argument in enumerate(container.args if container is not None and of_exec else ()):
-        if argument.partition("=")[0] in _CLEARING_OPTIONS:
+        yield Problem(where("software", "container", "gpus"), what, gpus, f"{gpus} with {having}", advice)
+    for index, argument in enumerate(container.args):
+        if argument.partition("=")[0] in engine.clearing_options:
             what = "it clears the run's environment: ranks would not find each other, nor their run.json"
-            allowed = "options of `exec` that leave the environment as it is"
+            allowed = f"options of `{engine.name} {engine.verb}` that leave the environment as it is"
             advice = "remove it; to leave out the home directory, use --no-home"
             yield Problem(where("software", "container", "args", index), what, shown(argument), allowed, advice)
 
@@ -344,8 +347,7 @@ def _numa_binding(settings: Settings) -> Iterator[Problem]:
         where = settings.config.where("variants", name, "numa_binding")
         given.append((where, variant.numa_binding, variant.launcher or site.launcher))
     for where, binding, launcher in given:
-        if binding is not None and launcher != "torchrun":
-            what = f"an option of torchrun; with launcher {launcher} nothing reads it"
-            yield Problem(
-                where, what, binding, "numa_binding with launcher torchrun", "remove it; srun binds its own tasks"
-            )
+        if binding is not None and not LAUNCHERS[launcher].binds_numa:
+            what = f"launcher {launcher} has no such option; nothing reads it"
+            allowed = " or ".join(name for name, each in LAUNCHERS.items() if each.binds_numa)
+            yield Problem(where, what, binding, f"numa_binding with launcher {allowed}", "remove it")

@@ -6,22 +6,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from ddp_ladder_instrument.contract import WARMUP_STEPS
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from ddp_ladder.common.model import Several
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.key_types import (
     DIFFERENT,
     NAME,
     NAME_WORDS,
     Arguments,
+    BackendOrAuto,
     Command,
+    Device,
     Directory,
+    Engine,
     Environment,
     FieldName,
+    GpusInside,
     Gres,
     Interface,
     InterfaceName,
+    Launcher,
     Module,
     Name,
     OfSlurm,
@@ -32,6 +37,7 @@ from ddp_ladder.settings.key_types import (
     Scales,
     Script,
     Section,
+    SiteLauncher,
     Text,
     Typed,
     Variable,
@@ -46,10 +52,6 @@ from ddp_ladder.settings.terms import (
     MOST_REPEATS,
     REFERENCE_VARIANT,
     STAGES,
-    Backend,
-    Device,
-    Engine,
-    Launcher,
     Mode,
     NumaBinding,
     Scale,
@@ -107,7 +109,6 @@ class Node(Section):
     gpus: int = Field(ge=1, le=MOST_GPUS, examples=[4])
     """GPUs per node. With device cpu, a "GPU" is one CPU process."""
     device: Device
-    """cuda for NVIDIA and AMD GPUs; cpu without GPUs (the backend is then Gloo)."""
     cpus: int = Field(ge=1, le=4096, examples=[64])
     """CPU cores per node, shared by its GPUs' processes."""
     gres: Gres | None = Field(default=None, examples=["gpu"])
@@ -129,9 +130,7 @@ class Container(Section):
     engine: Engine = "apptainer"
     """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
     pyxis calls."""
-    gpus: Literal["nvidia", "rocm"] | None = "nvidia"
-    """How the engine shows GPUs inside, with device cuda: nvidia is --nv (of podman-hpc --gpu; enroot needs no option),
-    rocm is --rocm. Null adds no option, for sites where a module does it."""
+    gpus: GpusInside | None = "nvidia"
     binds: Annotated[Several[PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
     """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
     args: Annotated[Several[Typed], Field(max_length=100)] = Field(default=(), examples=[["--no-home"]])
@@ -154,8 +153,7 @@ class Software(Section):
 class Network(Section):
     """Communication between the processes."""
 
-    backend: Backend = "auto"
-    """Backend of torch.distributed. auto is nccl with device cuda and gloo with device cpu."""
+    backend: BackendOrAuto = "auto"
     interface: Interface = Field(
         default="auto",
         examples=["ib0", {"node01": "eth0", "node02": "eth1"}],
@@ -180,8 +178,7 @@ class Site(SettingsFile, title="The site"):
     node: Node = Field(examples=[{"gpus": 4, "device": "cuda", "cpus": 64}])
     software: Software = Field(default_factory=Software)
     network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
-    launcher: Literal["torchrun", "srun"] = "torchrun"
-    """torchrun starts one agent per node, srun starts one process per GPU."""
+    launcher: SiteLauncher = "torchrun"
     numa_binding: NumaBinding | None = None
     """Of torchrun (torch 2.9 or newer, with numactl): node binds each rank to the cores of its GPU's NUMA node,
     exclusive to a share of them; null binds nothing. It needs all cores of the node (node.cpus). Left out at scales
@@ -281,9 +278,9 @@ class Measure(Section):
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
 
-    def warmup_steps_on(self, device: Device) -> int:
+    def warmup_steps_on(self, device: str) -> int:
         """Return the least number of first steps that every run leaves out."""
-        return WARMUP_STEPS[device] if self.warmup_steps is None else self.warmup_steps
+        return ACCELERATORS[device].warmup_steps if self.warmup_steps is None else self.warmup_steps
 
 
 class Hang(Section):
@@ -396,7 +393,7 @@ class Fingerprint(Section):
 class VariantNetwork(Section):
     """Overrides of cluster.yaml's network."""
 
-    backend: Backend | None = None
+    backend: BackendOrAuto | None = None
     """Backend of torch.distributed."""
     interface: InterfaceName | None = Field(default=None, examples=["ib0"])
     """Network interface of NCCL and Gloo."""

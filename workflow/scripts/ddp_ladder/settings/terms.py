@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["weak", "strong"]
-Launcher = Literal["torchrun", "srun", "python"]  # python: the script alone, one process
-Backend = Literal["auto", "nccl", "gloo"]
-Device = Literal["cuda", "cpu"]
 NumaBinding = Literal["exclusive", "node"]  # modes of torchrun's --numa-binding
-Engine = Literal["apptainer", "singularity", "enroot", "podman-hpc"]
 Transport = Literal["any", "ib", "ofi", "socket"]  # as NCCL names its network: NET/IB (RoCE too), NET/OFI, NET/Socket
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 

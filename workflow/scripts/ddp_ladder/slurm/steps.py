@@ -1,4 +1,4 @@
-"""The options of sbatch and srun, and the variables that srun sets for its tasks. Pure; it never asks Slurm.
+"""The options of sbatch and srun. Pure; it never asks Slurm.
 
 The only place that builds them: for the executor, for ``sbatch --test-only``, for job.sh and for climb.sh.
 """
@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.terms import Scale
 
 STARTING_MIN = 5  # of a whole climb in one job: Snakemake's own start, gates and report
@@ -17,38 +17,17 @@ STARTING_MIN = 5  # of a whole climb in one job: Snakemake's own start, gates an
 # All other SLURM_* and SRUN_* set defaults of srun. They come from the allocation (SLURM_NTASKS, SLURM_MEM_PER_NODE,
 # SLURM_GPU_BIND, ...) and would add to or contradict the command line. The job step gets its own from Slurm.
 KEPT = frozenset(
-    {
-        # The Slurm to use, and the job.
-        "SLURM_CONF",
-        "SLURM_CONF_SERVER",
-        "SLURM_JWT",
-        "SLURM_JOB_ID",
-        # The unit of --cpus-per-task: a core or a hardware thread.
-        "SLURM_HINT",
-        "SLURM_THREADS_PER_CORE",
+    (
+        # The Slurm to use, and the job; the unit of --cpus-per-task: a core or a hardware thread.
+        "SLURM_CONF SLURM_CONF_SERVER SLURM_JWT SLURM_JOB_ID SLURM_HINT SLURM_THREADS_PER_CORE "
         # srun ignores these; the training may read them.
-        "SLURM_CLUSTER_NAME",
-        "SLURM_JOB_ACCOUNT",
-        "SLURM_JOB_PARTITION",
-        "SLURM_JOB_QOS",
-        "SLURM_SUBMIT_DIR",
-        "SLURM_SUBMIT_HOST",
-    }
+        "SLURM_CLUSTER_NAME SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION SLURM_JOB_QOS SLURM_SUBMIT_DIR SLURM_SUBMIT_HOST"
+    ).split()
 )
 
 # A job may have some of these from its site, or from the shell that submits it. In job.sh they would hide GPUs from
 # tasks, each of which has to see all of its node, or contradict the counts of its srun.
-OF_GPUS = (
-    "SLURM_GPU_BIND",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_NTASKS_PER_GPU",
-    "SLURM_TRES_BIND",
-    "SLURM_TRES_PER_TASK",
-)
-
-# Slurm's job ids end at 67 million, so simulated ones start here: a script may call scancel with its SLURM_JOB_ID, and
-# this machine may be a cluster's login node.
-NO_JOB_OF_SLURM = 100_000_000
+OF_GPUS = "SLURM_GPU_BIND SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_TRES_BIND SLURM_TRES_PER_TASK".split()
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -130,26 +109,3 @@ def step_argv(job: ScaleJob, nodes: Sequence[str], tasks_per_node: int, name: st
         "--export=ALL",
         "--input=none",
     ]
-
-
-def step_variables(spec: RunSpec, job_id: str, nodes: Sequence[str]) -> dict[str, str]:
-    """Return the variables that srun sets for all tasks of a run's job step, for tasks that no srun starts."""
-    per_node = spec.gpus_per_node
-    on_all = f"(x{spec.nodes})" if spec.nodes > 1 else ""
-    values: Mapping[str, object] = {
-        "SLURM_JOB_ID SLURM_JOBID": job_id,
-        "SLURM_STEP_ID SLURM_STEPID": 0,
-        "SLURM_JOB_NODELIST SLURM_NODELIST SLURM_STEP_NODELIST": ",".join(nodes),
-        "SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_STEP_NUM_NODES": spec.nodes,
-        "SLURM_NTASKS SLURM_NPROCS SLURM_STEP_NUM_TASKS": spec.world_size,
-        "SLURM_NTASKS_PER_NODE SLURM_GPUS_ON_NODE": per_node,
-        "SLURM_TASKS_PER_NODE SLURM_STEP_TASKS_PER_NODE": f"{per_node}{on_all}",
-        "SLURM_CPUS_PER_TASK": spec.threads_per_rank,
-        "SLURM_CPUS_ON_NODE": per_node * spec.threads_per_rank,
-    }
-    return {name: str(value) for names, value in values.items() for name in names.split()}
-
-
-def task_variables(rank: int | str, local_rank: int | str, node_rank: int | str) -> dict[str, str]:
-    """Return the variables that srun sets for one task."""
-    return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local_rank), "SLURM_NODEID": str(node_rank)}

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ddp_ladder.node.software import visible_gpus
-from ddp_ladder.nodes.files import NO_REASON, MonitoredGpu
+from ddp_ladder.platform.accelerators.accelerator import NO_REASON, Gpus, MonitoredGpu, Value
 
 REASONS = {
     0x2: "application_clocks",
@@ -27,26 +25,22 @@ REASONS = {
 }
 """Names of nvmlClocksEventReason*; that a GPU is idle (0x1) is none."""
 
-Value = float | str | None
 
+def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
+    """Return the places of the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, in its order.
 
-@dataclass
-class Gpus:
-    """The GPUs of a run, and what of them cannot be sampled, and why."""
-
-    each: Sequence[NvidiaGpu] = ()
-    notes: tuple[str, ...] = ()
-
-    def sample(self) -> dict[str, Value]:
-        """Read each GPU and return its columns."""
-        return {
-            f"gpu{index}_{name}": value for index, gpu in enumerate(self.each) for name, value in gpu.read().items()
-        }
-
-    @property
-    def errors(self) -> list[str]:
-        """Why values are missing."""
-        return [f"GPU {k}: {what}: {why}" for k, gpu in enumerate(self.each) for what, why in gpu.errors.items()]
+    uuids: of all GPUs. None is all of them. As in CUDA the first word that names none ends the list.
+    """
+    if value is None:
+        return list(range(len(uuids)))
+    places: list[int] = []
+    for word in map(str.strip, value.split(",")):
+        by_index = word.isdigit()
+        named = [k for k, uuid in enumerate(uuids) if (word == str(k) if by_index else word and uuid.startswith(word))]
+        if len(named) != 1 or named[0] in places:
+            break
+        places += named
+    return places
 
 
 def open_nvidia(environment: Mapping[str, str]) -> Gpus:

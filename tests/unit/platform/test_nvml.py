@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from ddp_ladder.nodes.gpus import Gpus, open_nvidia, reasons
+from ddp_ladder.platform.accelerators.accelerator import Gpus
+from ddp_ladder.platform.accelerators.nvml import open_nvidia, reasons
 from fake_nvml import A100, H100, GpuValues, compiled, install, write_gpus
 
 Open = Callable[..., Gpus]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.node.launch import Places, processes, python_command
+from ddp_ladder.platform.launchers.launcher import Rendezvous
+from make_records import make_spec
+
+MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
+PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r1"))
+
+
+def engine_words(engine: str, **keys: Any) -> tuple[str, ...]:
+    """The command of a container, without the shell that passes the environment on."""
+    container = {"image": "image", "engine": engine, **keys}
+    spec = make_spec("1x2", device="cuda", python="python", container=container)
+    words = python_command(spec, PLACES, ("/project", "/a:/b:ro"))
+    return words[4:] if words[0] == "bash" else words
+
+
+def test_each_engine_gets_its_own_words() -> None:
+    """enroot: doc/cmd/start.md and doc/image-format.md of NVIDIA/enroot; its mounts as args.c of NVIDIA/pyxis has them.
+    podman-hpc: etc/modules.d/gpu.yaml and nccl.yaml of NERSC/podman-hpc. Read in 2026-11."""
+    bound = ("--bind", "/project", "--bind", "/a:/b:ro")
+    assert engine_words("singularity", gpus="rocm") == ("singularity", "exec", "--rocm", *bound, "image", "python")
+    assert engine_words("apptainer", gpus=None) == ("apptainer", "exec", *bound, "image", "python")
+    assert engine_words("enroot", args=["--rw"]) == (
+        "--mount=/project:/project:none:x-create=auto,rbind", "--mount=/a:/b:none:x-create=auto,rbind,ro",
+        "--rw", "image", "env", "--chdir", "/project", "python",
+    )  # fmt: skip
+    host = ("--rm", "--network=host", "--ipc=host", "--pid=host")
+    inside = ("--volume=/project:/project", "--volume=/a:/b:ro", "--workdir=/project")
+    assert engine_words("podman-hpc", args=["--nccl"]) == (*host, "--gpu", *inside, "--nccl", "image", "python")
+    assert engine_words("podman-hpc", gpus=None) == (*host, *inside, "image", "python")
+
+
+# As `enroot start` and `podman run`: of the environment only what --env names, and a directory of its own.
+STUB = """#!/bin/bash
+shift
+kept=() directory=/
+while [[ $1 == --* ]]; do
+    case $1 in
+    --env=*) name=${1#--env=} && kept+=("$name=${!name}") ;;
+    --workdir=*) directory=${1#--workdir=} ;;
+    esac
+    shift
+done
+shift
+cd "$directory" && exec env --ignore-environment PATH=/of/the/image:/usr/bin:/bin "${kept[@]}" "$@"
+"""
+SEEN = "import os; print(os.getcwd(), os.environ['A'], os.environ['PATH'][:13], 'LD_LIBRARY_PATH' in os.environ)"
+
+
+@pytest.mark.parametrize("engine", ["enroot", "podman-hpc"])
+def test_environment_and_directory_reach_the_script_with_a_stub_of_the_engine(engine: str, tmp_path: Path) -> None:
+    (tmp_path / engine).write_text(STUB)
+    (tmp_path / engine).chmod(0o755)
+    spec = make_spec(launcher="python", python=sys.executable, container={"image": "image", "engine": engine})
+    (process,) = processes(spec, Places(tmp_path, tmp_path / "run"), 0, MEET, command=("-c", SEEN))
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "A": "it's $B\n2", "LD_LIBRARY_PATH": "/of/the/host"}
+    done = subprocess.run(process.argv, env=env, capture_output=True, text=True, check=False, cwd="/")
+    assert done.stdout == f"{tmp_path} it's $B\n2 /of/the/image False\n", done.stderr

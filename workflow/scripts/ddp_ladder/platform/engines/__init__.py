@@ -1,0 +1,16 @@
+"""The container engines by name, as ``software.container.engine`` of cluster.yaml has it.
+
+A new one is a file here, and its place below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ddp_ladder.platform.engines.apptainer import Apptainer
+from ddp_ladder.platform.engines.engine import Engine
+from ddp_ladder.platform.engines.enroot import Enroot
+from ddp_ladder.platform.engines.podman_hpc import PodmanHpc
+from ddp_ladder.platform.engines.singularity import Singularity
+
+ENGINES: Mapping[str, Engine] = {each.name: each for each in (Apptainer(), Singularity(), Enroot(), PodmanHpc())}

@@ -1,0 +1,48 @@
+"""What a container engine is: the command that runs a program in an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+# Names of the environment's variables, one a line, without those that are the image's own or the shell's.
+NAMES = 'compgen -e | grep -vxE "(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SHLVL|_"'
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a run wants of an image."""
+
+    image: str
+    args: Sequence[str]  # further options of the engine
+    gpus: str | None  # how GPUs are shown inside: a key of Engine.gpu_options; None: not by an option
+    binds: Sequence[str]  # source, source:target or source:target:ro
+    directory: str  # where the program starts
+    is_elsewhere: bool  # the directory is not that in which the engine itself is started
+
+
+class Engine:
+    """A program that runs images; a subclass says how."""
+
+    name: str
+    verb = "exec"
+    """Of its command line, before the options."""
+    gpu_options: ClassVar[Mapping[str, Sequence[str]]]
+    """Options that show GPUs inside, by kind (``gpus`` of the settings)."""
+    clearing_options: Sequence[str] = ()
+    """Its options without which a rank gets its environment."""
+    hides_environment = False
+    """It keeps the environment from the image; ``with_environment`` passes it on."""
+
+    def command(self, use: Use) -> tuple[str, ...]:
+        """Return the words before the program's own."""
+        raise NotImplementedError
+
+    def is_name(self, image: str) -> bool:
+        """Return True if the image is not a file: nothing here tells whether it is there."""
+        return "://" in image
+
+    def with_environment(self) -> tuple[str, ...]:
+        """Return the start of a command that passes the environment on by name, up to the engine's options."""
+        return ("bash", "-c", f'exec {self.name} {self.verb} $({NAMES} | sed "s/^/--env=/") "$@"', self.name)
