@@ -22,10 +22,11 @@ from ddp_ladder.live import screen
 from ddp_ladder.live.status import LadderState, ScaleState
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.report.comparison import comparison_blocks
-from ddp_ladder.report.document import as_markdown, in_words
+from ddp_ladder.report.document import in_words
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, time_to_solution
 from ddp_ladder.report.page import gate_lines, markdown_document, recommendations
 from ddp_ladder.report.proposal import proposal
+from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import ReportView, headline
 from hypothesis import HealthCheck, given, settings
@@ -232,7 +233,7 @@ def ladders(draw: st.DrawFn) -> ReportView:
     return view_of(records, specs)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
 @given(ladders())
 def test_all_readers_say_the_same(view: ReportView) -> None:
     chosen = {each.mode: (each, each.recommended) for each in view.decisions if each.recommended}
