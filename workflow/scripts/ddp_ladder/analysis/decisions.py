@@ -98,5 +98,6 @@ def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | No
     rule = f"the largest scale whose efficiency against {chosen.baseline} is at least {least}, as {source}"
     rule += ", and that is faster than all smaller ones" * slower
     doubts = doubts_of_efficiency(asked(chosen), chosen, series)
-    doubt = f"Whether its efficiency is at least {least} is uncertain: {full_stop(doubts)}" if doubts else ""
+    what = f"Whether the efficiency of {chosen.scale} ({chosen.mode} scaling) is at least {least} is uncertain"
+    doubt = f"{what}: {full_stop(doubts)}" if doubts else ""
     return Decision(chosen.mode, series, whole, chosen, rule, doubt)

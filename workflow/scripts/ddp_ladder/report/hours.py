@@ -92,8 +92,9 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             if point is None or hours is None or point.hours_to_solution is None:
                 continue
             low, high = point.hours_to_solution_low, point.hours_to_solution_high
+            doubt = " (uncertain)" * bool(point is best and decision.doubt)
             yield Milestone(
-                f"training, {point.mode} scaling, {kind} {point.scale}",
+                f"training, {point.mode} scaling, {kind} {point.scale}{doubt}",
                 point,
                 hours,
                 low and low / point.hours_to_solution,
@@ -183,7 +184,7 @@ def time_to_solution(view: ReportView) -> Iterator[Block]:
     """Yield what one training takes at the recommended scale of each mode."""
     for decision in view.decisions:
         if decision.recommended:
-            yield Block(" ".join(_one_training(decision.recommended, view)))
+            yield Block(" ".join((*_one_training(decision.recommended, view), decision.doubt)).rstrip())
 
 
 def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
