@@ -10,15 +10,7 @@ from ddp_ladder.analysis.comparison import beyond_chance, paired
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.plan.plan import Plan, RunSpec, balanced, make_plan
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.settings.keys import (
-    Experiment,
-    Network,
-    Node,
-    Settings,
-    Site,
-    Slurm,
-    Software,
-)
+from ddp_ladder.settings.keys import Experiment, Network, Node, Settings, Site, Slurm, Software
 from ddp_ladder.settings.terms import Scale, interface_on
 
 STAGES: dict[str, Any] = {

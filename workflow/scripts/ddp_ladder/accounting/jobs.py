@@ -28,11 +28,11 @@ from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
+from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
-CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 HOUR_S = 3600.0
 SIGNIFICANT = 10
 DIGITS = 10

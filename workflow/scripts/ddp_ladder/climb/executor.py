@@ -270,7 +270,6 @@ class WatchedJob:
     gone_since_s: float | None = None
     is_reported_alive: bool = False
     is_finished: bool = False  # its last words are in the log
-    ahead_since_s: float | None = None  # when its log was first seen to be ahead of its state
     progress: str | None = None  # of the run that goes on, for the status line
     read_bytes: int = 0
     touch_s: float = 0.0  # of its lock, as last seen
@@ -334,6 +333,8 @@ class JobWatch:
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
         self._asked_s: float | None = None
+        self._ahead: set[str] = set()  # jobs whose logs say more than Slurm's last answer
+        self._pause_s = 0.0  # to the next question about them
         self._answer: Future[Mapping[str, JobState]] | None = None
         self._is_silent = False
 
@@ -382,17 +383,18 @@ class JobWatch:
             )
 
     def _is_due(self) -> bool:
-        if not self._jobs:
-            return False
-        asked_s, every_s = self._asked_s, min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
-        for job in self._jobs.values():
-            # A job that prints has started, and one that has printed its last words is about to end: Slurm is asked at
-            # once, then after twice the time each, as its clean-up may take minutes.
-            since_s = self._clock() if job.ahead_since_s is None else job.ahead_since_s
-            job.ahead_since_s = since_s if job.is_ahead_of_its_state else None
-            if job.ahead_since_s is not None and asked_s is not None:
-                every_s = min(every_s, asked_s - since_s)
-        return asked_s is None or self._clock() - asked_s >= every_s
+        if not self._jobs or self._asked_s is None:
+            return bool(self._jobs)
+        every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
+        # A job that prints has started, and one that has printed its last words is about to end: Slurm is asked at
+        # once, then after 1, 2, 4, ... seconds, because the epilog of a node may take minutes.
+        ahead = {job.id for job in self._jobs.values() if job.is_ahead_of_its_state}
+        self._pause_s = self._pause_s if ahead <= self._ahead else 0.0
+        self._ahead = ahead
+        is_due = self._clock() - self._asked_s >= (min(every_s, self._pause_s) if ahead else every_s)
+        if ahead and is_due:
+            self._pause_s = max(LOOK_EVERY_S, 2 * self._pause_s)
+        return is_due
 
     def _heard(self, answer: Future[Mapping[str, JobState]]) -> list[JobEnd]:
         """Return the jobs that have ended by Slurm's answer; none while it is awaited."""

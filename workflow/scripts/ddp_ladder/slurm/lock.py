@@ -26,7 +26,7 @@ from ddp_ladder.common.process import ProcessId
 
 BEAT_S = 5.0  # how often a holder touches its lock
 SILENT_AFTER_S = 60.0  # another host may see that this late, or a busy file system write it
-OLD_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
+CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 LOOK_S = 1.0
 SEEN_AFTER_S = 120.0  # for a viewer: clocks differ, and network file systems cache
 ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than job.END_S
@@ -172,9 +172,9 @@ def _is_alive(holder: Holder | None, path: Path, beats: Callable[[Path], bool]) 
 
 
 def _beats(path: Path) -> bool:
-    """Return True as soon as the lock is touched; False after SILENT_AFTER_S, or at once if it is older than OLD_S."""
+    """Return True as soon as the lock is touched; False after SILENT_AFTER_S, at once if it is older than CLOCKS_S."""
     before, until_s = _touched_s(path), time.monotonic() + SILENT_AFTER_S
-    while before > time.time() - OLD_S and time.monotonic() < until_s:
+    while before > time.time() - CLOCKS_S and time.monotonic() < until_s:
         time.sleep(LOOK_S)
         if _touched_s(path) != before:
             return True
