@@ -256,8 +256,8 @@ def test_a_baseline_whose_repeats_do_not_compare_closes_its_own_gate(ladder: Lad
     closed = ladder.judge("stage1")
     assert (closed.is_open, closed.why) == (
         False,
-        "default/weak/1x1: efficiency: no efficiency: not comparable: the repeats differ in steps: 600 (38,400 "
-        "samples) in r1, 60 (3,840 samples) in r2",
+        "default/weak/1x1: repeats: not comparable: the repeats differ in steps: 600 (38,400 samples) in r1, "
+        "60 (3,840 samples) in r2",
     )
     first = (closed.next or "").split("; or ")[0]
     assert first.startswith("if the script resumes from a checkpoint")

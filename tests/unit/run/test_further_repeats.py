@@ -201,6 +201,7 @@ def test_a_further_repeat_that_is_cut_off_all_the_same_closes_no_gate(job: Job) 
     job.run(plan, ONE)
     job.ends["default/weak/1x2/r4"] = cut_off
     job.run(plan, TWO, noisy)
+    assert "stage2 1x2: no further repeat: the job of scale 1x2 reached its stages.stage2.runtime" in job.said
     assert judge(plan, "stage2", job.results).is_open
     assert job.due(plan) == {"1x2": [4]}
 
