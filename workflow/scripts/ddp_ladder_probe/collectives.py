@@ -31,12 +31,15 @@ KINDS = (torch.int64, torch.float32)
 WRONG_NAMED = 3
 
 
+def _thorough(device: torch.device) -> tuple[int, int]:
+    return THOROUGH_ON_GPUS if accelerator.is_gpu(device) else THOROUGH
+
+
 class Group:
     """The ranks, and what rank 0 says to them."""
 
     def __init__(self, device: torch.device, until_s: float) -> None:
         self.device, self.rank, self.size = device, dist.get_rank(), dist.get_world_size()
-        self.thorough = THOROUGH_ON_GPUS if accelerator.is_gpu(device) else THOROUGH
         self._until_s = until_s
 
     @property
@@ -59,7 +62,7 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
     size, took_s = SMALLEST, 0.0
     while group.told(int(size <= largest and took_s * GROWTH < group.left_s)):
         began_s = time.monotonic()
-        twice = [2 * size] if MIB <= size < group.thorough[0] else []
+        twice = [2 * size] if MIB <= size < _thorough(group.device)[0] else []
         wrong = [words for each in (size, *twice) if each <= largest for words in wrong_values(group, each)]
         time_s = timed(group, size)
         took_s = time.monotonic() - began_s
@@ -69,7 +72,7 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
 
 def wrong_values(group: Group, size: int) -> Iterator[str]:
     """Yield in words each round whose result is not exactly the sum."""
-    most, rounds = group.thorough
+    most, rounds = _thorough(group.device)
     for round_number in range(rounds if size <= most else 1):
         for kind in KINDS:
             values = torch.empty(max(1, size // kind.itemsize), dtype=kind, device=group.device)
