@@ -33,9 +33,10 @@ class Bench:
     told(cause, scale, workers of each loader, at_baseline: the cause is in the baseline, too).
     """
 
-    def __init__(self, results: Path, repeats: int = 1) -> None:
+    def __init__(self, results: Path, repeats: int = 1, steps: int = STEPS) -> None:
         self._results = results
         self._repeats = repeats
+        self._steps = steps
         self._plan = make_plan(load_settings(ROOT / "config/config.yaml", ROOT / "config/cluster.yaml"))
         self._script = results / SCRIPT.name  # of its own: the original may change meanwhile
         results.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,7 @@ class Bench:
         specs = tuple(
             job.runs[0].replace(
                 script=str(self._script),
-                args=(cause, str(workers), str(STEPS)),
+                args=(cause, str(workers), str(self._steps)),
                 nodes=shape.nodes,
                 gpus_per_node=shape.gpus_per_node,
                 batch_per_gpu=4,

@@ -96,10 +96,14 @@ def test_a_throttled_link_is_communication_as_the_preflight_measured_it(
     assert lost.named[0].lost_s > COMPUTE_S
     (found,) = (each for each in verdict.judged if each.check == "efficiency")
     assert not found.ok
-    assert found.measured.endswith(f"; {lost.in_words}, uncertain: this is an estimate from one repeat")
-    assert found.next.startswith(f"{lost.next}; or set repeats: 3")
+    # On a busy machine, steps that are not steady may be a further doubt.
+    assert f"; {lost.in_words}, uncertain: this is an estimate from one repeat" in found.measured
 
     box = " ".join(re.sub(r"\|\n\|", " ", done.stdout.partition("| verdict   the gate of stage3 is closed")[2]).split())
     assert re.search(r"ms are lost: [\d.]+ ms exposed communication.* evidence DDP's exchange of gradients takes", box)
     assert re.search(r"1.05 MB in 1 all-reduce take 1[\d.]+ ms", box), box
-    assert re.search(r"next see whether network.interface .* or raise workload.batch_per_gpu|next .*compress_hook", box)
+    network, other = lost.changes[:2]
+    assert "network.interface" in network.what
+    # Both halve the exchange: which of them comes first, a millisecond decides.
+    assert re.search(r"workload\.batch_per_gpu|compress_hook", other.what)
+    assert f" next one of: 1. {network.in_words} 2. {other.in_words} 3. " in box, box

@@ -1,4 +1,4 @@
-"""The packages are those that CONTRIBUTING lists, the modules of the instrument those that it lists."""
+"""CONTRIBUTING lists the packages and what is changed of Snakemake, the instrument lists its modules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import ddp_ladder_instrument
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,19 @@ def test_the_packages_in_contributing_are_those_on_disk() -> None:
     assert all(sentence.split() for sentence in documented.values())
 
 
+def test_the_changes_of_snakemake_in_contributing_are_those_in_the_code() -> None:
+    _, _, page = (ROOT / "CONTRIBUTING.md").read_text().partition("## What is changed of Snakemake\n")
+    rows = [line.split(" | ") for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    files = (*(SCRIPTS / "ddp_ladder/climb").glob("*.py"), *(ROOT / "workflow/rules").glob("*.smk"))
+    code = "\n".join(file.read_text() for file in files)
+    words = {word for row in rows for word in re.findall(r"`([\w-]+)`", row[2])}
+    assert {word for word in words if word not in code} == set()
+    assert set(re.findall(r"\bworkflow(?:\.\w+)*\.(_\w+)", code)) <= words
+    tests = [ROOT / test for row in rows for test in re.findall(r"`(tests/\S+)`", row[3])]
+    assert len(tests) >= len(rows) > 10
+    assert [test for test in tests if not test.exists()] == []
+
+
 def test_what_the_table_of_contributing_names_is_there() -> None:
     """A word in a row is a file, a directory, or a name in one of the row's files."""
     places = [ROOT, SCRIPTS / "ddp_ladder", SCRIPTS / "ddp_ladder_instrument"]
@@ -59,12 +73,16 @@ def test_unit_tests_mirror_the_packages() -> None:
     assert directories == {*packages(), "instrument"}
 
 
-def loaded_by(*modules: str) -> list[str]:
-    """Return the modules that are loaded in a process that imports these."""
-    program = f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"
+def printed_by(program: str) -> list[str]:
+    """Return the words that a program prints that finds the modules of the scripts."""
     environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split()
+
+
+def loaded_by(*modules: str) -> list[str]:
+    """Return the modules that are loaded in a process that imports these."""
+    return printed_by(f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)")
 
 
 def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
@@ -82,6 +100,21 @@ def test_an_agent_and_the_live_view_load_only_what_they_use() -> None:
     """An agent starts on each node, or for each GPU."""
     assert {"numpy", "torch", "snakemake"}.isdisjoint(loaded_by("ddp_ladder.run.agent"))
     assert {"torch", "snakemake"}.isdisjoint(loaded_by("ddp_ladder.live.screen"))
+
+
+@pytest.mark.parametrize("script", ["gate", "report", "compare", "plan", "run_scale"])
+def test_what_the_rules_start_loads_little_before_its_work_and_starts_no_thread(script: str) -> None:
+    """A climb starts Python about 20 times, on a login node with many cores."""
+    *loaded, threads, changed = printed_by(f"""
+import atexit, os, runpy, sys
+atexit.register(lambda: print("loaded:", *sys.modules, len(os.listdir("/proc/self/task")), dict(os.environ) != before))
+before = dict(os.environ)
+sys.argv[1:] = ["--help"]
+runpy.run_path("{SCRIPTS}/{script}.py", run_name="__main__")
+""")
+    assert "ddp_ladder.plan.plan" in loaded
+    assert {"torch", "scipy", "matplotlib", "pandas", "snakemake"}.isdisjoint(loaded)
+    assert (threads, changed) == ("1", "False")  # what it starts may want threads
 
 
 def test_conda_installs_what_the_programs_of_the_rules_need() -> None:

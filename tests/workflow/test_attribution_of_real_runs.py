@@ -15,8 +15,8 @@ Told = tuple[ScalePoint, Attribution]
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
     """What is told of each cause at 2x1; the loaders have a worker each."""
-    bench = Bench(tmp_path_factory.mktemp("causes"))
-    causes = {"loaders": 1, "alternating": 0, "rank_forward": 0, "buffers": 0, "all_reduce": 0}
+    bench = Bench(tmp_path_factory.mktemp("causes"), steps=50)
+    causes = {"loaders": 1, "alternating": 0, "rank_forward": 0, "buffers+all_reduce": 0}
     found = {cause: bench.told(cause, "2x1", workers, False) for cause, workers in causes.items()}
     return {cause: (point, lost) for cause, (point, lost) in found.items() if lost}
 
@@ -44,23 +44,17 @@ def test_a_rank_that_is_always_late_is_persistent_imbalance_of_its_place(told: M
     assert (point.step.imbalance_kind, point.step.slowest is None) == ("persistent", False)
 
 
-@pytest.mark.parametrize(
-    ("cause", "name", "advice"),
-    [
-        ("buffers", "buffers", "40 MB of buffers are sent before each forward pass: DistributedDataParallel(broadcast"),
-        ("all_reduce", "all_reduce", "all_reduce is called in each step (1 call, 40 MB)"),
-    ],
-)
-def test_what_ddp_does_not_time_is_communication_of_its_kind(
-    told: Mapping[str, Told], cause: str, name: str, advice: str
-) -> None:
-    point, found = told[cause]
+def test_what_ddp_does_not_time_is_communication_of_its_kind(told: Mapping[str, Told]) -> None:
+    point, found = told["buffers+all_reduce"]
     assert found.named[0].cause == "communication"
     assert point.step
-    exchange = point.step.others[0]
-    assert (exchange.name, exchange.calls, exchange.bytes) == (name, pytest.approx(1), pytest.approx(40e6))
+    sent = {each.name: (each.calls, each.bytes) for each in point.step.others}
+    assert sent == dict.fromkeys(("buffers", "all_reduce"), (pytest.approx(1), pytest.approx(40e6)))
     assert point.exposed_comm_s
-    assert exchange.seconds
-    assert exchange.seconds > point.exposed_comm_s / 2
+    assert sum(each.seconds or 0.0 for each in point.step.others) > point.exposed_comm_s / 2
+    advice = (
+        "40 MB of buffers are sent before each forward pass: DistributedDataParallel(broadcast",
+        "all_reduce is called in each step (1 call, 40 MB)",
+    )
     assert any(change.what.startswith(advice) for change in found.changes)  # other tests beside this one slow more
-    assert f"{name} " in found.named[0].evidence
+    assert all(f"{name} " in found.named[0].evidence for name in sent)

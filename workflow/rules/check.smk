@@ -7,8 +7,6 @@ makes: nothing; if Slurm would refuse a job or never start it, the workflow ends
 from snakemake.utils import available_cpu_count
 
 from ddp_ladder.climb.snakemake import end_on_signals
-from ddp_ladder.climb.snakemake import MEASURING
-from ddp_ladder.climb.start import check_before_submission, unused_resources
 
 # So that `snakemake doctor`, `snakemake preflight` and `snakemake fit` work as typed, where Snakemake would ask for --cores:
 # the last two use all of this machine, the others none.
@@ -41,13 +39,3 @@ rule doctor:
 onstart:
     # In the main process only: Snakemake starts the jobs' processes without hooks.
     end_on_signals()  # again: Snakemake's scheduler has just replaced the handler of SIGTERM
-    if workflow.executor_plugin.name == "slurm":
-        needed = [job for job in workflow.dag.needrun_jobs() if job.rule.name in map(rule_name, MEASURING)]
-        if needed and (line := unused_resources(ladder, needed[0].resources)):
-            notify(line)
-        try:
-            check_before_submission(ladder, {job.wildcards.scale for job in needed})
-        except UserError as error:
-            # Else its thread prints an error at the end, because the interpreter ends before it.
-            workflow.scheduler._executor.shutdown()
-            stop(error)

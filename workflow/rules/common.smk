@@ -41,7 +41,7 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
-from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify
+from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify, stop
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
@@ -57,12 +57,6 @@ quick_targets = [rule_name(name) for name in WITHOUT_TRAINING]
 def script(name):
     """Return the path of a program in workflow/scripts."""
     return str(SCRIPTS / name)
-
-
-def stop(error):
-    """Print the message of a user's mistake, without a traceback, and exit."""
-    notify(str(error))
-    sys.exit(1)
 
 
 def warn_before_runs(stages):

@@ -20,8 +20,6 @@ rule search_batch:
     conda:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1
-    resources:
-        mpi="srun",  # as in measure.smk
     params:
         script=script("run_scale.py"),
     shell:

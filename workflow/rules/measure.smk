@@ -27,10 +27,6 @@ rule measure_stage1:
     conda:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1
-    resources:
-        # Makes the Slurm executor run the rule in the batch step, where srun can be called. What the job asks of Slurm:
-        # ddp_ladder/slurm/steps.py.
-        mpi="srun",
     params:
         script=script("run_scale.py"),
     shell:

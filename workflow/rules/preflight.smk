@@ -19,8 +19,6 @@ rule preflight_scale:
     conda:
         "../envs/workflow.yaml"
     threads: lambda wildcards: workflow.resource_settings.cores or 1
-    resources:
-        mpi="srun",  # as in measure.smk
     params:
         script=script("run_scale.py"),
     shell:

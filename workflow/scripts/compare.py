@@ -11,13 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import ddp_ladder.common.requirements  # noqa: F401
+import ddp_ladder.common.requirements
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
-from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.fit import fit_of
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.own_runs import record_in
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.comparison import comparison_csv, terminal_text

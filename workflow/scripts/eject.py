@@ -15,7 +15,7 @@ import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory, write_atomically, write_json
 from ddp_ladder.job_script.script import climb_script, write_job_script
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.settings.load import OVERLAY
 from ddp_ladder.settings.sources import Sources, add_options
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT

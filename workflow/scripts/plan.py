@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_json

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import ddp_ladder.common.requirements  # noqa: F401
+import ddp_ladder.common.requirements
+import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import for_terminal
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
 

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 from ddp_ladder.common.command import command, parser_of, read_to_show
-from ddp_ladder.common.formats import DASH, significant
+from ddp_ladder.common.formats import DASH, significant, text_table
 from ddp_ladder.common.messages import box, for_terminal
 from ddp_ladder.plan.fit import fit_text, read_fit
 from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
@@ -19,10 +18,14 @@ def long_text(result: PreflightResult) -> str:
     parts = [f"{result.scale}: {outcome(result)}"]
     for rows in (result.nodes, result.sizes, result.pairs):
         if rows:
-            table = pd.DataFrame([row.model_dump() for row in rows]).astype(object)
-            parts.append(table.where(table.notna(), DASH).to_string(index=False, float_format=significant))
+            names = [*type(rows[0]).model_fields]
+            parts.append("\n".join(text_table(names, [[*map(_cell, dict(row).values())] for row in rows], names)))
     boxes = (box(((one.severity, one.in_words), ("wanted", one.wanted), ("next", one.next))) for one in result.findings)
     return "\n\n".join((*parts, *boxes))
+
+
+def _cell(value: object) -> str:
+    return DASH if value is None else significant(value) if isinstance(value, float) else str(value)
 
 
 @command

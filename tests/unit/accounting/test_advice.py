@@ -72,8 +72,7 @@ def test_a_time_limit_that_is_far_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"state": "TIMEOUT"}, {"state": "OUT_OF_MEMORY"}, {"runs_ok": 0}, {"specs": "0"}, {"kind": "preflight"}],
+    "change", [{"state": "TIMEOUT"}, {"state": "OUT_OF_MEMORY"}, {"runs_ok": 0}, {"specs": "0"}, {"kind": "preflight"}]
 )
 def test_only_good_jobs_of_the_same_runs_count(change: dict[str, Any]) -> None:
     long = plan(runtime_min=240)

@@ -54,10 +54,7 @@ def test_look_ups(ladder: Ladder) -> None:
 def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(ladder: Ladder) -> None:
     records = ladder.awaited_records("stage3")
     assert len(records) == len(set(records)) == 2 * 2 * 2 * 2
-    assert records[:2] == [
-        "results/runs/default/weak/2x1/r1/record.json",
-        "results/runs/ring/weak/2x1/r1/record.json",
-    ]
+    assert records[:2] == ["results/runs/default/weak/2x1/r1/record.json", "results/runs/ring/weak/2x1/r1/record.json"]
     assert records[-1] == "results/runs/default/weak/2x4/r2/record.json"
 
 

@@ -4,14 +4,14 @@ import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, ladder_executor
+from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, LadderJobs, WatchedJob, ladder_executor
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
@@ -22,24 +22,23 @@ from make_files import write_programs
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
+STAGE1: Any = SimpleNamespace(stage="stage1")
+NOTHING_NEEDED: Any = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=tuple))
+
 
 class Plugin:
     """What of the plugin's class the ladder needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, _workflow: Any, _logger: Any) -> None:
         self.errors: list[str] = []
         self.submitted: list[Any] = []
-        self._job_submission_executor = ThreadPoolExecutor()
         self.slurm_logdir = Path()
 
-    def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str]) -> None:
+    def report_job_error(self, _info: Any, msg: str, aux_logs: Sequence[str] = ()) -> None:
         self.errors.append(msg)
 
-    def _report_job_submission_threadsafe(self, info: Any) -> None:
+    def report_job_submission(self, info: Any) -> None:
         self.submitted.append(info)
-
-    def _report_job_error_threadsafe(self, info: Any, msg: str) -> None:
-        self.errors.append(msg)
 
     def run_job(self, job: Any) -> None:
         self.submitted.append(job)
@@ -54,8 +53,10 @@ class Plugin:
 
 
 def executor_of(results: Path, rule: str) -> Any:
-    stage1: Any = SimpleNamespace(stage="stage1")
-    return ladder_executor(Plugin, results, lambda _scale: stage1, [rule], is_same_plan=True)()
+    ladder: Any = SimpleNamespace(
+        results=str(results), plan_to_write=[], job=lambda _scale: STAGE1, is_kept_after_search=lambda _scale: False
+    )
+    return ladder_executor(Plugin, ladder, {rule: rule.removeprefix("ladder_")})(NOTHING_NEEDED, None)
 
 
 def job_of(rule: str) -> Any:
@@ -76,7 +77,7 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
     plugin = executor_of(tmp_path / "results", "measure_stage1")
     job = job_of("measure_stage1")
     wanted = Submission("stage1 1x1", "1x1", "name", ["sbatch"], "script")
-    monkeypatch.setattr(executor, "_submission", lambda *_: (wanted, tmp_path))
+    monkeypatch.setattr(LadderJobs, "_submission", lambda *_: (wanted, tmp_path))
     plugin.run_job(job)
     (info,) = plugin.submitted
     assert info.external_jobid == "7"
@@ -109,8 +110,7 @@ def test_jobs_of_another_workflows_rules_stay_the_plugins(tmp_path: Path) -> Non
 
 
 def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
-    """The last two are private: they report to Snakemake from the thread that submits a job."""
-    used = "run_job check_active_jobs cancel_jobs _report_job_submission_threadsafe _report_job_error_threadsafe"
+    used = "run_job check_active_jobs cancel_jobs report_job_submission report_job_error report_job_success"
     assert [name for name in used.split() if not hasattr(SlurmExecutor, name)] == []
 
 
@@ -130,14 +130,14 @@ def test_tasks_per_gpu_of_the_plugin_reach_its_sbatch_and_not_the_ladders(tmp_pa
     assert all(word in get_submit_command(job, params) for word in words)
     planned = ScaleJob("stage2", Scale(1, 2), 5, (), 4, Slurm(), gres="gpu:2")
     ladder: Any = SimpleNamespace(
-        job_of=lambda _scale: planned,
+        ladder=SimpleNamespace(job=lambda _scale: planned),
         results=tmp_path,
-        is_same_plan=True,
+        _is_same_plan=True,
         slurm_logdir=tmp_path,
         workflow=SimpleNamespace(workdir_init=tmp_path),
         format_job_exec=lambda _job: "snakemake",
     )
-    submission, _ = executor._submission(ladder, job)
+    submission, _ = LadderJobs._submission(ladder, job)
     assert [word for word in submission.argv if word.startswith(("--gpu", "--gres", "--ntasks-per-gpu"))] == [
         "--gres=gpu:2"
     ]
@@ -185,7 +185,7 @@ class Desk:
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock
         self.touched_s = 0.0
-        self.watch.add("7", "stage2", "1x4", log, lambda: self.is_held, lambda: self.touched_s)
+        self.watch.add(WatchedJob("7", "stage2", "1x4", log, lambda: self.is_held, lambda: self.touched_s))
 
     def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
         self.cluster.now_s += seconds
@@ -243,7 +243,7 @@ def test_a_bad_end_without_words_is_that_of_a_full_disk_if_its_directories_take_
 ) -> None:
     """No file can be made in /sys, whoever asks, and below it no directory."""
     places = (tmp_path, Path("/sys/results"))
-    desk.watch.add("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, places=places)
+    desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, lambda: 0.0, places))
     desk.cluster.states["8"] = JobState("FAILED", "NonZeroExitCode", "node1")
     (end,) = desk.later(60, RUNNING)
     assert end.in_words.startswith("job 8 ended FAILED on node1: /sys/results: it cannot be written: ")
@@ -312,6 +312,19 @@ def test_slurm_is_asked_seldom_and_at_once_when_the_job_says_so(desk: Desk) -> N
     assert desk.later(0) == []
     assert desk.cluster.asked == 3
     (end,) = desk.later(1, JobState("COMPLETED"))
+    assert end.ok
+
+
+def test_a_job_that_takes_a_minute_to_end_is_asked_for_at_once_and_then_less_and_less_often(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.log.write_text(f"stage2 1x4: {LAST_WORDS_OF['measure']}\n")
+    asked = [desk.cluster.asked]
+    for _ in range(60):
+        desk.later(1, JobState("COMPLETING", nodes="node1"))
+        asked.append(desk.cluster.asked)
+    assert [after - before for before, after in pairwise(asked)][:8] == [1, 1, 0, 1, 0, 0, 0, 1]
+    assert asked[-1] - asked[0] <= 10
+    (end,) = desk.later(ASK_EVERY_S["running"], JobState("COMPLETED", nodes="node1"))
     assert end.ok
 
 

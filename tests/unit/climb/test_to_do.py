@@ -43,13 +43,14 @@ def _without_raw_files(results: Path) -> None:
 
 def _left_out(results: Path) -> None:
     _without_raw_files(results)
-    write_record(run_of(results).record, not_run(spec_of(), "the job's time was up before it could start", "raise it"))
+    write_record(run_of(results).record, not_run(spec_of(), "no time", "the job's time was up", "raise it"))
 
 
 def _left_out_after_its_sibling(results: Path) -> None:
     _failed(results, SIBLING)
     _without_raw_files(results)
-    write_record(run_of(results).record, not_run(spec_of(), f"{SIBLING} failed in the same job", "see it"))
+    why = f"{SIBLING} failed in the same job"
+    write_record(run_of(results).record, not_run(spec_of(), "variant stopped", why, "see it"))
 
 
 def _interrupted(results: Path) -> None:
@@ -205,7 +206,7 @@ def test_a_variant_that_a_gate_keeps_out_asks_for_no_job_until_the_gate_would_le
         if spec.variant == "default" or spec.nodes == 1:
             write_run(tmp_path, spec, 1100.0 if slow else RATES[str(spec.scale)])
         else:
-            write_record(run_of(tmp_path, spec.name).record, not_run(spec, "ring did not pass", "see its records"))
+            write_record(run_of(tmp_path, spec.name).record, not_run(spec, "variant stopped", "ring", "see it"))
     plan = make_plan_of(specs)
     assert to_do(plan, tmp_path) == set()
     run_of(tmp_path, "ring/weak/1x1/r1").record.unlink()

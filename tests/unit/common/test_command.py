@@ -13,9 +13,7 @@ from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.common.messages import Problem, UserError
 
 
-def test_a_users_mistake_is_its_message_and_exit_code_1(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_users_mistake_is_its_message_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(Problem("config.yaml: repeats", "too small", found="0"))

@@ -8,13 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import (
-    canonical_sha256,
-    read_json,
-    sha256,
-    write_atomically,
-    write_json,
-)
+from ddp_ladder.common.files import canonical_sha256, read_json, sha256, write_atomically, write_json
 
 
 @pytest.mark.parametrize("content", ["größe\n", b"\x00\xff", ""])

@@ -26,7 +26,7 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
-from ddp_ladder.slurm.shapes import parse_nodes
+from ddp_ladder.slurm.query import records
 from make_files import write_programs
 from slurm_captured import CAPTURED
 
@@ -268,7 +268,7 @@ def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypat
 
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
     """The captured nodes are x86_64; Olivia has it the other way round."""
-    ladder, nodes = Ladder.of(on_a_cluster()), parse_nodes((CAPTURED / "node.txt").read_text())
+    ladder, nodes = Ladder.of(on_a_cluster()), list(records((CAPTURED / "node.txt").read_text(), "NodeName"))
     assert list(checks.architecture(ladder, nodes, "x86_64")) == []
     (finding,) = checks.architecture(ladder, nodes, "aarch64")
     assert (outcome(finding), "compute nodes are x86_64" in finding.measured) == ("FAIL", True)

@@ -14,7 +14,7 @@ from ddp_ladder.preflight.admission import parse_partitions
 from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
-from ddp_ladder.slurm.shapes import parse_nodes
+from ddp_ladder.slurm.query import records
 from make_files import write_programs
 from project_copy import ROOT
 from slurm_captured import CAPTURED
@@ -31,7 +31,9 @@ GPUS_IN_DEBUG = "\n".join(
 
 def captured(*partitions: str, nodes: str = NODES) -> Cluster:
     """The cluster of the captured output, with these partitions alone."""
-    return cluster_of("ladder", {name: PARTITIONS[name] for name in partitions or PARTITIONS}, parse_nodes(nodes))
+    return cluster_of(
+        "ladder", {name: PARTITIONS[name] for name in partitions or PARTITIONS}, list(records(nodes, "NodeName"))
+    )
 
 
 def loaded(cluster: Cluster, directory: Path) -> Site:

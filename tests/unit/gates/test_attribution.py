@@ -185,6 +185,11 @@ def test_buffers_are_named_with_the_bytes_of_one_forward_pass() -> None:
     assert any("at most 67 % more samples/s" in each for each in advice)
 
 
+def test_another_collective_is_named_with_its_calls_and_bytes() -> None:
+    advice = advice_on(Exchange(name="all_reduce", calls=1, bytes=40e6, seconds=0.04))
+    assert any(each.startswith("all_reduce is called in each step (1 call, 40 MB): make one call") for each in advice)
+
+
 def test_a_barrier_is_in_each_step_only_where_it_is() -> None:
     often = advice_on(Exchange(name="barrier", calls=1, bytes=0, seconds=0.04))
     assert any("wait at a barrier in each step (1 call): remove" in each for each in often)

@@ -250,6 +250,21 @@ def test_runs_that_made_other_steps_are_not_compared_unless_it_is_meant(ladder: 
     assert replace(ladder, plan=replace(ladder.plan, may_differ=("steps",))).judge("stage2").is_open
 
 
+def test_a_baseline_whose_repeats_do_not_compare_closes_its_own_gate(ladder: Ladder) -> None:
+    """Its script resumes from a snapshot that the first repeat left in a common directory."""
+    write_run(ladder.results, ladder.plan.job(Scale(1, 1)).runs[0], 1000.0, steps=600)
+    closed = ladder.judge("stage1")
+    assert (closed.is_open, closed.why) == (
+        False,
+        "default/weak/1x1: efficiency: no efficiency: not comparable: the repeats differ in steps: 600 (38,400 "
+        "samples) in r1, 60 (3,840 samples) in r2",
+    )
+    first = (closed.next or "").split("; or ")[0]
+    assert first.startswith("if the script resumes from a checkpoint")
+    assert 'workload.directory: "{run_dir}"' in first
+    assert replace(ladder, plan=replace(ladder.plan, may_differ=("steps",))).judge("stage1").is_open
+
+
 def test_the_baseline_is_judged_on_its_own_mode(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path, scales=("1x1", "1x2"), modes=("weak", "strong"), repeats=1)
     assert judge(plan, "stage2", tmp_path).is_open
@@ -291,7 +306,7 @@ def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Lad
     left_out = next(run for run in two_variants.plan.runs if run.name == "ring/weak/1x2/r1")
     directory = two_variants.run(left_out.name)
     shutil.rmtree(directory.path)
-    write_record(directory.record, not_run(left_out, "ring did not pass", "see its records"))
+    write_record(directory.record, not_run(left_out, "variant stopped", "ring did not pass", "see its records"))
     verdict = two_variants.judge("stage2")
     assert verdict.is_open
     assert verdict.variants == {"default": "open", "ring": "closed"}
@@ -456,7 +471,7 @@ def leave_out(ladder: Ladder) -> None:
     for spec in ladder.plan.job(Scale(1, 2)).runs:
         directory = ladder.run(spec.name)
         directory.run.unlink()
-        write_record(directory.record, not_run(spec, f"{PREFLIGHT_FAILED}: it says why", "do it"))
+        write_record(directory.record, not_run(spec, "preflight failed", f"{PREFLIGHT_FAILED}: it says why", "do it"))
 
 
 def test_runs_that_were_left_out_close_the_gate_with_the_preflights_finding(ladder: Ladder) -> None:

@@ -10,7 +10,7 @@ import gate
 import pytest
 import run_scale
 from ddp_ladder.common.files import RunDirectory, write_json
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import read_results
 from make_records import make_gate
 from make_runs import edit, reassemble, write_ladder

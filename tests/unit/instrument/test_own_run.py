@@ -11,6 +11,7 @@ import pytest
 from ddp_ladder.records.own_runs import record_in
 from ddp_ladder_instrument import own_run
 from ddp_ladder_instrument.contract import NO_SPEC
+from ddp_ladder_instrument.table import StepTable
 from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
 
 TRAIN = """
@@ -125,6 +126,30 @@ def test_a_guess_says_where_the_number_is_set(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "(samples: guessed)" in done.err
     assert "samples        a guess: a batch may have 1 or 64; in the ladder, workload.samples_per_step" in done.err
+
+
+@pytest.mark.parametrize(("stages", "rate"), [(None, "400"), (4, "100")])
+def test_of_a_pipeline_only_the_ranks_with_the_first_stage_count_samples(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, stages: int | None, rate: str
+) -> None:
+    """All four ranks work on the same samples."""
+    table = StepTable()
+    for _ in range(4):
+        table.add(10, 0, 0.1, 0.0, 0.0, 0.0, 1, 1, 1, 0.0)
+    record = {
+        **dict.fromkeys(("exception", "ddp", "loader", "not_measured")),
+        "world_size": 4,
+        "backend": "gloo",
+        "exit_code": 0,
+        "source": "counted",
+        "pipeline_stages": stages,
+        "device": {"name": "cpu"},
+        "peak_memory_bytes": {},
+        "startup_s": {"total": None},
+    }
+    settings = own_run.own_run_settings({"DDP_LADDER_DIRECTORY": str(tmp_path)})
+    own_run.print_summary(record, table, settings)
+    assert f"throughput     {rate} samples/s" in capsys.readouterr().err
 
 
 def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:

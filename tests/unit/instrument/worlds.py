@@ -6,8 +6,8 @@ own stopwatch (tests/scripts/tally.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -317,7 +317,22 @@ class Loop:
             pass
         self.endless.clear()
         script.over()
+        if not self.times_are_known():
+            script.seconds = [None] * len(script.rows)
         return script
+
+    def times_are_known(self) -> bool:
+        """Return False if the events do not show whose time a skipped batch, or one beside a validation, takes."""
+        world = self.world
+        is_left_out = bool(world.scaler or world.skip_at)
+        is_inside = world.validate in IN_STEPS
+        is_split = world.accumulate > 1 or world.source == "next_iter" or world.body == "full" or world.buffer > 1
+        return not (
+            (world.eval_training == "each" and (is_left_out or is_split or is_inside))
+            or (is_inside and (is_left_out or world.ahead or world.buffer > 1))
+            or (is_left_out and (world.second or world.buffer > 1 or not world.visible))
+            or (world.source == "next_iter" and not world.visible)
+        )
 
     def batches(self) -> Iterator[tuple[Batch, ...]]:
         """Yield what an item of the loop is made of."""
@@ -612,9 +627,63 @@ STOPPED = ("range", "break", "cut")
 
 
 def sensible(world: World) -> World:
-    """Return the nearest world that makes sense and that its events tell from others.
+    """Return the nearest world that somebody may write, and whose truth this module knows."""
+    w = SimpleNamespace(**vars(world))
+    put = vars(w).update
+    if w.last >= w.size:
+        put(last=0)
+    # What this generator cannot combine.
+    if w.eval_training:
+        put(late_train=False)
+    if w.body in ONCE:
+        put(accumulate=1, remainder="stepped", skip_at="draw" if w.skip_at == "backward" else w.skip_at)
+    if w.body in ("full", "svrg", "graph"):
+        put(scaler=0, buffer=1, group=1, second="", ahead=0, warm_step=False)
+        put(source="plain" if w.source == "next_iter" else w.source)
+    if w.body in ("full", "svrg"):
+        put(skip_at="")  # an epoch of which all is skipped
+    if w.body in ("ppo", "gan"):
+        put(fails=False)
+    if not w.visible:
+        put(body="plain", scaler=0)  # GradScaler takes backward passes
+    if w.source in STOPPED:
+        put(stop_at=max(w.stop_at, w.accumulate * w.group))  # else it never steps
+    # Does the next step apply the gradients of a skipped one?
+    if w.zero == "missing" or w.body == "closure" or w.source == "next_iter":
+        put(scaler=0)
+    if w.scaler and w.remainder == "leaks":
+        put(remainder="dropped")
+    # A run of a few steps that ends early, or breaks off each epoch, with batches that wait: their sizes are alike.
+    if w.ahead and (w.source in STOPPED or w.ends_at >= 0):
+        put(last=0, padding=0)
+        if w.body in SEVERAL:
+            put(source="plain")
+    # As many batches skipped, drawn together or broken off as there are further backward passes of each.
+    if w.body in SEVERAL:
+        put(buffer=1)
+        if w.group > 1:
+            put(source="plain", wrapped=True, second="", ahead=0, val_grad=False, skip_at="")
+        if bin(w.skips).count("1") > 1:
+            put(skips=1 << 4)
+    # A batch that is validated on with gradients, in a run of a few steps.
+    if w.val_grad and w.val_data == "one" and (w.source in STOPPED or w.group * w.buffer > 1):
+        put(val_data="loader")
+    # Several batches at once, one step or backward pass each, and something unusual besides.
+    if w.buffer > 1 or (w.group > 1 and w.body == "parts"):
+        put(second="", skip_at="", eval_training="", val_grad=False)
+    if w.ends_at >= 0:
+        put(warm_step=False, ends_at=12 if w.skip_at or w.second == "turns" else w.ends_at)
+        if w.second == "turns":
+            put(ahead=0)
+    if not w.skip_at or not w.skips:
+        put(skip_at="", skips=0)
+    return World(**vars(w))
 
-    Each reason is a class of worlds with the same events and another truth.
+
+def clear(world: World) -> World:
+    """Return the nearest world whose events tell it from others: it is judged exactly, also where a doubt is said.
+
+    Each reason is a class of worlds with the same events and another truth, for which a doubt is right.
     """
     w = SimpleNamespace(**vars(world))
     put = vars(w).update
@@ -716,6 +785,24 @@ def sensible(world: World) -> World:
     return World(**vars(w))
 
 
-def worlds(*free: str) -> st.SearchStrategy[World]:
-    """Return worlds; ``free``: the fields that vary."""
-    return st.builds(World, **{name: st.sampled_from(CHOICES[name]) for name in free}).map(sensible)
+def ordinary(world: World) -> World:
+    """Return the nearest of the loops that most people write: no doubt may be said."""
+    return clear(
+        replace(
+            clear(world),
+            skip_at="",
+            group=1,
+            buffer=1,
+            source="plain" if world.ahead or world.source == "next_iter" else world.source,
+            second="" if world.second == "turns" else world.second,
+            body="plain" if world.body in ("svrg", "full") else world.body,
+            val_grad=False,
+            eval_training="",
+            ends_at=-1,
+        )
+    )
+
+
+def worlds(nearest: Callable[[World], World], *free: str) -> st.SearchStrategy[World]:
+    """Return worlds. nearest: makes them sensible, clear or ordinary ones; ``free``: the fields that vary."""
+    return st.builds(World, **{name: st.sampled_from(CHOICES[name]) for name in free}).map(nearest)

@@ -111,6 +111,11 @@ def test_a_job_of_one_node_fits_one_screen_and_one_of_several_two(name: str, lin
     assert [line for line in text if len(line) > 100] == []
 
 
+def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus() -> None:
+    text = text_of(spec_of("1x4", launcher="srun"), cpus=3)
+    assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
+
+
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))

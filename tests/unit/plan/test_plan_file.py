@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, read_plan
 from ddp_ladder.settings.keys import Container, GateThresholds, Hang, Monitor, Preflight, Slurm
 from make_records import make_plan_of, make_specs
 

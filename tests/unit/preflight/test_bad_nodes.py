@@ -89,9 +89,11 @@ def test_a_scale_is_submitted_again_once(
 ) -> None:
     monkeypatch.setattr(executor, "Console", lambda: Console(open("/dev/null", "w")))  # noqa: SIM115
     preflight(tmp_path, BAD)
-    jobs = executor.ladder_executor(
-        object, tmp_path, lambda _scale: job_with(replace_bad_node=wanted), [rule], is_same_plan=True
-    )()
+    planned = job_with(replace_bad_node=wanted)
+    ladder: Any = SimpleNamespace(results=str(tmp_path), plan_to_write=[], job=lambda _scale: planned)
+    plugin = type("Plugin", (), {"__init__": lambda *_: None})
+    nothing_needed = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=tuple))
+    jobs = executor.ladder_executor(plugin, ladder, {rule: rule})(nothing_needed, None)
     info = SimpleNamespace(job=SimpleNamespace(rule=SimpleNamespace(name=rule)))
     end = JobEnd(JOB.id, "stage3", "2x1", "COMPLETED", "log", ok=True, nodes=NODES)
     assert [jobs._replaces_node(info, end) for _ in range(2)] == replaced

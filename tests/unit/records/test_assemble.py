@@ -129,6 +129,7 @@ def test_too_few_steps_name_the_key(tmp_path: Path, made: int, ended_by: str, ad
         write_steps(run, k, read_steps(run, k)[:made])
         edit_rank(run, k, ended_by=ended_by)
     assert failure_of(run) == Failure(
+        kind="too few steps",
         verdict="enough steps",
         why=f"measured {made} optimizer steps, wanted at least 40 on every rank (measure.warmup_steps + "
         "measure.min_steps), equally many",
@@ -159,9 +160,9 @@ def test_nothing_but_run_json(run: RunDirectory) -> None:
 
 
 def test_a_run_left_out_is_accounted_for() -> None:
-    record = not_run(make_spec("1x2"), "ring failed", "see its records")
+    record = not_run(make_spec("1x2"), "variant stopped", "ring failed", "see it")
     assert (record.status, record.job) == ("failed", None)
-    assert record.failure == Failure(verdict="not run", why="ring failed", next="see its records")
+    assert record.failure == Failure(kind="variant stopped", verdict="not run", why="ring failed", next="see it")
     assert json.loads(json.dumps(record.model_dump()))["spec_hash"] == make_spec("1x2").hash
 
 

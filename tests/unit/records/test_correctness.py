@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.records.correctness import DOUBTFUL_COUNT
 from ddp_ladder.records.record import Remark
 from ddp_ladder_instrument.contract import COLUMNS
 from make_records import FINGERPRINT, make_spec
@@ -191,3 +192,23 @@ def test_a_sampler_that_divides_datasets_of_different_size_is_remarked_on(run: R
         )
     said = [remark.what.rpartition(": ")[2] for remark in remarks(run)]
     assert said == (["1000 samples on rank 0, 996 samples on rank 1"] if shards else [])
+
+
+@pytest.mark.parametrize(
+    ("source", "batches", "why"),
+    [
+        ("counted", {"unclear": 2}, "do not fit one constant ratio (2 places in 100 batches)"),
+        ("counted", {"unclear": 1}, ""),
+        ("counted", {"unclear": None}, ""),
+        ("samples_per_step", {"unclear": 9}, ""),
+        ("counted", {"mismatched": 3}, "in 3 of 50 steps of rank 1 no dimension of the model's input"),
+        ("counted", {"mismatched": 2}, ""),
+    ],
+)
+def test_a_count_that_nothing_shows_is_doubtful(
+    run: RunDirectory, source: str, batches: dict[str, int | None], why: str
+) -> None:
+    seen = {"drawn": 100, "untrained": 0, "compared": 50, "mismatched": 0, "graph_steps": 0}
+    edit_rank(run, 1, source=source, batches=seen | batches)
+    found = [each.what for each in remarks(run) if each.name == DOUBTFUL_COUNT]
+    assert [why in what for what in found] == [True] * bool(why)

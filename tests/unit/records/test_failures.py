@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
-from ddp_ladder.records.failures import PORT_TAKEN
 from ddp_ladder.records.record import Evidence, Failure, Record
 from ddp_ladder.records.signatures import TRACEBACK
 from make_records import make_spec
@@ -452,10 +451,13 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "a file is missing (rank 2 on node1): node1 has no /data/part-7",
         "software.container.binds",
     ),
-    "the run's port": (both(raised(0, PORT), raised(1, LOST)), f"{PORT_TAKEN} (rank 0 on node0): another process"),
+    "the run's port": (
+        both(raised(0, PORT), raised(1, LOST)),
+        "the port of the rendezvous is taken (rank 0 on node0): another process",
+    ),
     "the run's port, where a launcher listens": (
         both(without(0, 1, 2, 3), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, f"{PORT}\n")),
-        f"{PORT_TAKEN} (node0): another process listens on port 20001, at which",
+        "the port of the rendezvous is taken (node0): another process listens on port 20001, at which",
     ),
     **{
         f"out of memory {k}": (
@@ -615,6 +617,27 @@ def test_too_few_steps_show_the_exception_that_the_script_printed(pair: RunDirec
     handled = both(in_rank(0, handled=LOST, ended_at_s=AT_S), in_rank(1, handled=NEGATIVE))
     words = (f"rank 1: {NEGATIVE}, for which it ended with exit code 0; measured 20", "train longer", "check(batch)")
     check(pair, handled, "the script raised an exception (rank 1 on node1)", *words)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    {
+        "memory of a GPU": (raised(1, CUDA_OOM), "out of memory"),
+        "memory": (raised(1, "MemoryError"), "out of memory"),
+        "killed": (died(1, "SIGKILL"), "killed"),
+        "crashed": (died(1, "SIGSEGV"), None),
+        "its launcher was killed": (both(without(0, 1), in_agent(1, signal="SIGKILL")), "killed"),
+        "too few steps": (both(stops(0, 20), stops(1, 20)), "too few steps"),
+        "the run's port": (raised(0, PORT), "rendezvous port taken"),
+        "a port that the script has chosen": (raised(0, PORT.replace("20001", "29500")), None),
+        "saved": (both(in_rank(0, exit_code=75), in_rank(1, exit_code=75)), "saved state"),
+        "time limit": (lambda run: edit(run.ended, lambda end: end.update(outcome="time limit")), "time limit"),
+        "any other": (raised(1, "ValueError: bad batch"), None),
+    }.values(),
+)
+def test_what_code_depends_on_is_a_kind(pair: RunDirectory, change: Change, kind: str | None) -> None:
+    change(pair)
+    assert failure_of(pair).kind == kind
 
 
 def test_long_lines_and_logs_are_bounded(pair: RunDirectory) -> None:

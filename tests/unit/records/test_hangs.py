@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ddp_ladder.records.hangs import (
     doing,
-    failure_of,
+    hang_failure,
     in_collective,
     is_at_work,
     lagging,
@@ -118,7 +118,7 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
         )
         for one in reports(*map(rank, range(5)), rank(5, stack=SLEEPS))
     ]
-    failure = failure_of(found, STACKS)
+    failure = hang_failure(found, STACKS)
     assert (failure.verdict == "nodes are cut off from each other") == (ways is not None)
     if ways is not None:
         assert failure.why == f"no connection {ways}; no rank made progress for 1 min 02 s"
@@ -126,12 +126,12 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
 
 
 def test_of_ranks_in_different_collectives_a_line_in_each_is_shown() -> None:
-    shown = failure_of(reports(rank(0), rank(1), rank(2, stack=REDUCES), rank(3, stack=REDUCES)), STACKS).evidence
+    shown = hang_failure(reports(rank(0), rank(1), rank(2, stack=REDUCES), rank(3, stack=REDUCES)), STACKS).evidence
     assert [line.speaker for line in shown] == ["rank 0 on node0", "rank 2 on node1"]
 
 
 def test_it_is_named_with_its_node_and_its_line() -> None:
-    failure = failure_of(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
+    failure = hang_failure(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
     assert failure.verdict == "the training hung"
     assert failure.why == (
         'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; rank 0, 1, 2 waited in barrier(); '
@@ -217,7 +217,7 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     ],
 )
 def test_each_hang_has_its_verdict(ranks: list[RankStall], verdict: str, why: str, next_step: str) -> None:
-    failure = failure_of(reports(*ranks), STACKS)
+    failure = hang_failure(reports(*ranks), STACKS)
     assert failure.verdict == verdict
     assert why in failure.why
     assert next_step in failure.next

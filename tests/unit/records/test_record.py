@@ -1,5 +1,6 @@
 """record.json: written, read back, and refused when it is not one."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,28 @@ def test_round_trip(tmp_path: Path, record: Record) -> None:
     path = tmp_path / "record.json"
     write_record(path, record)
     assert read_record(path) == record
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why", "kind"),
+    [
+        ("time limit", "it is over", "time limit"),
+        ("stopped by a signal, saved its state", "rank 0", "saved state"),
+        ("not run", "the preflight failed: node1", "preflight failed"),
+        ("a file is missing", "node1", None),
+    ],
+)
+def test_a_record_from_before_there_were_kinds_gets_those_that_its_texts_show(
+    tmp_path: Path, verdict: str, why: str, kind: str | None
+) -> None:
+    path = tmp_path / "record.json"
+    write_record(path, make_failed_record(make_spec("1x2"), verdict, why))
+    data = json.loads(path.read_text())
+    del data["failure"]["kind"]
+    path.write_text(json.dumps(data))
+    failure = read_record(path).failure
+    assert failure
+    assert failure.kind == kind
 
 
 def test_not_a_number_is_in_no_record() -> None:

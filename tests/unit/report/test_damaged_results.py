@@ -10,7 +10,7 @@ from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
 from make_jobs import write_job
 from make_machine import make_machine

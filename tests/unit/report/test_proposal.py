@@ -14,23 +14,14 @@ import pytest
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.plan.plan import RunSpec, read_plan
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import Record
-from ddp_ladder.report.document import (
-    Block,
-    Document,
-    Section,
-    as_markdown,
-    as_tex,
-    blank,
-    markdown_text,
-    tex_text,
-)
+from ddp_ladder.report.document import Block, Document, Section, blank
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
+from ddp_ladder.report.rendering import as_markdown, as_tex, markdown_text, tex_text
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.view import ReportView
 from make_preflight import write_preflight

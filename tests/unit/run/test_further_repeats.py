@@ -181,6 +181,16 @@ def test_a_further_repeat_that_failed_counts_as_any_run_and_is_made_again(job: J
     assert job.run(plan, TWO, noisy) == [f"b r{k}" for k in (4, 5, 6, 7, 8)]
 
 
+def test_a_variant_that_fails_in_a_further_repeat_ends_those_of_all_its_modes_and_no_others(job: Job) -> None:
+    plan = adaptive(at_most=5, variants=["default", "b"], modes=["weak", "strong"])
+    job.run(plan, ONE)
+    job.ends["b/weak/1x2/r4"] = lambda path: edit(path / "ranks/rank1.json", lambda end: end.update(exit_code=3))
+    made = job.run(plan, TWO, noisy)
+    assert made[-5:] == ["default r4", "b r4", "default r4", "default r5", "default r5"]
+    assert "5 of at most 5 repeats; default weak: known to" in job.said
+    assert not (job.results / "runs/b/strong/1x2/r4/record.json").exists()
+
+
 def test_a_further_repeat_that_is_cut_off_all_the_same_closes_no_gate(job: Job) -> None:
     def cut_off(path: Path) -> None:
         edit(path / "ended.json", lambda end: end.update(outcome="time limit"))

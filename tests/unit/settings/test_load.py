@@ -276,10 +276,7 @@ def test_overrides_of_a_command_line() -> None:
 
 def test_problems_in_overrides_are_placed_on_the_command_line() -> None:
     said = message(overrides={"measure": {"max_step": "5"}, "repeats": "no"})
-    for head in (
-        "--config: measure.max_step: unknown key",
-        "--config: repeats: a value not allowed",
-    ):
+    for head in ("--config: measure.max_step: unknown key", "--config: repeats: a value not allowed"):
         assert f"{head}" in said
     assert message(overrides={"workload": {"script": "none.py"}}).startswith(
         "--config: workload.script: there is no such script\n"

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import OWN
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.settings.sources import (
-    CLUSTER,
-    CONFIG,
-    Sources,
-    add_options,
-    module_sources,
-    moved,
-    read_sources,
-)
+from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources, add_options, module_sources, moved, read_sources
 
 
 def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:

@@ -9,12 +9,7 @@ from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.job import END_S, MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.allocation import (
-    AllocatedResources,
-    check_allocation,
-    misfits,
-    parse_allocation,
-)
+from ddp_ladder.slurm.allocation import AllocatedResources, check_allocation, misfits, parse_allocation
 from ddp_ladder.slurm.steps import salloc_for, widest
 from make_records import make_plan_of, make_specs
 

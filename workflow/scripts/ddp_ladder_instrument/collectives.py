@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
-from ddp_ladder_instrument.hooks import Wrap, eager, patch
+from ddp_ladder_instrument.hooks import Wrap, eager, patch, patch_everywhere
 from ddp_ladder_instrument.python_hooks import when_imported
 
 Note = Callable[[str, float, float, int, int, int], None]
@@ -238,17 +238,10 @@ def patch_join(note: Callable[[], None]) -> None:
 
 def _patch_public(calls: Calls) -> None:
     """Patch the functions in torch.distributed, and wherever torch has bound them by name before."""
-    patched = {}
-    for name in NAMES:
-        original = getattr(c10d, name, None)
-        if original is not None and not hasattr(original, "__deprecated__"):
-            patch(c10d, name, calls.wrap(name))
-            patched[original] = getattr(c10d, name)
-    of_ids = {id(original): replaced for original, replaced in patched.items()}
-    for module in [each for name, each in [*sys.modules.items()] if name.startswith("torch.")]:
-        for name, value in [*vars(module).items()]:
-            if id(value) in of_ids:
-                setattr(module, name, of_ids[id(value)])
+    originals = {getattr(c10d, name): name for name in NAMES if hasattr(c10d, name)}
+    wraps = {name: calls.wrap(name) for each, name in originals.items() if not hasattr(each, "__deprecated__")}
+    patch_everywhere(c10d, wraps)
+    patched = {original: getattr(c10d, name) for original, name in originals.items() if name in wraps}
     # What torch.compile puts into its graph in place of each.
     traced = getattr(sys.modules.get(FUNCTIONAL), "traceable_collective_remaps", {})
     traced.update({patched[original]: new for original, new in [*traced.items()] if original in patched})

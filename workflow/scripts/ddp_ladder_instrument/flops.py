@@ -96,7 +96,7 @@ def formulas() -> dict[Any, Callable[..., int]]:
 class FlopCounter(TorchDispatchMode):
     """Counts the FLOPs of the operators that run in this thread, and in the backward passes that it begins.
 
-    torch's own mode also hooks every module, which is not needed here. hidden: operators that could not be counted.
+    torch's own mode also hooks every module, which is not needed here. uncounted: operators that could not be counted.
     """
 
     supports_higher_order_operators = True
@@ -106,9 +106,9 @@ class FlopCounter(TorchDispatchMode):
         self._formulas = formulas()
         self._decomposes: dict[Any, bool] = {}
         self.flops: Counter[Key] = Counter()
-        self.hidden: dict[str, None] = {}
+        self.uncounted: dict[str, None] = {}
         self.off = False
-        self._leave_triton = _watch_triton(self.hidden)
+        self._leave_triton = _watch_triton(self.uncounted)
 
     def stop(self) -> None:
         """Stop counting, in whatever thread or forked process this is."""
@@ -126,7 +126,7 @@ class FlopCounter(TorchDispatchMode):
         if self.off:
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
-            self.hidden[str(func)] = None
+            self.uncounted[str(func)] = None
             return func(*args, **kwargs)
         packet = func._overloadpacket
         formula = self._formulas.get(packet)
@@ -142,9 +142,9 @@ class FlopCounter(TorchDispatchMode):
             if formula is not None:
                 self._count(packet, formula(*args, **kwargs, out_val=out), args)
             elif not NAMESPACES.match(name) or HIDDEN.search(name.partition("::")[2]):
-                self.hidden[name] = None
+                self.uncounted[name] = None
         except Exception:  # a formula for other arguments: never the training's problem
-            self.hidden[name] = None
+            self.uncounted[name] = None
         return out
 
     def _is_composite(self, func: Any) -> bool:
@@ -313,8 +313,8 @@ class StepFlops:
         machine = self._recorder.machine
         if self._counter is None:
             return "the run ended before the steps to count"
-        if self._counter.hidden:
-            return f"kernels that hide their products: {', '.join([*self._counter.hidden][:3])}"
+        if self._counter.uncounted:
+            return f"kernels that hide their products: {', '.join([*self._counter.uncounted][:3])}"
         if machine.replays:
             return GRAPHS
         if torch_facts.compiled_graphs():

@@ -13,7 +13,7 @@ import signal
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -99,6 +99,18 @@ def patch(owner: Any, name: str, wrap: Wrap) -> None:
     """Replace ``owner.name``. Raises AttributeError if it does not exist."""
     original = getattr(owner, name)
     setattr(owner, name, not_compiled(functools.wraps(original)(wrap(original))))
+
+
+def patch_everywhere(owner: Any, wraps: Mapping[str, Wrap]) -> None:
+    """Replace these functions of ``owner``, also where another module has bound them by name before."""
+    originals = {name: getattr(owner, name) for name in wraps}
+    for name, wrap in wraps.items():
+        patch(owner, name, wrap)
+    replaced = {id(original): getattr(owner, name) for name, original in originals.items()}
+    for names in host.modules():
+        for name, value in [*names.items()]:
+            if id(value) in replaced:
+                names[name] = replaced[id(value)]
 
 
 def patch_optimizers(notify: Callable[..., None]) -> None:
@@ -226,12 +238,7 @@ def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callab
 
         return init_process_group
 
-    name = "init_process_group"
-    original = getattr(torch.distributed, name)
-    patch(torch.distributed, name, wrap)
-    for names in host.modules():  # some have bound it, as torch.distributed.device_mesh has
-        if names.get(name) is original:
-            names[name] = getattr(torch.distributed, name)
+    patch_everywhere(torch.distributed, {"init_process_group": wrap})
 
 
 def refuse_spawn() -> None:

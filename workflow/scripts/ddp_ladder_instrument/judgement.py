@@ -17,7 +17,7 @@ Facts = Mapping[str, Any]
 
 
 def judged_fields(judged: Judged, facts: Facts) -> dict[str, Any]:
-    """Return the fields of an end record.
+    """Return the fields of an end record; of startup_s and fingerprint those that are judged.
 
     facts: the record's ``log``: world_size, warmup_steps, source, began_at_s and training_ended_at_s (unix time),
     loaders, digests, collectives (their names), ddp.
@@ -40,10 +40,11 @@ def judged_fields(judged: Judged, facts: Facts) -> dict[str, Any]:
         ],
         "joins_uneven": judged.is_uneven,
         "batches": judged.batches._asdict(),
-        "first_step_s": table.step_time_s[0] if table.count else None,
-        "startup_total_s": None if first_s is None else first_s - facts["began_at_s"],
-        "batch_per_gpu": table.batch_per_gpu(),
-        "backward_passes": table.usual_backwards or None,
+        "startup_s": {
+            "first_step": table.step_time_s[0] if table.count else None,
+            "total": None if first_s is None else first_s - facts["began_at_s"],
+        },
+        "fingerprint": {"batch_per_gpu": table.batch_per_gpu(), "backward_passes": table.usual_backwards or None},
     }
 
 

@@ -33,7 +33,7 @@ from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
 from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer
 from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
 
-RULES = 1
+RULES = 2
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
@@ -208,6 +208,8 @@ class Machine:
 
     def _on_backward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._backwards += 1
+        if self._skipped and any(each.queue for each in self.trained.last):  # the next batch was drawn ahead
+            self._end_skipped()
         self.trained.backward()
         used = self.trained.last
         if used and not any(each.living for each in used):
@@ -441,6 +443,7 @@ class Machine:
         if self._measured is not None and self._measured < table.count:
             table.cut(self._measured)
         first_s = self.first_step_ended_s
+        empty = 0 if self.later_stage else sum(not any(pair) for pair in zip(table.samples, table.padding_samples))
         return Judged(
             table,
             self.phases.summary(self.unix_s),
@@ -449,7 +452,12 @@ class Machine:
             self.first_pass,
             {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
             Batches(
-                trained.drawn, trained.untrained + trained.waiting, self._compared, self._mismatched, self.graph_steps
+                trained.drawn,
+                trained.untrained + trained.waiting,
+                self._compared,
+                self._mismatched,
+                self.graph_steps,
+                trained.unclear + empty,
             ),
             self.uneven,
         )
@@ -459,6 +467,7 @@ class Batches(NamedTuple):
     """What a reader of the counts should know.
 
     drawn, untrained: batches of the passes that trained, and those of them that no backward pass and step used.
+    unclear: places where it does not show which batches were trained on, and steps without a batch.
     compared, mismatched: steps whose inputs of the wrapped model were seen, and those where their batch dimension is
     not what was drawn. graph_steps: steps that CUDA graphs made.
     """
@@ -468,6 +477,7 @@ class Batches(NamedTuple):
     compared: int = 0
     mismatched: int = 0
     graph_steps: int = 0
+    unclear: int = 0
 
 
 class Judged(NamedTuple):

@@ -271,8 +271,6 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     fields = judged_fields(judged, facts)
     if fields["ddp"] is not None and not fields["ddp"]["samples"]:
         measurement.not_measured.append("ddp: DDP timed no step")
-    first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
-    batch_per_gpu, backward_passes = fields.pop("batch_per_gpu"), fields.pop("backward_passes")
     return {
         "schema_version": SCHEMA_VERSION,
         "spec_hash": measurement.run.spec_hash,
@@ -286,16 +284,15 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "exception": end.exception,
         "handled": end.handled,
         "after_training": end.after_training,
-        "startup_s": _startup(measurement, first_step_s, total_s),
         "pipeline_stage": stages and stages[0],
         "pipeline_stages": stages and stages[1],
         **observed,
         **fields,
+        "startup_s": {**_startup(measurement), **fields["startup_s"]},
         "fingerprint": {
+            **fields["fingerprint"],
             "script_sha256": measurement.not_measured.read("script_sha256", measurement.program.sha256),
             "args": list(measurement.program.args),
-            "batch_per_gpu": batch_per_gpu,
-            "backward_passes": backward_passes,
             "sources": measurement.not_measured.read("sources", host.source_files),
             "configuration": measurement.configuration,
             **precision,
@@ -368,14 +365,12 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
     )  # fmt: skip
 
 
-def _startup(measurement: Measurement, first_step_s: float | None, total_s: float | None) -> dict[str, float | None]:
-    """Return the start-up times in seconds; the parts exclude what the script itself did in between."""
+def _startup(measurement: Measurement) -> dict[str, float | None]:
+    """Return the start-up times in seconds that are not judged; they exclude what the script did in between."""
     observer, launched_at_s = measurement.observer, measurement.run.launched_at_s
     return {
         "spawn": measurement.started_at_s - launched_at_s if launched_at_s is not None else None,
         "import_torch": measurement.import_torch_s,
         "process_group": observer.process_group_s if observer is not None else None,
-        "first_step": first_step_s,
         "compile": measurement.not_measured.attempt("startup_s.compile", host.compile_s),
-        "total": total_s,
     }

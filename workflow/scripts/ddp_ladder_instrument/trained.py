@@ -30,14 +30,15 @@ class Pass:
     """One pass over a DataLoader: its batches that wait, and since the last row what it drew and the time it owns.
 
     real: samples of it that are no padding, which come first. stepped: a row trained on it. before: the pass that was
-    active when this one was entered. ahead: batches that are drawn ahead. between_steps: its last batch was drawn in an
+    active when this one was entered. ahead: batches that are drawn ahead. shown: draws of this cycle that are known to
+    be ahead, or left out. between_steps: its last batch was drawn in an
     eval mode that began after a step, before the next one's batch was drawn.
     """
 
     __slots__ = (
         "ahead", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "cycle_backwards",
         "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "living", "loader", "number", "position",
-        "queue", "real", "step", "stepped", "untrained", "wait_s",
+        "queue", "real", "shown", "step", "stepped", "untrained", "wait_s",
     )  # fmt: skip
 
     def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
@@ -48,7 +49,7 @@ class Pass:
         self.ahead: Optional[int] = None
         self.epoch = -1
         self.position = self.drawn = self.untrained = 0
-        self.fresh = self.cycle_draws = self.cycle_backwards = 0
+        self.fresh = self.shown = self.cycle_draws = self.cycle_backwards = 0
         self.begin_step(-1)
 
     def begin_step(self, step: int) -> None:
@@ -128,6 +129,8 @@ class TrainedBatches:
     usual: of the whole log, where it is known; else it is counted meanwhile (then the first cycles are a guess).
     last: the passes that the last backward pass trained on. taken: of each pass the samples and other indices, which
     the next step applies. drawn, untrained: batches of passes that trained, and those of them that no step used.
+    unclear: places where the ratio of draws to backward passes is not the usual one and nothing shows which batches
+    were trained on (the size of the model's input, gradients that are off).
     """
 
     def __init__(self, usual: Usual | None) -> None:
@@ -136,7 +139,7 @@ class TrainedBatches:
         self.taken: dict[Pass, tuple[int, int]] = {}
         self.last: list[Pass] = []
         self.made = 0  # backward passes since the last step
-        self.drawn = self.untrained = 0
+        self.drawn = self.untrained = self.unclear = 0
         self._zeroed: dict[Pass, tuple[int, int]] = {}
         self._zeroed_by: set[int] = set()
         self._open: list[Pass] = []  # with batches that wait
@@ -154,7 +157,9 @@ class TrainedBatches:
         """A pass yields a batch."""
         if each.cycle_backwards:
             self.seen.add_cycle(each.loader, each.cycle_draws, each.cycle_backwards)
-            each.cycle_draws = each.cycle_backwards = 0
+            if (each.cycle_draws - each.shown, each.cycle_backwards) != self.usual.cycle(each.loader):
+                self.unclear += 1
+            each.shown = each.cycle_draws = each.cycle_backwards = 0
         each.cycle_draws += 1
         each.fresh += 1
         each.drawn += 1
@@ -208,7 +213,17 @@ class TrainedBatches:
         for each in passes:
             if not each.living:
                 self.seen.note_ahead(each)
+                self._end_last_cycle(each)
                 self._discard(each)
+
+    def _end_last_cycle(self, each: Pass) -> None:
+        """Note if the backward passes after the last draw do not use what is left, at the usual ratio."""
+        draws, backwards = self.usual.cycle(each.loader) or (1, 1)
+        number = each.cycle_draws - each.shown
+        is_whole = each.exhausted or number == draws
+        number += (each.ahead or 0) * each.exhausted
+        usual = backwards * -(-number // draws), backwards * number / draws
+        self.unclear += each.cycle_backwards > 0 and not (is_whole and each.cycle_backwards in usual)
 
     def _accepted(self, fresh: list[Pass]) -> list[Pass]:
         """Return the passes among those that drew whose batches this backward pass is of."""
@@ -224,7 +239,10 @@ class TrainedBatches:
         if least and (most < LEAST_SHARE * before or is_waiting or least == NO_GRAD > self._flag):
             return self.last  # only a validation drew: the batches before it are used, or used again
         self._flag = least
-        return [each for each in pool if parts[each.loader] >= LEAST_SHARE * most]
+        accepted = [each for each in pool if parts[each.loader] >= LEAST_SHARE * most]
+        rare = [each for each in pool if parts[each.loader] < most and (each.living or each in accepted)]
+        self.unclear += bool(rare) or len({each.loader for each in pool}) < len(pool)
+        return accepted
 
     def _use(self, each: Pass, is_alone: bool) -> tuple[int, int]:
         """Take the batches of a pass that a backward pass uses; return their samples and other indices.
@@ -233,20 +251,27 @@ class TrainedBatches:
         """
         cycle = self.usual.cycle(each.loader)
         draws, backwards = cycle or (each.fresh, 1)
+        usual, shown = draws, 0  # what is trained on, by the size of the model's input
         if each.fresh:
             if cycle and not self.usual.is_regular(each.loader):
                 draws, backwards = each.fresh, 1
-            shown = self._of_forward(each) if is_alone else 0
-            if shown and (backwards == 1 or shown == each.fresh):  # several backward passes are of all that was drawn
-                draws, backwards = shown, 1
+            number = self._of_forward(each) if is_alone else 0
+            if number and (backwards == 1 or number == each.fresh):  # several backward passes are of all that was drawn
+                draws, backwards, shown = number, 1, number
             if each.ahead is None:
                 ahead = self.usual.ahead.get(each.number)
                 each.ahead = max(0, len(each.queue) - draws) if ahead is None else ahead
+                each.shown += each.ahead
+                self.unclear += ahead is None and each.ahead > 0  # they may have been skipped as well
             self._skip(each, len(each.queue) - each.ahead - draws)
+            if shown and not each.ahead:
+                each.shown = each.cycle_draws - usual
         begins = each.cycle_backwards % backwards == 0
-        number = draws // backwards if draws % backwards == 0 else draws * begins
+        number = min(draws // backwards if draws % backwards == 0 else draws * begins, len(each.queue))
+        # One batch each, as of several that are drawn at once, is usual; gradients of one that are discarded are not.
+        self.unclear += not shown and (number > 1 or (number == 1 < usual and bool(self._zeroed)))
         samples = others = 0
-        for _ in range(min(number, len(each.queue))):
+        for _ in range(number):
             one = each.take()
             samples += one[0]
             others += one[1]
@@ -267,6 +292,8 @@ class TrainedBatches:
         """Drop batches that were drawn and that no backward pass will use: flagged ones first, else the oldest."""
         for _ in range(number):
             flags = [batch.flag for batch in each.queue]
+            each.shown += max(flags) == NO_GRAD
+            self.unclear += max(flags) == EVAL_MODE  # a batch that is trained on may be drawn so, too
             each.take(flags.index(max(flags)))
             self._drop(each, 1)
 
@@ -289,6 +316,7 @@ class TrainedBatches:
         if -1 in self._zeroed_by or (known and known <= self._zeroed_by):
             for each in [each for each in self.taken if each.living or each.stepped]:
                 self._zeroed[each] = self.taken.pop(each)
+            self.unclear += bool(self.taken)  # of a pass without a step: were they copied, or thrown away?
 
     def discard_taken(self) -> list[Pass]:
         """Drop the batches since the last step, as GradScaler has skipped it; return their passes."""

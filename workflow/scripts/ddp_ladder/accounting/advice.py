@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_digest
 from ddp_ladder.analysis.forecast import device_of
-from ddp_ladder.common.formats import duration, significant
+from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import columns
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.slurm.jobs import ENDED_WELL
@@ -73,8 +73,7 @@ def runtime_for(longest_min: float) -> int:
 def totals(rows: Sequence[JobRow], unit: str = "GPU") -> str:
     """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, 3.10 of them in training``."""
     held, training = sum(row.gpu_hours_held for row in rows), sum(row.gpu_hours_training for row in rows)
-    jobs = "1 job" if len(rows) == 1 else f"{len(rows)} jobs"
-    return f"{jobs} held {significant(held)} {unit} h, {significant(training)} of them in training"
+    return f"{count(len(rows), 'job')} held {significant(held)} {unit} h, {significant(training)} of them in training"
 
 
 def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[str]:

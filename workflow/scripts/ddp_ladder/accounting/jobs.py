@@ -19,14 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    canonical_sha256,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
 from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
@@ -35,11 +28,11 @@ from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
 from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
+from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
-CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 HOUR_S = 3600.0
 SIGNIFICANT = 10
 DIGITS = 10
@@ -59,16 +52,18 @@ class JobRow(Model):
     scale: str
     source: Literal["sacct", "none"] = Field(description="Who reports times, state and resources; none: the job.")
     state: str = Field(description="Slurm's; ENDED if only the job itself reports its end.")
-    started_at: str | None = Field(default=None, description="UTC, as is the next.")
-    ended_at: str
+    started_at: str | None = Field(default=None, description="UTC.")
+    ended_at: str = Field(description="UTC.")
     queue_wait_s: Amount | None = None
     elapsed_s: Amount
     nodes: Count
     node_list: str | None = None
     gpus: Count = Field(description="Allocated; if Slurm does not count them, those of the scale.")
-    runs_planned: Count = Field(description="This one and the next two count no plain baseline.")
-    runs_measured: Count = Field(description="By this job, without those that were kept from an earlier one.")
-    runs_ok: Count
+    runs_planned: Count = Field(description="Without the plain baseline.")
+    runs_measured: Count = Field(
+        description="By this job, without those that were kept from an earlier one, and without the plain baseline."
+    )
+    runs_ok: Count = Field(description="Without the plain baseline.")
     preflight_s: Amount
     startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
     training_s: Amount = Field(
@@ -293,7 +288,9 @@ def update(results: Path) -> tuple[JobRow, ...]:
     for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
         row = file.row
-        if slurm is not None and _is_of(slurm, file):
+        # In results that were copied, the id may be that of another cluster's job.
+        is_same = slurm is not None and scale_of_name(slurm.name) == file.scale
+        if slurm is not None and is_same and file.begun_at_s <= slurm.end_s + CLOCKS_S:
             row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and row is None:
             row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
@@ -305,7 +302,10 @@ def update(results: Path) -> tuple[JobRow, ...]:
     if rows:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([[*JobRow.model_fields], *(map(_cell, dict(row).values()) for row in rows)])
+        cells = [
+            [f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value for _, value in row] for row in rows
+        ]
+        writer.writerows([[*JobRow.model_fields], *cells])
         write_atomically(accounting_file(results), out.getvalue())
     return rows
 
@@ -315,15 +315,6 @@ def _may_be_completed(file: JobFile, bad: Mapping[str, str]) -> bool:
     if file.slurm_id is None or file.row is None:
         return False
     return file.row.source == "none" or (file.row.bad_node is None and file.job_id in bad)
-
-
-def _cell(value: object) -> object:
-    return f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value
-
-
-def _is_of(slurm: Accounted, file: JobFile) -> bool:
-    """Return True if Slurm means this job: in results that were copied, the id may be that of another cluster's job."""
-    return scale_of_name(slurm.name) == file.scale and file.begun_at_s <= slurm.end_s + CLOCKS_S
 
 
 def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:

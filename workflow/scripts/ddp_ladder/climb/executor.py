@@ -1,13 +1,4 @@
-"""The Slurm executor of the ladder's jobs: a subclass of the plugin's executor. What it replaces, and a test of each:
-
-- submission: the plugin takes every failure of sbatch for a refusal, also "Socket timed out", after which the job may
-  be in the queue (tests/slurm/test_lost_answers.py), and it guesses an account and a partition if there is none;
-- the check of active jobs: the plugin asks less and less often, in the end every three minutes, waits for ever for a
-  job that was preempted, and takes a job of unknown state for a good one (tests/slurm/test_job_ends.py);
-- cancelling: at Ctrl-C the plugin forgets jobs that are being submitted (tests/unit/slurm/test_submit.py);
-- the environment: inside a job's shell the plugin removes SLURM_CONF, and keeps SBATCH_TIMELIMIT and the like
-  (tests/slurm/test_callers_environment.py).
-"""
+"""The Slurm executor of the ladder's jobs, a subclass of the plugin's. What it replaces, and why: CONTRIBUTING."""
 
 from __future__ import annotations
 
@@ -15,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +15,11 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
-from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import (
     SUPPORT,
     add_bad_node,
@@ -38,6 +30,7 @@ from ddp_ladder.preflight.bad_nodes import (
 )
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
+from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm.jobs import (
     AGAIN,
     ENDED_WELL,
@@ -67,47 +60,37 @@ from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
-NOT_RECORDED = "Its end is not recorded"
-NO_JOB = "none"  # in place of an id, where no job has to be submitted
+MEASURES = tuple(f"measure_{stage}" for stage in STAGES)
+RULES = (*MEASURES, "preflight_scale", "search_batch")  # whose jobs the ladder submits
 
 
-def ladder_executor(
-    plugin: type[Any],
-    results: Path,
-    job_of: Callable[[str], ScaleJob],
-    rules: Collection[str],
-    is_same_plan: bool,
-    needs_no_job: Callable[[Any], bool] = lambda _job: False,
-) -> type[Any]:
+def ladder_executor(plugin: type[Any], ladder: Ladder, rules: Mapping[str, str]) -> type[Any]:
     """Return a subclass of the plugin's executor for the jobs of these rules; the plugin handles those of other rules.
 
-    job_of: the job of a scale. is_same_plan: as the last start's, so that a job that it has left makes the same runs.
-    needs_no_job: whether all that a job of Snakemake makes is there by now.
+    rules: the ladder's name of each, by its name in the workflow that uses it.
     """
-    settings: dict[str, Any] = {"results": results, "job_of": staticmethod(job_of), "rules": frozenset(rules)}
-    settings |= {"is_same_plan": is_same_plan, "needs_no_job": staticmethod(needs_no_job)}
-    return type("LadderExecutor", (LadderJobs, plugin), settings)
+    return type("LadderExecutor", (LadderJobs, plugin), {"ladder": ladder, "rules": rules})
 
 
 class LadderJobs:
     """The overriding methods. Every other method is the plugin's, the next base class."""
 
-    results: ClassVar[Path]
-    job_of: ClassVar[Callable[[str], ScaleJob]]
-    rules: ClassVar[Collection[str]]
-    is_same_plan: ClassVar[bool]
-    needs_no_job: ClassVar[Callable[[Any], bool]]
+    ladder: ClassVar[Ladder]
+    rules: ClassVar[Mapping[str, str]]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, workflow: Any, logger: Any) -> None:
         if notice := set_aside(os.environ):
             notify(notice)
+        # Before the plugin starts its thread, which would print an error if this start ended here.
+        check_before_submission(self.ladder, [job for job in workflow.dag.needrun_jobs() if self._is_own(job)])
+        self.results = Path(self.ladder.results)
+        # As the last start's, so that a job that it has left makes the same runs. Asked before the plan is written.
+        self._is_same_plan = not self.ladder.plan_to_write
         self._console = Console()
         self._watch = JobWatch(ask, self._console)
         self._submitter = Submitter(self.results, self._console.say)
         self._replaced: set[str] = set()  # scales that were submitted again, without a bad node
-        plugin: Any = super()
-        plugin.__init__(*args, **kwargs)
-        self.array_jobs: set[str] = set()  # no --slurm-array-jobs: an array asks for each scale what the first needs
+        super().__init__(workflow, logger)  # type: ignore[call-arg]
 
     def _is_own(self, job: Any) -> bool:
         return not job.is_group() and job.rule.name in self.rules
@@ -117,37 +100,58 @@ class LadderJobs:
         if not self._is_own(job):
             super().run_job(job)  # type: ignore[misc]
             return
-        info, stage = SubmittedJobInfo(job), self.job_of(job.wildcards.scale).stage
+        info, scale = SubmittedJobInfo(job), job.wildcards.scale
+        stage = self.ladder.job(scale).stage
         try:
-            if self.needs_no_job(job):
-                self._console.say(f"{stage} {job.wildcards.scale}: every run is kept, so no job is submitted")
-                info.external_jobid = NO_JOB
-                self._report_job_submission_threadsafe(info)
+            if self.rules[job.rule.name] in MEASURES and self.ladder.is_kept_after_search(scale):
+                self._console.say(f"{stage} {scale}: every run is kept, so no job is submitted")
+                self.report_job_success(info)
                 return
-            wanted, logs = _submission(self, job)
+            wanted, logs = self._submission(job)
             info.external_jobid = self._submitter.submit(wanted)
         except Stopped:
             return
         except NotSubmitted as error:
             why, then = str(error), error.next
-            if isinstance(error, Refused) and (bad := left_out(self.job_of(wanted.scale), self.results)):
+            if isinstance(error, Refused) and (bad := left_out(self.ladder.job(scale), self.results)):
                 nodes = ", ".join(each.node for each in bad)
                 why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
                 then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
-            end = JobEnd("", stage, wanted.scale, NOT_SUBMITTED, "", why=why, next=then)
-            self._console.say(f"{stage} {wanted.scale}: {end.in_words}")
-            self._report_job_error_threadsafe(info, _message(end, self.results))
+            end = JobEnd("", stage, scale, NOT_SUBMITTED, "", why=why, next=then)
+            self._console.say(f"{stage} {scale}: {end.in_words}")
+            self.report_job_error(info, msg=_message(end, self.results))
             return
         except Exception as error:
             # Of the plugin or of a disk: it ends this job, and those that are in the queue are followed to their ends.
-            self._report_job_error_threadsafe(info, f"the job cannot be submitted: {error}")
+            self.report_job_error(info, msg=f"the job cannot be submitted: {error}")
             return
         log = logs / f"{info.external_jobid}.log"
         info.aux = {"slurm_logfile": log}
-        noted = _record(JobEnd(info.external_jobid, stage, wanted.scale, SUBMITTED, shown_path(log)), self.results)
-        if noted.startswith(NOT_RECORDED):  # Slurm knows it by its name
-            self._console.say(f"job {info.external_jobid} is followed. {noted}")
-        self._report_job_submission_threadsafe(info)
+        submitted = JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log))
+        if lost := _not_recorded(submitted, self.results):  # Slurm knows it by its name
+            self._console.say(f"job {info.external_jobid} is followed. {lost}")
+        self.report_job_submission(info)
+
+    def _submission(self: Any, job: Any) -> tuple[Submission, Path]:
+        """Return the call of sbatch for a job of Snakemake, and the directory of its logs."""
+        scale = job.wildcards.scale
+        planned = self.ladder.job(scale)
+        logs = self.slurm_logdir / f"rule_{job.name}" / scale
+        logs.mkdir(parents=True, exist_ok=True)
+        name = new_job_name(self.results, scale)
+        own = {
+            "job-name": name,
+            "chdir": str(self.workflow.workdir_init),
+            "output": str(logs).replace("%", "%%") + "/%j.log",
+            "export": "ALL",
+        }
+        argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(planned, self.results), own)]
+        # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
+        command = self.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
+        left = job_left(self.results, scale) if self._is_same_plan else None
+        is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
+        earlier = left.job_id if left is not None and is_of_same_rule else None
+        return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that have not ended, and report the others. Beside jobs of other rules it keeps their pace."""
@@ -156,9 +160,6 @@ class LadderJobs:
         if others := [info for info in active_jobs if info not in own]:
             async for info in super().check_active_jobs(others):  # type: ignore[misc]
                 yield info
-        for info in [info for info in own if info.external_jobid == NO_JOB]:
-            own.remove(info)
-            self.report_job_success(info)
         for info in own:
             self._follow(info)
         ends = {end.job_id: end for end in self._watch.look()}
@@ -175,23 +176,16 @@ class LadderJobs:
     def _follow(self: Any, info: Any) -> None:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
-            lock = Lock.of_scale(self.results, scale, "")
-            self._watch.add(
-                info.external_jobid,
-                self.job_of(scale).stage,
-                scale,
-                log,
-                is_held=lambda: is_held(lock),
-                touched_s=lambda: lock.touched_s,
-                places=(log.parent, self.results),
-            )
+            lock, places = Lock.of_scale(self.results, scale, ""), (log.parent, self.results)
+            named = info.external_jobid, self.ladder.job(scale).stage, scale, log
+            self._watch.add(WatchedJob(*named, lambda: is_held(lock), lambda: lock.touched_s, places))
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
             with contextlib.suppress(OSError):
                 job_end_file(self.results, end.scale).unlink()
             if self._replaces_node(info, end):
-                self._job_submission_executor.submit(self.run_job, info.job)
+                threading.Thread(target=self.run_job, args=(info.job,)).start()  # submission may take minutes
             else:
                 self.report_job_success(info)
         else:
@@ -199,10 +193,9 @@ class LadderJobs:
 
     def _replaces_node(self: Any, info: Any, end: JobEnd) -> bool:
         """Return True, once for a scale, if its job measured nothing because of one bad node, which is listed then."""
-        planned = self.job_of(end.scale)
-        if not planned.slurm.replace_bad_node or end.scale in self._replaced:
-            return False
-        if info.job.rule.name.endswith("preflight_scale"):  # it only asks which node is bad
+        planned = self.ladder.job(end.scale)
+        only_asks = self.rules[info.job.rule.name] == "preflight_scale"  # which node is bad
+        if only_asks or not planned.slurm.replace_bad_node or end.scale in self._replaced:
             return False
         try:
             bad = only_bad_node(self.results, planned, end.job_id, end.nodes)
@@ -228,46 +221,24 @@ class LadderJobs:
 
     def cancel_jobs(self: Any, active_jobs: Sequence[Any]) -> None:
         """Cancel every job that was submitted, or is being submitted."""
-        submitted = self._submitter.stop()
-        self._job_submission_executor.shutdown(wait=True)
-        if submitted:
+        if submitted := self._submitter.stop():
             self._console.say(cancel(sorted(submitted, key=int)))
         if others := [info for info in active_jobs if not self._is_own(info.job)]:
             super().cancel_jobs(others)  # type: ignore[misc]
 
 
-def _submission(executor: Any, job: Any) -> tuple[Submission, Path]:
-    """Return the call of sbatch for a job of Snakemake, and the directory of its logs."""
-    scale = job.wildcards.scale
-    planned = executor.job_of(scale)
-    logs = executor.slurm_logdir / f"rule_{job.name}" / scale
-    logs.mkdir(parents=True, exist_ok=True)
-    name = new_job_name(executor.results, scale)
-    own = {
-        "job-name": name,
-        "chdir": str(executor.workflow.workdir_init),
-        "output": str(logs).replace("%", "%%") + "/%j.log",
-        "export": "ALL",
-    }
-    argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(planned, executor.results), own)]
-    # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
-    command = executor.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
-    left = job_left(executor.results, scale) if executor.is_same_plan else None
-    is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
-    earlier = left.job_id if left is not None and is_of_same_rule else None
-    return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
-
-
 def _message(end: JobEnd, results: Path) -> str:
-    return f"{end.in_words}. Next: {end.next}. {_record(end, results)}. "
+    recorded = _not_recorded(end, results) or f"Recorded in {job_end_file(results, end.scale)}"
+    return f"{end.in_words}. Next: {end.next}. {recorded}. "
 
 
-def _record(end: JobEnd, results: Path) -> str:
-    """Write the end for the gate; return where it is, or why it cannot be written: a full disk does not stop a job."""
+def _not_recorded(end: JobEnd, results: Path) -> str:
+    """Write the end for the gate; return why it cannot be written, or nothing: a full disk does not stop a job."""
     try:
-        return f"Recorded in {write_job_end(results, end)}"
+        write_job_end(results, end)
     except NotWritten as error:
-        return f"{NOT_RECORDED}: {error.filename} cannot be written: {error.strerror}"
+        return f"Its end is not recorded: {error.filename} cannot be written: {error.strerror}"
+    return ""
 
 
 # The watch over the jobs. A job's own lines reach the terminal through its log file. After its last line the watch asks
@@ -290,9 +261,9 @@ class WatchedJob:
     stage: str
     scale: str
     log: Path
-    is_held: Callable[[], bool]
-    touched_s: Callable[[], float]
-    places: Sequence[Path]
+    is_held: Callable[[], bool]  # whether the scale's lock has a living holder
+    touched_s: Callable[[], float]  # when the lock was last touched, by any clock
+    places: Sequence[Path] = ()  # the directories that it writes to
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -328,10 +299,6 @@ class WatchedJob:
         own = f"{self.stage} {self.scale}".encode()
         return [line.decode(errors="replace") for line in lines if line.startswith(own)]
 
-    def slurms_words(self) -> str:
-        """Return Slurm's own last message in the log, such as ``Exceeded job memory limit``; empty if there is none."""
-        return "".join(slurms_words(file_text(self.log) or "")[-1:])
-
 
 def _full(places: Sequence[Path]) -> Advice | None:
     """Return why nothing can be written in one of these directories; None if they take a file."""
@@ -366,28 +333,17 @@ class JobWatch:
         self._clock = clock
         self._jobs: dict[str, WatchedJob] = {}
         self._asked_s: float | None = None
+        self._ahead: set[str] = set()  # jobs whose logs say more than Slurm's last answer
+        self._pause_s = 0.0  # to the next question about them
         self._answer: Future[Mapping[str, JobState]] | None = None
         self._is_silent = False
 
-    def add(
-        self,
-        job_id: str,
-        stage: str,
-        scale: str,
-        log: Path,
-        is_held: Callable[[], bool],
-        touched_s: Callable[[], float] = lambda: 0.0,
-        places: Sequence[Path] = (),
-    ) -> None:
-        """Begin to follow a job that was just submitted.
-
-        is_held: whether the scale's lock has a living holder. touched_s: when it was last touched, by any clock.
-        places: the directories that it writes to.
-        """
-        job = WatchedJob(job_id, stage, scale, log, is_held, touched_s, places, submitted_s=self._clock())
-        self._jobs[job_id] = job
+    def add(self, job: WatchedJob) -> None:
+        """Begin to follow a job that was just submitted."""
+        job.submitted_s = self._clock()
+        self._jobs[job.id] = job
         self._asked_s = None  # it may start at once
-        self._console.say(f"{job.label} submitted; its log: {log}")
+        self._console.say(f"{job.label} submitted; its log: {job.log}")
 
     def knows(self, job_id: str) -> bool:
         return job_id in self._jobs
@@ -427,13 +383,18 @@ class JobWatch:
             )
 
     def _is_due(self) -> bool:
-        if not self._jobs:
-            return False
-        # A job that prints has started, and one that has printed its last words is about to end.
-        if self._asked_s is None or any(job.is_ahead_of_its_state for job in self._jobs.values()):
-            return True
+        if not self._jobs or self._asked_s is None:
+            return bool(self._jobs)
         every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
-        return self._clock() - self._asked_s >= every_s
+        # A job that prints has started, and one that has printed its last words is about to end: Slurm is asked at
+        # once, then after 1, 2, 4, ... seconds, because the epilog of a node may take minutes.
+        ahead = {job.id for job in self._jobs.values() if job.is_ahead_of_its_state}
+        self._pause_s = self._pause_s if ahead <= self._ahead else 0.0
+        self._ahead = ahead
+        is_due = self._clock() - self._asked_s >= (min(every_s, self._pause_s) if ahead else every_s)
+        if ahead and is_due:
+            self._pause_s = max(LOOK_EVERY_S, 2 * self._pause_s)
+        return is_due
 
     def _heard(self, answer: Future[Mapping[str, JobState]]) -> list[JobEnd]:
         """Return the jobs that have ended by Slurm's answer; none while it is awaited."""
@@ -460,7 +421,9 @@ class JobWatch:
         job.gone_since_s = None
         before, job.state = job.state, new
         if new.phase == "waiting" and (new.reason, new.start) != (before.reason, before.start):
-            self._console.say(f"{job.label} {_waiting(job)}")
+            why = f"waits: {reason_in_words(new.reason, job.id)}" if new.reason else "waits for its turn"
+            expected = f"; Slurm expects it to start at {new.start.replace('T', ' ')}" if new.start else ""
+            self._console.say(f"{job.label} {why}{expected}")
         if new.phase == "running" and job.started_s is None:
             job.started_s = self._clock()
             self._console.say(f"{job.label} runs on {new.nodes}")
@@ -480,7 +443,8 @@ class JobWatch:
         self._print_lines(job)
         del self._jobs[job.id]
         ran_s = self._clock() - (job.started_s if job.started_s is not None else job.submitted_s)
-        state, words = job.state.state, job.slurms_words()
+        state = job.state.state
+        words = "".join(slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
         # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
         well = state == ENDED_WELL or (state in (GONE, NODE_FAIL) and job.is_finished)
         cause = advice(job.state, words, job.stage)
@@ -514,9 +478,3 @@ class JobWatch:
             waited = duration(self._clock() - job.submitted_s)
             return f"{job.scale} waits {waited}" + (f" ({job.state.reason})" if job.state.reason else "")
         return f"{job.scale} runs {duration(self._clock() - job.started_s)} {job.progress or ''}".rstrip()
-
-
-def _waiting(job: WatchedJob) -> str:
-    state = job.state
-    why = f"waits: {reason_in_words(state.reason, job.id)}" if state.reason else "waits for its turn"
-    return f"{why}; Slurm expects it to start at {state.start.replace('T', ' ')}" if state.start else why

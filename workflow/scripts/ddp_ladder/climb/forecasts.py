@@ -83,12 +83,7 @@ def short_runtimes(plan: Plan, stages: Sequence[str], to_do: ToDo, runs: RunReco
         if needed_s > NEARLY_USED * 60 * job.runtime_min:
             what = f"too short for {job.scale}: {count(len(missing), 'run')} will take about {duration(needed_s)}"
             value = f"set stages.{job.stage}.runtime: {runtime_for(needed_s / 60)}"
-            found.append(
-                Problem(
-                    f"{config}: stages.{job.stage}.runtime",
-                    f"{what} with start-up, at the measured speed",
-                    found=f"{job.runtime_min} min",
-                    next=f"{value}, {OR_LESS_TIME}; a run that finds no time left is not started",
-                )
-            )
+            where, what = f"{config}: stages.{job.stage}.runtime", f"{what} with start-up, at the measured speed"
+            advice = f"{value}, {OR_LESS_TIME}; a run that finds no time left is not started"
+            found.append(Problem(where, what, f"{job.runtime_min} min", next=advice))
     return found

@@ -10,9 +10,8 @@ from pathlib import Path
 from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.plan.file import read_plan
 from ddp_ladder.plan.fit import fit_file, planned
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, variants_of
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of
 from ddp_ladder.plan.text import changes_in_words
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.keys import Settings
@@ -88,9 +87,8 @@ class Ladder:
 
     def awaited_records(self, stage: str) -> list[str]:
         """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""
-        return [
-            file for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do for file in self.records(job)
-        ]
+        waiting = [job for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do]
+        return [file for job in waiting for file in self.records(job)]
 
     def stage_records(self, stage: str) -> list[str]:
         """Return the records of all runs of a stage."""
@@ -201,14 +199,8 @@ def stages_up_to(plan: Plan, stage: str | None, file: Path) -> tuple[str, ...]:
     if stage is None:
         return plan.stages
     if stage not in plan.stages:
-        raise UserError(
-            Problem(
-                f"{file}: stages.{stage}",
-                f"this experiment has no {stage}",
-                allowed=", ".join(plan.stages),
-                next=f"add stages.{stage} to the file, or name another stage",
-            )
-        )
+        where, advice = f"{file}: stages.{stage}", f"add stages.{stage} to the file, or name another stage"
+        raise UserError(Problem(where, f"this experiment has no {stage}", None, ", ".join(plan.stages), advice))
     return plan.stages[: plan.stages.index(stage) + 1]
 
 
@@ -221,13 +213,7 @@ def preflight_scale(plan: Plan, asked: str | None, file: Path) -> str:
     if asked is None:
         return str(max(scales, key=lambda scale: (scale.world_size, scale.nodes)))
     if asked not in map(str, scales):
-        raise UserError(
-            Problem(
-                "--config preflight_scale",
-                "the plan has no such scale",
-                found=asked,
-                allowed=", ".join(map(str, scales)),
-                next=f"name one of these, or add it to the scales of a stage in {file}",
-            )
-        )
+        where, allowed = "--config preflight_scale", ", ".join(map(str, scales))
+        advice = f"name one of these, or add it to the scales of a stage in {file}"
+        raise UserError(Problem(where, "the plan has no such scale", asked, allowed, advice))
     return asked

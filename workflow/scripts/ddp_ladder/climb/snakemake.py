@@ -1,10 +1,11 @@
-"""Every change to Snakemake and to its process, with its reason.
+"""Changes of Snakemake and of its process. CONTRIBUTING lists them, with the reason and the test of each.
 
 If another workflow uses this one as a module, that workflow decides on terminal, signals and Snakemake's lock.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import CalledProcessError
 from types import FrameType, TracebackType
@@ -25,18 +26,16 @@ from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from ddp_ladder.climb.executor import ladder_executor
+from ddp_ladder.climb.executor import RULES, ladder_executor
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import FailedJob, no_such_target, not_repeated, require_every_job_over
 from ddp_ladder.common.command import leave_lost_terminal, print_what_can_be_printed, put_this_python_first
 from ddp_ladder.common.formats import in_short
-from ddp_ladder.common.messages import UserError, notify
+from ddp_ladder.common.messages import UserError, notify, stop
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm.lock import START, Lock, held
-
-MEASURING = ("measure_stage1", "measure_stage2", "measure_stage3", "preflight_scale", "search_batch")
 
 
 def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
@@ -46,14 +45,10 @@ def patch_process(workflow: Any, is_module: bool) -> FailedJobs:
     put_this_python_first()  # `python` in a rule's shell is the one that has the packages
     if is_module:
         return failed_jobs
-    # A log file that cannot be written would be a traceback for each line (tests/workflow/test_full_disk.py).
-    logging.raiseExceptions = False
-    # The ladder shows plan and progress, and its boxes the failed jobs (tests/workflow/test_last_words_of_a_start.py).
+    logging.raiseExceptions = False  # a log file on a full disk would be a traceback for each line
     filter_terminal(SchedulingMessages(workflow))
     if workflow.is_main_process:
         filter_terminal(failed_jobs)
-        # Snakemake ignores SIGTERM, SIGHUP kills it, and it waits for its jobs without ending them
-        # (tests/workflow/test_ends_and_locks.py).
         end_on_signals()
         pass_on_at_cancel(LocalExecutor)
     return failed_jobs
@@ -64,27 +59,15 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
 
     rule_name: the name of a rule in the workflow that uses it.
     """
-    rules = [rule_name(name) for name in MEASURING]
     slurm = ExecutorPluginRegistry().get_plugin("slurm")
-    is_same_plan = not ladder.plan_to_write
-    is_kept, measuring = ladder.is_kept_after_search, {rule_name(f"measure_{stage}") for stage in STAGES}
-    slurm.executor = ladder_executor(
-        SlurmExecutor,
-        Path(ladder.results),
-        ladder.job,
-        rules,
-        is_same_plan,
-        needs_no_job=lambda job: job.rule.name in measuring and is_kept(job.wildcards.scale),
-    )
+    slurm.executor = ladder_executor(SlurmExecutor, ladder, {rule_name(name): name for name in RULES})
     if workflow.is_main_process and not is_module:
         check_requests(workflow, ladder)
-        replace_lock(workflow, ladder)  # Snakemake's lock names no process
 
 
 # The terminal: the ladder's progress and the plan of a dry run replace Snakemake's scheduling messages, and the box at
-# the end its report of a failed job (tests/workflow/test_last_words_of_a_start.py). Snakemake's log file keeps all of
-# them. These are filters and no logger plugin: a plugin would have to be an installed package, and named on the command
-# line.
+# the end its report of a failed job. Its log file keeps all of them. These are filters and no logger plugin: a plugin
+# would have to be an installed package, and named on the command line.
 
 # Targets of which a dry run shows the ladder's plan in place of Snakemake's list of jobs.
 PLANNED = frozenset({"all", *STAGES})
@@ -120,16 +103,13 @@ class SchedulingMessages(logging.Filter):
         message, settings = record.getMessage(), self._workflow.output_settings
         # Asked late: Snakemake knows of a dry run only after the Snakefile is read.
         is_listed = settings.printshellcmds or settings.verbose or not shows_plan(self._workflow)
-        if is_listed if self._workflow.dryrun else not _is_quiet(settings):
+        # Quiet by a profile, or for a target that runs no training.
+        is_quiet = Quietness.PROGRESS in (settings.quiet or ()) or not WITHOUT_TRAINING.isdisjoint(sys.argv[1:])
+        if is_listed if self._workflow.dryrun else not is_quiet:
             return not message.startswith(HEAD)
         if record.levelno == logging.WARNING:
             return not message.startswith(IRRELEVANT_WARNINGS)
         return record.levelno > logging.WARNING or message.startswith("Nothing to be done")
-
-
-def _is_quiet(settings: Any) -> bool:
-    """Return True if a profile asks for quiet, or if a target runs no training."""
-    return Quietness.PROGRESS in (settings.quiet or ()) or not WITHOUT_TRAINING.isdisjoint(sys.argv[1:])
 
 
 class FailedJobs(logging.Filter):
@@ -185,16 +165,18 @@ def filter_terminal(added: logging.Filter) -> None:
             handler.filters.insert(0, added)
 
 
-# Before Snakemake reads any file: what it would tell in its own words, or not at all
-# (tests/workflow/test_snakemake_citizen.py).
+# Before Snakemake reads any file
 
 
 def check_requests(workflow: Any, ladder: Ladder) -> None:
-    """Make ``workflow`` check its targets and options; what it shows, too, is not stopped by incomplete files."""
+    """Make ``workflow`` check its targets and options, and lock the results while it runs jobs.
+
+    A dry run locks nothing, nor does --nolock. What only shows something, too, is not stopped by incomplete files.
+    """
     prepare = workflow._prepare_dag
 
-    def prepare_checked(*arguments: Any, **options: Any) -> Any:
-        asked = workflow.dag_settings
+    def prepare_checked(**options: Any) -> None:
+        asked, executor = workflow.dag_settings, workflow.executor_plugin  # None: --report and the like
         # No question to the user about incomplete files of a killed start: each start computes what is to do.
         asked.force_incomplete = True
         if workflow.touch:
@@ -202,37 +184,19 @@ def check_requests(workflow: Any, ladder: Ladder) -> None:
             sys.exit(0)
         targets = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
         if problem := no_such_target(asked.targets, targets):
-            notify(str(problem))
-            sys.exit(1)
+            stop(problem)
         forced = {*asked.forcerun, *(asked.targets if asked.forcetargets else ())}
         if (asked.forceall or forced) and (kept := not_repeated(ladder, asked.forceall, forced)):
             advice = f"to repeat them, delete {in_short(kept)} and start again"
             notify(f"warning: -F, -f and -R repeat no finished run; {advice}")
-        return prepare(*arguments, **options)
+        if executor is not None:
+            wants_lock = not (options["nolock"] or workflow.dryrun or only_reads(ladder, asked.targets))
+            options["nolock"] = True
+            if wants_lock:
+                hold_results(ladder, submits=not workflow.local_exec)
+        prepare(**options)
 
     workflow._prepare_dag = prepare_checked
-
-
-# Snakemake's lock names no process, so it cannot be taken over from a killed start. One start at a time on one results
-# directory, over all checkouts and hosts (tests/workflow/test_ends_and_locks.py).
-
-
-def replace_lock(workflow: Any, ladder: Ladder) -> None:
-    """Make ``workflow``, of the main process, lock the ladder's results while it runs jobs.
-
-    A dry run locks nothing, nor does --nolock.
-    """
-    execute = workflow.execute
-
-    def execute_held(executor_plugin: Any, **settings: Any) -> Any:
-        plugin, targets = executor_plugin.common_settings, workflow.dag_settings.targets
-        wanted = workflow.execution_settings.lock
-        workflow.execution_settings.lock = False
-        is_held = wanted and not plugin.dryrun_exec and not only_reads(ladder, targets)
-        with _holding(ladder, submits=not plugin.local_exec) if is_held else nullcontext():
-            return execute(executor_plugin=executor_plugin, **settings)
-
-    workflow.execute = execute_held
 
 
 def only_reads(ladder: Ladder, targets: Collection[str]) -> bool:
@@ -241,29 +205,26 @@ def only_reads(ladder: Ladder, targets: Collection[str]) -> bool:
     return quick and not ("eject" in targets and ladder.plan_to_write)
 
 
-@contextmanager
-def _holding(ladder: Ladder, submits: bool) -> Iterator[None]:
-    """Hold the results; exit with a message while another start does, or a job of a killed start that makes other runs.
+def hold_results(ladder: Ladder, submits: bool) -> None:
+    """Hold the results to the end of this process.
 
-    One that makes the same runs is followed, but not from a start that runs them itself.
+    Exits with a message while another start does, or a job of a killed start that makes other runs. One that makes the
+    same runs is followed, but not from a start that runs them itself.
     """
     results = Path(ladder.results)
-    with ExitStack() as stack:
-        try:
-            lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
-            if killed := stack.enter_context(lock):
-                notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
-            if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
-                require_every_job_over(results)
-        except UserError as error:
-            notify(str(error))
-            sys.exit(1)
-        yield
+    lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    try:
+        if killed := until_the_end.enter_context(lock):
+            notify(f"the start of {killed.since} ({killed}) was killed; this one goes on from what it has left")
+        if not submits or (killed and ladder.plan_to_write):  # if not, submission checks the jobs of its scales
+            require_every_job_over(results)
+    except UserError as error:
+        stop(error)
 
 
-# SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report. Snakemake itself does
-# so for SIGINT alone, and only if the jobs get it too, as at Ctrl-C in a terminal. At SIGTERM it waits for its jobs,
-# and SIGHUP kills it (tests/workflow/test_ends_and_locks.py).
+# SIGINT, SIGTERM and SIGHUP end a climb in order: its jobs first, then its gates and the report.
 
 AGAIN_S = 0.5
 # These end by themselves: a job whose submission is cut off may run unseen, and scancel is still needed.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddp_ladder_instrument.redaction import redacted
 
@@ -16,7 +17,7 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count, in_short, signal_of
-from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify
+from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop
 from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
@@ -132,32 +133,31 @@ def not_repeated(ladder: Ladder, everything: bool, forced: Set[str]) -> list[str
 # Before jobs are submitted to Slurm
 
 
-def unused_resources(ladder: Ladder, resources: Mapping[str, object]) -> str:
-    """Return a line on what --default-resources and the like ask of Slurm; empty if they ask for nothing."""
-    unused = [f"{name}={value}" for name, value in resources.items() if name.startswith("slurm_") or name == "runtime"]
-    if not unused:
-        return ""
-    site = ladder.settings.site
-    asked = f"slurm.account: {site.slurm.account or 'null'}, slurm.partition: {site.slurm.partition or 'null'}"
-    where = f"{site.file} ({asked}) and the stages of {ladder.settings.experiment.file}"
-    return f"warning: no job uses {', '.join(unused)}; all ask for what is in {where}"
+def check_before_submission(ladder: Ladder, needed: Sequence[Any]) -> None:
+    """Ask Slurm whether it takes these jobs of Snakemake; print on stderr when it would start them, and which wait.
 
-
-def check_before_submission(ladder: Ladder, scales: Collection[str]) -> None:
-    """Ask Slurm whether it takes the jobs of these scales; print on stderr when it would start them, and which wait.
-
-    Raises UserError for jobs that Slurm would refuse or never start, without Slurm, and while a job of an earlier start
-    that makes other runs goes on.
+    Exits with a message for jobs that Slurm would refuse or never start, without Slurm, and while a job of an earlier
+    start that makes other runs goes on.
     """
-    if not scales:
+    if not needed:
         return
-    require_no_job_left(Path(ladder.results), scales, is_same_plan=not ladder.plan_to_write)
-    jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
-    admission = check_jobs(jobs, ladder.settings, read_partitions())
-    for problem in admission.waits:
-        notify(f"warning: {problem}\n")
-    if admission.refused:
-        raise UserError(admission.refused)
+    asked = needed[0].resources.items()  # by --default-resources and the like
+    if unused := [f"{name}={value}" for name, value in asked if name.startswith("slurm_") or name == "runtime"]:
+        slurm = ladder.settings.site.slurm
+        keys = f"slurm.account: {slurm.account or 'null'}, slurm.partition: {slurm.partition or 'null'}"
+        where = f"{ladder.settings.site.file} ({keys}) and the stages of {ladder.settings.experiment.file}"
+        notify(f"warning: no job uses {', '.join(unused)}; all ask for what is in {where}")
+    scales = {job.wildcards.scale for job in needed}
+    try:
+        require_no_job_left(Path(ladder.results), scales, is_same_plan=not ladder.plan_to_write)
+        jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
+        admission = check_jobs(jobs, ladder.settings, read_partitions())
+        for problem in admission.waits:
+            notify(f"warning: {problem}\n")
+        if admission.refused:
+            raise UserError(admission.refused)
+    except UserError as error:
+        stop(error)
     if admission.starts:
         notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
 
@@ -196,13 +196,10 @@ def _left(results: Path, scale: str, queue: Sequence[NamedJob], is_same_plan: bo
         if left and job_id == left.job_id and state.state not in (GONE, "COMPLETING"):
             continue
         if state.phase != "ended" or (state.state == GONE and job_id == holder):
-            hidden = "unknown to squeue and sacct, but it holds its lock"
-            yield Problem(
-                f"{results}, {scale}",
-                "a job of an earlier start is not over, and a second one would write to the same files",
-                found=f"job {job_id} of {scale}: {hidden if state.state == GONE else state.state}",
-                next=f"wait for it, or end it with `scancel {job_id}`; then start snakemake again",
-            )
+            what = "a job of an earlier start is not over, and a second one would write to the same files"
+            seen = "unknown to squeue and sacct, but it holds its lock" if state.state == GONE else state.state
+            advice = f"wait for it, or end it with `scancel {job_id}`; then start snakemake again"
+            yield Problem(f"{results}, {scale}", what, f"job {job_id} of {scale}: {seen}", next=advice)
 
 
 # The boxes at the end of a start that failed. A closed gate has a box of its own (gates.gate.closed_box).

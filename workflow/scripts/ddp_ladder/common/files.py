@@ -99,18 +99,13 @@ def written_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, mode & ~_umask())
+            os.umask(mask := os.umask(0))
+            os.chmod(name, mode & ~mask)
             os.replace(name, path)
         except BaseException:
             with suppress(OSError):  # the first error is raised, not one of the clean-up
                 os.unlink(name)
             raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import Literal, NoReturn, TextIO
 
 from ddp_ladder_instrument.redaction import redacted
 
@@ -99,6 +99,12 @@ def printable(text: str) -> str:
 def notify(text: str) -> None:
     """Print a text for the user on standard error, at once; on a terminal it is fitted to the width."""
     print(for_terminal(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def stop(error: UserError | Problem) -> NoReturn:
+    """Print a message and end this process with exit code 1."""
+    notify(str(error))
+    sys.exit(1)
 
 
 def columns(stream: TextIO | None = None) -> int:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 LONGEST_VALUE = 80  # characters of a value in a message
@@ -29,7 +23,7 @@ IN_A_MODEL = ConfigDict(strict=False, extra="forbid")
 class Model(BaseModel):
     """Values of exactly the declared types: no key may be unknown, and no value is converted."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def from_json(cls, data: Any) -> Self:

@@ -61,11 +61,7 @@ def _prctl(option: int, argument: int) -> None:
         _call(option, argument, 0, 0, 0)
 
 
-def run_bounded(
-    argv: Sequence[str],
-    within_s: float,
-    env: Mapping[str, str] | None = None,
-) -> tuple[int, str]:
+def run_bounded(argv: Sequence[str], within_s: float, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Run a command to its end; return its exit code and its output, errors included.
 
     Its processes are in a group of their own, which is killed at the end. Raises OSError, and TimeoutExpired after
@@ -114,7 +110,8 @@ class ProcessId:
     def own(cls) -> ProcessId:
         """Return the identity of the calling process."""
         pid = os.getpid()
-        return cls(socket.gethostname(), _boot(), _name_space(), pid, _start_time(pid) or 0.0)
+        boot = (file_text(_PROC / "sys/kernel/random/boot_id") or "").strip()
+        return cls(socket.gethostname(), boot, _name_space(), pid, _start_time(pid) or 0.0)
 
     def is_alive(self) -> bool | None:
         """Return True if the process runs, None if that cannot be seen from here. A zombie has ended."""
@@ -127,10 +124,6 @@ class ProcessId:
             return _start_time(self.pid) == self.started
         except PermissionError:
             return True  # this one's number is taken
-
-
-def _boot() -> str:
-    return (file_text(_PROC / "sys/kernel/random/boot_id") or "").strip()
 
 
 def _name_space() -> str:

@@ -46,7 +46,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
         record, finding = _sanity(spec, runs)
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
-        if record is not None and record.failure and record.failure.why.startswith(PREFLIGHT_FAILED):
+        if record is not None and record.failure and record.failure.kind == "preflight failed":
             left_out.append(spec)
         if spec.is_plain:
             continue  # it is not judged; its row in the table shows how it ended

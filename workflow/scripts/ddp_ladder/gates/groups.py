@@ -191,7 +191,7 @@ def with_one_statistic(groups: Groups, alike: Callable[[Group], Hashable]) -> Gr
     }
 
 
-def series_of(group: Group) -> tuple[str, str]:
+def comparison_key(group: Group) -> tuple[str, str]:
     """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
     return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
 

@@ -4,8 +4,9 @@ The repeats of one job run on the same nodes, one after the other: their figures
 their interval is of this job. It is Student's t on their logarithms (a rate's noise is relative); that of a ratio is
 Welch's, with the degrees of freedom of Welch and Satterthwaite. Another job has other nodes, another place in the
 network and other neighbours. What jobs differ by is measured by several jobs of a scale; the interval is then that of
-Student's t on the means of the jobs, in which the usual difference counts like one more job. One job cannot measure it:
-its interval leaves it out, and a gate adds the usual difference before it calls a verdict certain.
+Student's t on the means of the jobs, and jobs_differ_percent enters as one more observation of the variance between
+jobs. One job cannot measure that variance: its interval leaves it out, and a gate adds jobs_differ_percent before it
+calls a verdict certain.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ddp_ladder.gates.groups import Group, Groups, groups_of, series_of, with_one_statistic
+from ddp_ladder.gates.groups import Group, Groups, comparison_key, groups_of, with_one_statistic
 from ddp_ladder.gates.interval import half_width_percent
 from ddp_ladder.gates.notes import obstacle_to_ratio
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -12,16 +12,17 @@ from ddp_ladder.records.record import Record
 
 
 def not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()) -> list[str]:
-    """Return the variants whose efficiency at a scale is not known well enough, and clears no threshold, in words.
+    """Return one text per variant and mode whose interval is too wide and touches a threshold.
 
-    At the first scale, where the efficiency is 1 by definition, it is the throughput. The plain baseline, and what more
-    repeats cannot help, are left out: failed runs, and scales that do not compare with the baseline.
-    records: good runs of the scale and of the first one, by RunSpec.name. left_out: variants that are not to be run.
+    The interval is that of the efficiency; at the first scale, where that is 1 by definition, of the throughput. The
+    plain baseline, and what more repeats cannot help, are left out: failed runs, and scales that do not compare with
+    the baseline. records: good runs of the scale and of the first one, by RunSpec.name. left_out: variants that are
+    not to be run.
     """
     first = plan.job(plan.first_scale)
     specs = {run.name: run for one in (first, job) for run in (*one.runs, *one.more)}
     every = groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates)
-    groups = with_one_statistic(every, series_of)
+    groups = with_one_statistic(every, comparison_key)
     here = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
     return [found for group in here if (found := _unknown(plan, job, group, groups))]
 
@@ -36,7 +37,7 @@ def next_repeat(
     return tuple(run for run in due if run.repeat == due[0].repeat)
 
 
-def in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()) -> str:
+def repeats_in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out: Collection[str] = ()) -> str:
     """Return ``4 of at most 8 repeats, default weak known to 4.1 % (wanted: 3 %)``."""
     made = len({record.spec.repeat for record in records.values() if record.spec.scale == job.scale})
     if unknown := not_known(plan, job, records, left_out):

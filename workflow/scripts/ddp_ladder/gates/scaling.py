@@ -15,7 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Group, Groups, groups_of, job_of, series_of, split_of_repeats, with_one_statistic
+from ddp_ladder.gates.groups import (
+    Group,
+    Groups,
+    comparison_key,
+    groups_of,
+    job_of,
+    split_of_repeats,
+    with_one_statistic,
+)
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
 from ddp_ladder.gates.notes import (
     differences_to,
@@ -93,7 +101,7 @@ def scale_points(
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     gates: by stage; a stage that is left out has the usual difference between jobs.
     """
-    groups = with_one_statistic(groups_of(runs, records, may_differ, gates), series_of)
+    groups = with_one_statistic(groups_of(runs, records, may_differ, gates), comparison_key)
     return tuple(_point(group, groups) for group in groups.values())
 
 

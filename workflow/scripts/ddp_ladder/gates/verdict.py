@@ -236,6 +236,10 @@ def performance(
             yield each.replace(measured=f"{each.measured}; {disturbed.in_words}", next=disturbed.next)
         else:
             yield each
+    if point.is_baseline and point.differing and gate.min_efficiency is None:
+        # Every efficiency of the later stages relates to this scale.
+        measured, wanted = _EFFICIENCY.measured(point), "repeats that can be compared, as this is the baseline"
+        yield Finding.of(point, _EFFICIENCY.name, measured, wanted, _to_be_comparable(plan, point))
     if gate.max_data_wait_fraction is not None:
         yield _data_wait(point, gate.max_data_wait_fraction)
 
@@ -248,11 +252,7 @@ def _at_least(
     baseline: ScalePoint | None,
     lost: Attribution | None,
 ) -> Finding:
-    """Judge the estimate.
-
-    What the cause of a loss asks for is the first advice, and what would make the verdict certain the second: of
-    several doubts the last one, as more repeats do not make steps steady.
-    """
+    """Judge the estimate. Advice: the cause of the loss first, then the last doubt, as repeats make no steps steady."""
     key = f"stages.{point.stage}.gate.{figure.key}"
     value, measured = getattr(point, figure.column.key), figure.measured(point)
     wanted = f"at least {figure.text(least)} ({key})"
@@ -329,9 +329,9 @@ def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:
     """Return what to do when there is no efficiency."""
     if not point.differing:
         return "make the runs comparable: see the note of this scale in the report"
-    text = f"make the runs comparable: give all scales and repeats the same {', '.join(point.differing)}"
-    text += "".join(f"; {item.next}" for item in MUST_MATCH if item.next and item.name in point.differing)
+    steps = [item.next for item in MUST_MATCH if item.next and item.name in point.differing]
+    steps.append(f"make the runs comparable: give all scales and repeats the same {', '.join(point.differing)}")
     if set(point.differing) <= set(MAY_DIFFER):
         names = ", ".join((*plan.may_differ, *point.differing))
-        text += f"; where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml"
-    return text
+        steps.append(f"where the difference is meant, write `fingerprint: {{may_differ: [{names}]}}` in config.yaml")
+    return "; or ".join(steps)

@@ -18,7 +18,7 @@ from ddp_ladder.common.formats import count, duration, percent, significant, sta
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
 from ddp_ladder.live.status import LadderState, Reader, RunState, ScaleState
-from ddp_ladder.plan.file import read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.record import placed
 from ddp_ladder.run.progress import state as steps_of
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

@@ -19,8 +19,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.files import THROTTLE_REASONS
-from ddp_ladder.plan.file import read_plan
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record

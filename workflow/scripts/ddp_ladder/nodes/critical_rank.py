@@ -314,11 +314,11 @@ def _has_usual(own_s: Array) -> bool:
 
 
 def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: Loaders) -> float:
-    """Return how much of a critical rank's longer wait for data all loaders would cause: they are too slow on most.
+    """Return the part of a critical rank's longer wait for data that a loader of median speed would cause, too.
 
     data_s, most_s: wait of the typical and of the critical rank. work_s: the rest of the typical rank's work. While
     ranks wait for the critical one, their workers catch up: the wait collects on the loader that is last. What each
-    loader needs for a batch shows whether the others are faster. If that is not known, no rank is blamed.
+    loader needs for a batch shows whether the others are faster. If that is not known, the part is all of the wait.
     """
     if not loaders.prefetch:
         return 0.0

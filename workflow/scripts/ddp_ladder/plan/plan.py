@@ -1,17 +1,20 @@
-"""The plan: the fully resolved list of runs of every stage. Pure: no files, no torch, no Slurm."""
+"""The plan: the fully resolved list of runs of every stage, and its file. No torch, no Slurm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, TypeVar
 
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
-from pydantic import Field, TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, ValidationError, with_config
 
-from ddp_ladder.common.files import canonical_sha256
-from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1
+from ddp_ladder.common.files import canonical_sha256, read_json
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1, first_error
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.platform.launchers.python import Python
@@ -193,10 +196,6 @@ class ScaleJob:
         """Return a task's share of the node's CPUs. Slurm has none with fewer than one."""
         return max(1, self.cpus // tasks_per_node)
 
-    @property
-    def gpu_hours_at_most(self) -> float:
-        return self.scale.world_size * self.runtime_min / 60
-
 
 @with_config(IN_A_MODEL)
 @dataclass(frozen=True)
@@ -245,6 +244,22 @@ class Plan:
 
 
 PLAN = TypeAdapter(Plan)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
+    what = "this is no plan of this version of ddp-ladder"
+    try:
+        return PLAN.validate_python(read_json(path))
+    except FileNotFoundError:
+        advice = "run `snakemake --cores all` first, or name the results with --results"
+        raise UserError(Problem(str(path), "there is no plan here", next=advice)) from None
+    except ValidationError as error:
+        found = first_error(error)
+    except (OSError, ValueError) as error:
+        found = str(error)
+    rewrite = f"run `snakemake --cores 1 {quote(str(path))}`: the plan is written again from config/"
+    raise UserError(Problem(str(path), what, found, next=f"use the version that wrote it; or {rewrite}"))
 
 
 def first_scale(runs: Iterable[RunSpec]) -> Scale:

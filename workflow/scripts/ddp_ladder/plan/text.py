@@ -24,7 +24,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     to_do_hours = 0.0
     for job in jobs:
         missing = to_do.get(str(job.scale), ())
-        hours = job.gpu_hours_at_most if missing else 0.0
+        hours = job.scale.world_size * job.runtime_min / 60 if missing else 0.0
         known = {run.name for run in (*job.runs, *missing)}
         further = sum(run.name not in known for run in job.more) if missing else 0
         to_do_hours += hours

@@ -27,6 +27,7 @@ from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
 from ddp_ladder.records.record import (
     SCHEMA_VERSION,
     Failure,
+    FailureKind,
     Fingerprint,
     Head,
     Rank,
@@ -48,7 +49,6 @@ from ddp_ladder.records.timing import (
 from ddp_ladder.records.trace import exposed_comm_fraction
 
 Part = TypeVar("Part", bound=Model)
-NOT_RUN = "not run"
 SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which DDP does not time
 
 
@@ -107,7 +107,7 @@ def _flops(raw: RawRun) -> Flops | None:
     return counted
 
 
-def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> Record:
+def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict: str = "not run") -> Record:
     """Return the record of a run that was left out on purpose, or lost its files: each planned run has a record."""
     return Record(
         status="failed",
@@ -120,7 +120,7 @@ def not_run(spec: RunSpec, why: str, next_step: str, verdict: str = NOT_RUN) -> 
         timing=None,
         fingerprint=Fingerprint(),
         checks=(),
-        failure=_without_secrets(Failure(verdict=verdict, why=why, next=next_step)),
+        failure=_without_secrets(Failure(kind=kind, verdict=verdict, why=why, next=next_step)),
         remarks=(),
         schema_version=SCHEMA_VERSION,
     )

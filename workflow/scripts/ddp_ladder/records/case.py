@@ -363,7 +363,11 @@ def failure_of(case: Case, match: Match) -> Failure:
     if not any("start snakemake" in step for step in steps):
         steps[-1] += "; then start snakemake again"
     ended = next((end for end in case.raw.ends if end.rank == words.rank and end.failed), None)
+    kind = match.signature.kind
+    if kind == "rendezvous port taken" and match.values.get("port") not in (None, str(known["port"])):
+        kind = None  # the script has chosen that port
     return Failure(
+        kind=kind,
         verdict=match.verdict,
         why=match.why(**known),
         next=numbered(steps),

@@ -235,6 +235,7 @@ def _steps(raw: RawRun) -> Diagnosis:
         f"{' and '.join(map(str, counts)) or 'none'} optimizer steps",
         f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
         next_step=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
+        kind="too few steps",
     )
 
 

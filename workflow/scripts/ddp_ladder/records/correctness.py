@@ -19,7 +19,7 @@ from ddp_ladder.records.fingerprint import unread, varying_batches
 from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Check, Failure, Remark
+from ddp_ladder.records.record import Check, Failure, FailureKind, Remark
 
 Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
@@ -61,11 +61,18 @@ class Diagnosis:
 
 
 def diagnose(
-    name: str, ok: bool, measured: str, wanted: str, verdict: str = "", why: str = "", next_step: str = ""
+    name: str,
+    ok: bool,
+    measured: str,
+    wanted: str,
+    verdict: str = "",
+    why: str = "",
+    next_step: str = "",
+    kind: FailureKind | None = None,
 ) -> Diagnosis:
     """Return a check with its failure, used only if it did not pass; by default it says what the check says."""
     why = why or f"measured {measured}, wanted {wanted}"
-    failure = Failure(verdict=verdict or name, why=why, next=next_step)
+    failure = Failure(kind=kind, verdict=verdict or name, why=why, next=next_step)
     return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
 
 
@@ -365,7 +372,7 @@ LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the step
 
 def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
     """Yield what the ranks' logs show of the batches beyond their number."""
-    known = {end.rank: end.batches for end in ends if end.batches}
+    known = {end.rank: end.batches for end in ends if end.batches and end.source in ("counted", "guessed")}
     rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
     if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
         of = known[rank]
@@ -377,14 +384,23 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
         )
     for rank, of in known.items():
         if of.mismatched > MOST_MISMATCHED * of.compared:
-            yield Remark(
-                name=DOUBTFUL_COUNT,
-                what=f"the number of samples is doubtful: in {of.mismatched:,} of {of.compared:,} steps of rank {rank} "
-                "no dimension of the model's input is the number of samples that was drawn",
-                next="compare samples/s with what the script counts itself; if they differ, set "
-                "workload.samples_per_step",
+            why = (
+                f"in {of.mismatched:,} of {of.compared:,} steps of rank {rank} no dimension of the model's input is "
+                "the number of samples that was drawn"
             )
-            break
+        elif (of.unclear or 0) > LEAST_UNTRAINED * of.drawn:
+            why = (
+                f"draws, backward passes and steps of rank {rank} do not fit one constant ratio ({of.unclear:,} places "
+                f"in {of.drawn:,} batches), and nothing shows which batches were trained on"
+            )
+        else:
+            continue
+        yield Remark(
+            name=DOUBTFUL_COUNT,
+            what=f"the number of samples is doubtful: {why}",
+            next="compare samples/s with what the script counts itself; if they differ, set workload.samples_per_step",
+        )
+        break
 
 
 def _on_data(raw: RawRun) -> Iterator[Remark]:

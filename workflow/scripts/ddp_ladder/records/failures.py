@@ -34,17 +34,13 @@ from ddp_ladder.records.case import (
 )
 from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
 from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, failure_of, hung, kept_waiting
+from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
-from ddp_ladder.records.record import Failure, Remark
+from ddp_ladder.records.record import Failure, FailureKind, Remark
 from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
-PORT_TAKEN = "the port of the rendezvous is taken"  # the verdict of the signature rdzv_port_in_use
-KILLED = "a rank was killed"
-LAUNCHER_KILLED = "a launcher was killed"
-NO_STEP = "no training step was seen"
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
 LONG_BEFORE_S = 60.0  # before the end of a run: a script is given less time than this to end in order
@@ -95,8 +91,9 @@ def time_limit(case: Case) -> Failure | None:
     if case.outcome != "time limit":
         return None
     key, looks = f"stages.{case.raw.spec.stage}.runtime", case.raw.stalls
-    found = failure_of(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
+    found = hang_failure(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
     return Failure(
+        kind="time limit",
         verdict="time limit",
         why=f"the job of scale {case.raw.spec.scale} reached its {key}, or the end of the allocation that it runs in"
         + (f"; before that it stood still: {found.why}" if found else ""),
@@ -186,7 +183,7 @@ def silent_agent(case: Case) -> Failure | None:
         case,
         Failure(
             verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
-            why=in_words(ended.silent, nodes),
+            why=silence_in_words(ended.silent, nodes),
             next=look if node else shared,
             node=node,
             at_s=ended.found_at_s - first.silent_s,
@@ -198,7 +195,7 @@ def _on_all_nodes(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> bool:
     return len({one.node_rank for one in silent}) == len(nodes) > 1
 
 
-def in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
+def silence_in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str:
     """Return why a run is ended whose agents gave no sign of life. nodes: of the run, by rank."""
     which = in_short([f"{Agent(one.node_rank, one.local_rank)} ({nodes[one.node_rank]})" for one in silent], NAMED)
     first = silent[0]
@@ -276,6 +273,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     alike = [rank.place for rank in ranks if rank.signal == first.signal]
     verdict, next_step = _advice(first.signal, first.host)
     return Failure(
+        kind=_kind_of(first.signal),
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
@@ -292,7 +290,7 @@ _TOLD = (
 _OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
     **dict.fromkeys((*TERMINATED, "SIGALRM"), _TOLD),
     "SIGKILL": (
-        KILLED,
+        "a rank was killed",
         "run `dmesg` or `journalctl -k` on {host}: often it was the out-of-memory killer",
         "raise node.memory_mb in cluster.yaml, or use fewer loader workers or a smaller batch (workload.args)",
     ),
@@ -313,6 +311,10 @@ _IN_NATIVE_CODE = (  # an extension, a driver, a library of another build
     "in train.log",
     "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
 )
+
+
+def _kind_of(signal: str | None) -> FailureKind | None:
+    return "killed" if signal == "SIGKILL" else None
 
 
 def _advice(signal: str | None, host: str) -> tuple[str, str]:
@@ -378,6 +380,7 @@ def saved_state(case: Case) -> Failure | None:
     steps = max(end.steps.count for end in saved)
     which = ", ".join(str(end.rank) for end in saved)
     return Failure(
+        kind="saved state",
         verdict="stopped by a signal, saved its state",
         why=f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
         next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so",
@@ -437,7 +440,8 @@ def lost_launcher(case: Case) -> Failure | None:
     if end is None:
         return None
     return Failure(
-        verdict=LAUNCHER_KILLED,
+        kind=_kind_of(end.signal),
+        verdict="a launcher was killed",
         why=f"the launcher of node {end.node_rank} ({end.host}): ended by {end.signal}",
         next=_advice(end.signal, end.host)[1],
         **_of_node(end),
@@ -537,7 +541,8 @@ def nothing_seen(case: Case) -> Failure | None:
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", HOOK))]
     return Failure(
-        verdict=NO_STEP,
+        kind="too few steps",
+        verdict="no training step was seen",
         why="the script ended well, but on no rank did a torch optimizer step in the process that the launcher started"
         f"{''.join(unhooked[:1])}",
         next="let a torch.optim optimizer (torch 2.4 or newer) make the steps in the processes that the launcher "

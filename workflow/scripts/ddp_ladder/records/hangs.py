@@ -93,7 +93,7 @@ def hung(case: Case) -> Failure | None:
     stacks = f"{case.raw.directory.nodes}/hang-*.json"
     if any(ranks.glob("flight_*")):
         stacks += f"; torch's flight recorder has their last collectives: torchfrtrace {ranks} --prefix flight_"
-    return failure_of(reports, stacks)
+    return hang_failure(reports, stacks)
 
 
 TIMED_OUT = re.compile(r"Timed out waiting|timed? ?out|failed to pass monitoredBarrier", re.IGNORECASE)
@@ -107,7 +107,7 @@ def kept_waiting(case: Case) -> Failure | None:
     causes, failed = lagging(stalled(reports)), {rank.rank for rank in case.seen_to_fail}
     if not causes or any(rank.waits or rank.ended or rank.stall.rank in failed for rank in causes):
         return None
-    failure = failure_of(reports, "")
+    failure = hang_failure(reports, "")
     return failure.replace(
         verdict="a rank kept the others waiting",
         why=f"{failure.why}; then their call timed out",
@@ -130,10 +130,18 @@ def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
 def lagging(ranks: Sequence[Stalled]) -> list[Stalled]:
     """Return the ranks that the others wait for; empty if none stands out.
 
-    They are stopped; else ended, unless all others are past their steps and wait for none; else in no collective while
-    others are; else, in different collectives, they handle an exception or are in another one than most, as the numbers
-    tell nothing there: a rank that leaves one out is ahead; else they began fewer collectives; else they made fewer
-    steps.
+    The first case that holds decides:
+
+    1. some are stopped: these;
+    2. there is one rank: this one;
+    3. some have ended, and all others are past their steps and wait for none: these others;
+    4. all have ended: those whose process is still there, if others are gone;
+    5. some have ended: these, and of them those with the fewest steps;
+    6. some are in no collective while others are in one: these, and of them those with the fewest steps;
+    7. all are in collectives, and in different ones: those that handle an exception, else those that are in another one
+       than most (numbers of calls and steps tell nothing here: a rank that leaves one out is ahead);
+    8. some have begun fewer collectives: those with the fewest;
+    9. some have made fewer steps: those with the fewest.
     """
     stopped = [rank for rank in ranks if rank.stall.process == "stopped"]
     ended = [rank for rank in ranks if rank.ended]
@@ -175,7 +183,7 @@ def _fewest_steps(ranks: Sequence[Stalled]) -> list[Stalled]:
     return least if len(least) < len(ranks) else []
 
 
-def failure_of(reports: Sequence[AgentStall], stacks: str) -> Failure:
+def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
     """Return the failure of the run that these reports are about. stacks: where the ranks' stacks are, in words."""
     ranks = stalled(reports)
     silent_s = min(rank.stall.silent_s for rank in ranks)

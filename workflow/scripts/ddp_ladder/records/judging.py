@@ -35,16 +35,14 @@ def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]
     if facts["is_cut"]:
         judged = judged.join(_as_judged_before(end, steps))
     fields = judged_fields(judged, facts)
-    first_step_s, total_s = fields.pop("first_step_s"), fields.pop("startup_total_s")
     if facts["is_cut"]:  # these are of the whole run
         for name in ("loader", "first_samples", "batches", "communication", "joins_uneven"):
             del fields[name]
-    known = {name: fields.pop(name) for name in ("batch_per_gpu", "backward_passes")}
     changed = {
         **end.model_dump(mode="json"),
         **fields,
-        "startup_s": {**end.startup_s, "first_step": first_step_s, "total": total_s},
-        "fingerprint": end.fingerprint.replace(**known).model_dump(),
+        "startup_s": {**end.startup_s, **fields["startup_s"]},
+        "fingerprint": end.fingerprint.replace(**fields["fingerprint"]).model_dump(),
         "steps": {"count": judged.table.count, "sha256": end.steps.sha256},
     }
     return RankEnd.from_json(changed), _steps_of(judged.table)

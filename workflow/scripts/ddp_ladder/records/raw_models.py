@@ -332,6 +332,7 @@ class Batches(Model):
     compared: Count  # steps of which the inputs of the model that DDP wraps were seen
     mismatched: Count  # those of them whose batch dimension was not what was drawn
     graph_steps: Count  # steps that CUDA graphs made
+    unclear: Count | None = None  # places where it does not show which batches were trained on
 
 
 class RankFingerprint(Model):

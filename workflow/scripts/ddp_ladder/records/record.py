@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -144,9 +144,27 @@ class Memory(NamedTuple):
         return 1 - self.peak_bytes / self.limit_bytes if self.limit_bytes else None
 
 
+LeftOut = Literal["preflight failed", "variant stopped", "no time", "no nodes", "no batch"]
+CutShort = Literal["time limit", "saved state"]
+FailureKind = Literal[
+    LeftOut, CutShort, "out of memory", "killed", "too few steps", "rendezvous port taken", "files deleted"
+]
+LEFT_OUT: tuple[LeftOut, ...] = get_args(LeftOut)
+"""Why a run was not started."""
+CUT_SHORT: tuple[CutShort, ...] = get_args(CutShort)
+"""Ends that do not show whether the script can run."""
+_KIND_OF_VERDICT: Mapping[str, FailureKind] = {
+    "time limit": "time limit",
+    "stopped by a signal, saved its state": "saved state",
+}
+
+
 class Failure(Model):
     """A failure: what went wrong, why, and what to do next."""
 
+    kind: FailureKind | None = Field(
+        default=None, description="What code may depend on, beside the texts; null if nothing does, or if unknown."
+    )
     verdict: Name
     why: str
     next: str = Field(description="What to do; several steps are lines.")
@@ -224,9 +242,18 @@ def read_record(path: Path) -> Record:
     """Read record.json. Raises OSError or ValueError naming the file."""
     data = read_json(path)
     try:
+        if data["failure"] and "kind" not in data["failure"]:
+            data["failure"]["kind"] = _kind_by_texts(data["failure"])
         return Record.from_json(data)
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path}: not a record of version {SCHEMA_VERSION}: {error}") from None
+
+
+def _kind_by_texts(failure: Mapping[str, Any]) -> FailureKind | None:
+    """Return the kind of a failure in a record that was made before there were kinds; None if it is not known."""
+    if failure["why"].startswith("the preflight failed: "):
+        return "preflight failed"
+    return _KIND_OF_VERDICT.get(failure["verdict"])
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -14,14 +14,13 @@ from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_files import digests
 from ddp_ladder.records.raw_models import read_run_file
-from ddp_ladder.records.record import Record, read_record
+from ddp_ladder.records.record import CUT_SHORT, Record, read_record
 
 ANOTHER_SPEC = "a record of another spec (the configuration has changed since, or it was copied here)"
 NOT_ITS_FILES = "a record that does not match its raw files"
 NAMED = 5  # runs in a line
-CUT_SHORT = ("time limit", "stopped by a signal, saved its state")  # ends that do not show whether the script can run
 
-Found = Record | OSError | ValueError
+RecordOrError = Record | OSError | ValueError
 
 
 class RunRecords:
@@ -33,8 +32,8 @@ class RunRecords:
     def __init__(self, results: Path) -> None:
         self.results = results
         self.judged_anew: dict[str, tuple[Record, Record]] = {}
-        self._believed: dict[str, tuple[RunSpec, Found]] = {}
-        self._any: dict[str, Found] = {}
+        self._believed: dict[str, tuple[RunSpec, RecordOrError]] = {}
+        self._any: dict[str, RecordOrError] = {}
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         """Return the directory of a planned run."""
@@ -69,7 +68,7 @@ class RunRecords:
         record = self.made(spec)
         return record if isinstance(record, Record) and _is_kept(record, spec, self.directory(spec)) else None
 
-    def made(self, spec: RunSpec) -> Found:
+    def made(self, spec: RunSpec) -> RecordOrError:
         """Return the record of the run in this spec's directory, of whatever spec; the reason if there is none."""
         if spec.name not in self._any:
             self._any[spec.name] = _found(lambda: self.stored_or_assembled(self.directory(spec)))
@@ -157,7 +156,7 @@ def _check_files(then: Mapping[str, str], now: Mapping[str, str]) -> None:
             raise ValueError(f"{NOT_ITS_FILES} ({name} {what})")
 
 
-def _found(read: Callable[[], Record]) -> Found:
+def _found(read: Callable[[], Record]) -> RecordOrError:
     try:
         return read()
     except (OSError, ValueError) as error:
@@ -189,4 +188,4 @@ def _is_kept(record: Record, spec: RunSpec, directory: RunDirectory) -> bool:
         return False
     if record.failure is None:
         return True
-    return spec.is_plain and directory.ended.exists() and record.failure.verdict not in CUT_SHORT
+    return spec.is_plain and directory.ended.exists() and record.failure.kind not in CUT_SHORT

@@ -19,6 +19,7 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.messages import printable
 from ddp_ladder.records.raw_models import OWN_LINE
+from ddp_ladder.records.record import FailureKind
 
 Role = Literal["root", "sched", "symptom", "victim"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -43,6 +44,7 @@ class Signature:
     of_all: bool = False
     fatal: bool = False
     only_with: str = ""
+    kind: FailureKind | None = None
 
     @property
     def names_rank(self) -> bool:

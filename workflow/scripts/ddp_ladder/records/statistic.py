@@ -100,7 +100,9 @@ def statistic_of(runs: Sequence[PerBlock]) -> Statistic:
 
 
 def recurring_error(runs: Sequence[PerBlock]) -> float:
-    """Return the relative standard error of samples / time that repeats do not show: of slow steps that all share.
+    """Return the relative standard error of samples / time that the scatter of repeats does not show.
+
+    It is caused by slow steps that fall on the same step numbers in every repeat.
 
     That of a run is the range of its excess of time over an even pace, which accumulates from block to block, over the
     mean range for steps that come at random (a Brownian bridge; Feller 1951). Steps at equal distances leave a

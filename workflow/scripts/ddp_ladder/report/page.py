@@ -26,10 +26,11 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Finding
 from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
-from ddp_ladder.report.document import Block, Cell, Document, Section, as_html, as_markdown, as_tex, csv_text
+from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
 from ddp_ladder.report.pdf import pdf_of
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
 from ddp_ladder.report.proposal import proposal
+from ddp_ladder.report.rendering import as_html, as_markdown, as_tex
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
@@ -80,7 +81,7 @@ def write_report(
         "proposal.tex": as_tex(application),
         **({"proposal.pdf": pdf.content} if pdf and pdf.content else {}),
         "runs.csv": runs_csv(view.runs),
-        "scaling.csv": csv_text(map(vars, view.points), [*csv_columns()]),
+        "scaling.csv": csv_text(map(vars, view.points), csv_columns()),
         **plots,
         **({"comparison.csv": comparison_csv(view.comparison)} if view.comparison else {}),
         **pictures,

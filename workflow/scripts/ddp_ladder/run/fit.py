@@ -25,27 +25,21 @@ from ddp_ladder.plan.fit import (
 )
 from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
-from ddp_ladder.records.correctness import ENOUGH_STEPS
-from ddp_ladder.records.failures import KILLED, LAUNCHER_KILLED, NO_STEP
 from ddp_ladder.records.fingerprint import batch_per_gpu_seen
-from ddp_ladder.records.record import Record, placed, write_record
+from ddp_ladder.records.record import LeftOut, Record, placed, write_record
 from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.records.signatures import classify
 from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 
-# Verdicts that are results of a search. A SIGKILL is taken for that of the kernel's out-of-memory killer: the batch is
-# all that differs from the runs before.
-OUT_OF_MEMORY = ("CUDA out of memory", "out of memory", KILLED, LAUNCHER_KILLED)
-TOO_LITTLE_DATA = (ENOUGH_STEPS, NO_STEP)
 LONGEST_LINE = 200  # characters of a line of the script in the reason
 
 
 class NoBatch(UserError):
-    """No batch can be chosen. why, next_step: as of a run's failure."""
+    """No batch can be chosen. kind, why, next_step: as of a run's failure."""
 
-    def __init__(self, context: Context, why: str, next_step: str) -> None:
-        self.why, self.next_step = why, next_step
+    def __init__(self, context: Context, why: str, next_step: str, kind: LeftOut = "no batch") -> None:
+        self.kind, self.why, self.next_step = kind, why, next_step
         super().__init__(Problem(f"{context.label}, workload.batch_per_gpu", why, next=next_step))
 
 
@@ -55,7 +49,7 @@ def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
     Raises NoBatch and Interrupted.
     """
     if context.job.preflight.enabled and (failed := failed_preflight(context)):
-        raise NoBatch(context, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
+        raise NoBatch(context, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next, "preflight failed")
     chosen = with_batch(plan, choose_batch(context, plan).chosen)
     write_json(context.results / "plan.json", chosen.to_json())
     chosen = as_made(chosen, RunRecords(context.results))
@@ -109,7 +103,7 @@ def leave_all_out(context: Context, reason: NoBatch) -> None:
     """Write a record of each run of the scale that says why there is no batch for it."""
     for spec in context.job.runs:
         directory = context.directory(spec)
-        write_record(directory.record, leave_out_run(directory, spec, reason.why, reason.next_step))
+        write_record(directory.record, leave_out_run(directory, spec, reason.kind, reason.why, reason.next_step))
 
 
 def _tried(context: Context, plan: Plan, batch: int, before: Sequence[Trial]) -> Trial:
@@ -130,10 +124,11 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
     batch, failure, seen = record.spec.batch_per_gpu, record.failure, batch_per_gpu_seen(record)
     if failure is not None:
         why = f"{placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
-        if failure.verdict in OUT_OF_MEMORY:
-            why += ", as by the kernel's out-of-memory killer" if failure.verdict in (KILLED, LAUNCHER_KILLED) else ""
+        if failure.kind in ("out of memory", "killed"):
+            # The batch is all that differs from the runs before.
+            why += ", as by the kernel's out-of-memory killer" if failure.kind == "killed" else ""
             return Trial(batch_per_gpu=batch, outcome="out of memory", why=why)
-        if failure.verdict in TOO_LITTLE_DATA:
+        if failure.kind == "too few steps":
             return Trial(batch_per_gpu=batch, outcome="too little data", why=why)
         raise NoBatch(context, f"the trial of batch {batch} failed: {why} (see {directory})", failure.next)
     if seen < batch:
@@ -152,7 +147,7 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
 def _smaller(record: Record, seen: int, directory: RunDirectory) -> tuple[Outcome, str]:
     """Return what became of a trial whose steps had fewer samples than wanted, and what shows it."""
     lines = [line for line in (file_text(directory.log) or "").splitlines() if "memory" in line.lower()]
-    said = next((line for line in lines if (match := classify(line)) and match.verdict in OUT_OF_MEMORY), None)
+    said = next((line for line in lines if (match := classify(line)) and match.kind == "out of memory"), None)
     if said:
         return "out of memory", f", as the script went on with them after: {said.strip()[:LONGEST_LINE]}"
     spec, size = record.spec, record.fingerprint.dataset_size

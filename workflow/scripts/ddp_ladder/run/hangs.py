@@ -260,7 +260,7 @@ class Stalls:
         self.reports: dict[Agent, AgentStall] = {}
 
     def is_hang(self) -> bool:
-        """Return True if no agent that has not ended has a rank that goes on, and a rank is stuck."""
+        """Return True if every agent still running reports a stall and at least one rank is stuck."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return False

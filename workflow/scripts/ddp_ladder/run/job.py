@@ -28,19 +28,18 @@ from ddp_ladder.common.files import (
 )
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.gates.repeats import in_words, next_repeat
+from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
-from ddp_ladder.records.assemble import NOT_RUN, assemble, not_run
-from ddp_ladder.records.failures import PORT_TAKEN
-from ddp_ladder.records.failures import in_words as silence_in_words
-from ddp_ladder.records.hangs import failure_of as hang_failure
-from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile, read_run_file
-from ddp_ladder.records.record import Record, write_record
-from ddp_ladder.records.run_records import CUT_SHORT, RunRecords
+from ddp_ladder.records.assemble import assemble, not_run
+from ddp_ladder.records.failures import silence_in_words
+from ddp_ladder.records.hangs import hang_failure
+from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
+from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
+from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
@@ -157,13 +156,19 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
         if record is not None:
             context.console.reused(spec)
         elif spec.variant in stopped:
-            record = leave_out_run(directory, spec, stopped[spec.variant], "see the records of the runs before it")
+            why = stopped[spec.variant]
+            record = leave_out_run(directory, spec, "variant stopped", why, "see the records of the runs before it")
         elif failed is not None:
-            record = leave_out_run(directory, spec, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
+            why = f"{PREFLIGHT_FAILED}: {failed.in_words}"
+            record = leave_out_run(directory, spec, "preflight failed", why, failed.next)
         else:
             record = _made(context, spec, known.values())
-        if spec in context.job.more and record.failure and record.failure.verdict in (NOT_RUN, *CUT_SHORT):
-            _set_aside(directory)  # a further repeat for which there was no time closes no gate
+        failure = record.failure
+        if spec in context.job.more and failure and failure.kind in (*LEFT_OUT, *CUT_SHORT):
+            _set_aside(directory)  # a further repeat that was not made closes no gate
+            if failure.kind == "variant stopped":
+                continue
+            context.console.say(f"{context.label}: no further repeat: {failure.why}")
             break
         records[spec.name] = known[spec.name] = record
         if record.status == "failed" and record.job is not None:
@@ -186,14 +191,14 @@ def _in_turn(
         if needed_s > context.left_s:
             left, needed = duration(max(0.0, context.left_s)), duration(needed_s)
             context.console.say(
-                f"{context.label}: {in_words(plan, job, known, stopped)}; another repeat takes about {needed}, "
+                f"{context.label}: {repeats_in_words(plan, job, known, stopped)}; another repeat takes about {needed}, "
                 f"and the job has {left} left: start snakemake again, or raise stages.{job.stage}.runtime"
             )
             return
         context.console.expect(len(more))
         yield from more
     if job.is_adaptive:
-        context.console.say(f"{context.label}: {in_words(plan, job, known, stopped)}")
+        context.console.say(f"{context.label}: {repeats_in_words(plan, job, known, stopped)}")
 
 
 def run_preflight(context: Context) -> PreflightResult:
@@ -223,7 +228,8 @@ def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Recor
     elif context.left_s < needed_s:
         why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
     if why:
-        return leave_out_run(directory, spec, why, f"raise stages.{spec.stage}.runtime and start snakemake again")
+        longer = f"raise stages.{spec.stage}.runtime and start snakemake again"
+        return leave_out_run(directory, spec, "no time", why, longer)
     try:
         return run_on_free_port(context, directory, spec, records)
     except NotWritten as error:
@@ -256,9 +262,7 @@ def run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, r
     """
     for last in (False, False, True):
         record = _run(context, directory, spec, records)
-        if last or record.failure is None or record.failure.verdict != PORT_TAKEN or context.left_s <= 0:
-            break
-        if f"port {read_run_file(directory).rendezvous.port}," not in record.failure.why:
+        if last or record.failure is None or record.failure.kind != "rendezvous port taken" or context.left_s <= 0:
             break
         context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
     return record
@@ -278,10 +282,10 @@ def _set_aside(directory: RunDirectory) -> int:
     return done + 1
 
 
-def leave_out_run(directory: RunDirectory, spec: RunSpec, why: str, next_step: str) -> Record:
+def leave_out_run(directory: RunDirectory, spec: RunSpec, kind: LeftOut, why: str, next_step: str) -> Record:
     """Return the record of a run that is not started, and set an earlier attempt's files aside."""
     _set_aside(directory)
-    return not_run(spec, why, next_step)
+    return not_run(spec, kind, why, next_step)
 
 
 def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
@@ -304,13 +308,13 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
             goes_on=_goes_on(directory),
         )
     except NoRendezvous as error:
-        return not_run(spec, str(error), error.next_step)
+        return not_run(spec, "no nodes", str(error), error.next_step)
     context.console.started(spec)
     started_at_s = time.time()
     try:
         outcome = _supervise(context, directory, spec, run, expected_steps(spec, records))
     except NoRendezvous as error:
-        record = not_run(spec, str(error), error.next_step)
+        record = not_run(spec, "no nodes", str(error), error.next_step)
         context.console.ended(record)
         return record
     join_logs(directory, run)
@@ -330,7 +334,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
     except OSError as error:
         gone = f"{error.filename} is gone: the script, or someone else, deleted it during the run"
         advice = f"let nothing delete what is below {directory.path}, and start snakemake again"
-        record = not_run(spec, gone, advice, "the run directory was deleted")
+        record = not_run(spec, "files deleted", gone, advice, "the run directory was deleted")
     context.console.ended(record)
     return record
 
@@ -359,7 +363,7 @@ def _goes_on(directory: RunDirectory) -> bool:
 def _supervise(
     context: Context, directory: RunDirectory, spec: RunSpec, run: RunFile, expected: int | None
 ) -> Mapping[str, Any]:
-    """Run the agents to their end; return the outcome as ended.json has it. Why a run is ended is told before its end.
+    """Run the agents to their end; return the outcome as ended.json has it. Prints why before it ends the processes.
 
     Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
     """

@@ -2,10 +2,13 @@
 
 # Without `from __future__ import annotations`, as keys.
 
+import ast
+import inspect
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -35,13 +38,13 @@ from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 T = TypeVar("T")
 
 
-class Section(Model, defer_build=True):
+class Section(Model):
     """A section of a file. The text below a key describes it, in the JSON Schema and docs/ too.
 
     A key that is left empty has its default, unless null is one of its values.
     """
 
-    model_config = ConfigDict(regex_engine="python-re", use_attribute_docstrings=True)
+    model_config = ConfigDict(regex_engine="python-re")
 
     @model_validator(mode="before")
     @classmethod
@@ -56,9 +59,17 @@ class Section(Model, defer_build=True):
         return known is not None and not known.is_required() and type(None) not in get_args(known.annotation)
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for key in cls.model_fields.values():
-            key.description = key.description and " ".join(key.description.split())  # one line
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        # Pydantic's use_attribute_docstrings reads the sources at each start; only the schemas need the texts.
+        written = handler(core_schema)
+        keys = handler.resolve_ref_schema(written)["properties"]
+        sections = reversed([each for each in cls.__mro__ if issubclass(each, Section)])
+        bodies = [ast.parse(inspect.getsource(section)).body[0] for section in sections]
+        for key, text in chain.from_iterable(pairwise(ast.iter_child_nodes(body)) for body in bodies):
+            match key, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    keys[cls.model_fields[name].alias or name]["description"] = " ".join(words.split())  # one line
+        return written
 
 
 def refused(what: str, advice: str) -> PydanticCustomError:
@@ -72,14 +83,6 @@ def refused(what: str, advice: str) -> PydanticCustomError:
 def form(pattern: str, words: str, most: int = 1000) -> Any:
     """Return the constraint of a text to a pattern, which ``words`` describe for people."""
     return Field(pattern=pattern, max_length=most, json_schema_extra={"patternErrorMessage": words})
-
-
-def _at_home(value: Any) -> Any:
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
-
-
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) else value
 
 
 def _scale(value: Any) -> Scale:
@@ -98,11 +101,11 @@ def _different(items: tuple[T, ...]) -> tuple[T, ...]:
     return items
 
 
-def _with_own_place(script: str) -> str:
-    return script if script.startswith("-") else located(script)
-
-
-_HOME = BeforeValidator(_at_home)
+_HOME = BeforeValidator(
+    lambda value: os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+)
+_AS_TEXT = BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)
+_OWN_PLACE = AfterValidator(lambda script: script if script.startswith("-") else located(script))
 _SCALE = "^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$"
 NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
 NAME_WORDS = "letters, digits and . _ - with a letter or digit first"
@@ -128,7 +131,7 @@ AnyScale = Annotated[
 ]
 Scales = Annotated[Several[AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
-Typed = Annotated[str, BeforeValidator(_as_text), _HOME, Field(max_length=100_000), _TYPED]
+Typed = Annotated[str, _AS_TEXT, _HOME, Field(max_length=100_000), _TYPED]
 Variable = Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable", 1000)]
 Arguments = Annotated[Several[Typed], Field(max_length=1000)]
 Environment = Annotated[dict[Variable, Typed], Field(max_length=1000)]
@@ -227,7 +230,7 @@ SiteLauncher = Annotated[
     Literal[_WITH_RANKS],  # type: ignore[valid-type]
     Field(description=", ".join(f"{name} {launcher.starts}" for name, launcher in WITH_RANKS.items()) + "."),
 ]
-Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, AfterValidator(_with_own_place)]
+Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, _OWN_PLACE]
 Command = Annotated[
     Several[Typed], Field(min_length=1, max_length=1000), AfterValidator(lambda words: (located(words[0]), *words[1:]))
 ]

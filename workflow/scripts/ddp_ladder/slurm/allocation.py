@@ -41,14 +41,9 @@ def own_allocation(environment: Mapping[str, str], salloc: str) -> AllocatedReso
     """
     job_id = environment.get("SLURM_JOB_ID")
     if not job_id:
-        raise UserError(
-            Problem(
-                where=f"--profile {profile('allocation')}",
-                what="this is not inside a Slurm allocation",
-                found="SLURM_JOB_ID is not set",
-                next=f"start it inside `{salloc}`, or let the scales queue as jobs: --profile {profile('slurm')}",
-            )
-        )
+        where, what = f"--profile {profile('allocation')}", "this is not inside a Slurm allocation"
+        advice = f"start it inside `{salloc}`, or let the scales queue as jobs: --profile {profile('slurm')}"
+        raise UserError(Problem(where, what, "SLURM_JOB_ID is not set", next=advice))
     question = ["scontrol", "show", "job", "--details", job_id]
     return parse_allocation(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
 
@@ -91,14 +86,9 @@ def check_allocation(jobs: Sequence[ScaleJob], environment: Mapping[str, str], c
     offer = own_allocation(environment, salloc)
     asked = [f"{job.scale} asks for {' and '.join(lacks)}" for job in jobs if (lacks := misfits(job, offer))]
     if asked:
-        raise UserError(
-            Problem(
-                where=f"the allocation of job {offer.job_id}",
-                what=f"not every scale fits into it: {'; '.join(asked)}",
-                found=str(offer),
-                next=f"start inside `{salloc}`, or ask for less: `stages` in the experiment, `node` in {cluster_file}",
-            )
-        )
+        where, what = f"the allocation of job {offer.job_id}", f"not every scale fits into it: {'; '.join(asked)}"
+        advice = f"start inside `{salloc}`, or ask for less: `stages` in the experiment, `node` in {cluster_file}"
+        raise UserError(Problem(where, what, str(offer), next=advice))
 
 
 def misfits(job: ScaleJob, offer: AllocatedResources) -> list[str]:

@@ -26,7 +26,7 @@ from ddp_ladder.common.process import ProcessId
 
 BEAT_S = 5.0  # how often a holder touches its lock
 SILENT_AFTER_S = 60.0  # another host may see that this late, or a busy file system write it
-OLD_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
+CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 LOOK_S = 1.0
 SEEN_AFTER_S = 120.0  # for a viewer: clocks differ, and network file systems cache
 ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than job.END_S
@@ -67,10 +67,6 @@ class Holder:
     def slurm_id(self) -> str | None:
         """The job's id in Slurm; None for a job without Slurm."""
         return self.job_id if self.job_id.isdecimal() else None
-
-    @property
-    def how_to_end_it(self) -> str:
-        return f"`scancel {self.slurm_id}`" if self.slurm_id else f"`kill {self.process.pid}`"
 
 
 START = "start"
@@ -151,14 +147,9 @@ def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterato
     try:
         path, killed = _acquire(lock, mine, say)
     except OSError as error:
-        raise UserError(
-            Problem(
-                str(lock.directory),
-                f"the lock of {lock.what} cannot be written, and two jobs on the same files would destroy them",
-                found=str(error),
-                next="make room or correct the permissions; then start snakemake again",
-            )
-        ) from error
+        what = f"the lock of {lock.what} cannot be written, and two jobs on the same files would destroy them"
+        advice = "make room or correct the permissions; then start snakemake again"
+        raise UserError(Problem(str(lock.directory), what, str(error), next=advice)) from error
     done = threading.Event()
     beat = threading.Thread(target=_beat, args=(path, lock, done, lost), daemon=True)
     beat.start()
@@ -181,9 +172,9 @@ def _is_alive(holder: Holder | None, path: Path, beats: Callable[[Path], bool]) 
 
 
 def _beats(path: Path) -> bool:
-    """Return True as soon as the lock is touched; False after SILENT_AFTER_S, or at once if it is older than OLD_S."""
+    """Return True as soon as the lock is touched; False after SILENT_AFTER_S, at once if it is older than CLOCKS_S."""
     before, until_s = _touched_s(path), time.monotonic() + SILENT_AFTER_S
-    while before > time.time() - OLD_S and time.monotonic() < until_s:
+    while before > time.time() - CLOCKS_S and time.monotonic() < until_s:
         time.sleep(LOOK_S)
         if _touched_s(path) != before:
             return True
@@ -236,15 +227,14 @@ def _acquire(lock: Lock, mine: Holder, say: Say) -> tuple[Path, Holder | None]:
 
 def _refusal(lock: Lock, path: Path) -> UserError:
     holder = _read(path)
-    end = holder.how_to_end_it if holder else "SIGTERM to its process"
+    end = "SIGTERM to its process"
+    if holder:
+        end = f"`scancel {holder.slurm_id}`" if holder.slurm_id else f"`kill {holder.process.pid}`"
     who = "start" if lock.name == START else "job"
+    what = f"another {who} holds {lock.what}, and a second one would write to the same files"
+    found = f"{holder or 'a holder that cannot be read'} ({path})"
     return UserError(
-        Problem(
-            lock.label,
-            f"another {who} holds {lock.what}, and a second one would write to the same files",
-            found=f"{holder or 'a holder that cannot be read'} ({path})",
-            next=f"wait for it, or end it with {end}; then start snakemake again",
-        )
+        Problem(lock.label, what, found, next=f"wait for it, or end it with {end}; then start snakemake again")
     )
 
 

@@ -123,8 +123,7 @@ def answer(job_id: str, ask: Callable[[float], T], until_s: float = math.inf) ->
         if unknown(message) or NO_COMMAND in message or time.monotonic() >= deadline_s:
             raise UserError(no_job(job_id, message))
         if not is_announced:
-            again = f"asking again for {patience_s:.0f} s"
-            notify(f"Slurm does not answer ({message}); {again}")
+            notify(f"Slurm does not answer ({message}); asking again for {patience_s:.0f} s")
             is_announced = True
         time.sleep(min(AGAIN_S, max(0.0, deadline_s - time.monotonic())))
 
@@ -172,12 +171,8 @@ def sacct(fields: str, *options: str, within_s: float | None = None) -> list[dic
 
 def no_job(job_id: str, found: str) -> Problem:
     """Return the problem of an allocation that Slurm does not know."""
-    return Problem(
-        where=f"Slurm job {job_id}",
-        what="Slurm does not show the nodes of this allocation",
-        found=found,
-        next="look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch",
-    )
+    advice = "look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch"
+    return Problem(f"Slurm job {job_id}", "Slurm does not show the nodes of this allocation", found, next=advice)
 
 
 # The environment of a query
@@ -215,7 +210,10 @@ def _is_set_aside(key: str) -> bool:
 
 
 def records(text: str, first: str) -> Iterator[dict[str, str]]:
-    """Yield records, ``Key=value Key=value ...`` a line; values may hold spaces (OS, Reason)."""
+    """Yield records, ``Key=value Key=value ...`` a line; values may hold spaces (OS, Reason).
+
+    Lines that begin with another key than ``first`` are messages of the site.
+    """
     for line in text.splitlines():
         if line.startswith(f"{first}="):
             yield dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)", line))

@@ -48,12 +48,7 @@ class Partition:
 
 def read_nodes() -> list[dict[str, str]]:
     """Ask Slurm for its nodes. Raises SlurmError."""
-    return parse_nodes(run_command(["scontrol", "--oneliner", "--all", "show", "node"]))
-
-
-def parse_nodes(text: str) -> list[dict[str, str]]:
-    """Parse the output of ``scontrol --oneliner show node``; other lines are messages of the site."""
-    return list(records(text, "NodeName"))
+    return list(records(run_command(["scontrol", "--oneliner", "--all", "show", "node"]), "NodeName"))
 
 
 def shapes_of(partition: Mapping[str, str], nodes: Iterable[Mapping[str, str]]) -> Partition:

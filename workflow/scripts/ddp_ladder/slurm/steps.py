@@ -17,34 +17,17 @@ STARTING_MIN = 5  # of a whole climb in one job: Snakemake's own start, gates an
 # All other SLURM_* and SRUN_* set defaults of srun. They come from the allocation (SLURM_NTASKS, SLURM_MEM_PER_NODE,
 # SLURM_GPU_BIND, ...) and would add to or contradict the command line. The job step gets its own from Slurm.
 KEPT = frozenset(
-    {
-        # The Slurm to use, and the job.
-        "SLURM_CONF",
-        "SLURM_CONF_SERVER",
-        "SLURM_JWT",
-        "SLURM_JOB_ID",
-        # The unit of --cpus-per-task: a core or a hardware thread.
-        "SLURM_HINT",
-        "SLURM_THREADS_PER_CORE",
+    (
+        # The Slurm to use, and the job; the unit of --cpus-per-task: a core or a hardware thread.
+        "SLURM_CONF SLURM_CONF_SERVER SLURM_JWT SLURM_JOB_ID SLURM_HINT SLURM_THREADS_PER_CORE "
         # srun ignores these; the training may read them.
-        "SLURM_CLUSTER_NAME",
-        "SLURM_JOB_ACCOUNT",
-        "SLURM_JOB_PARTITION",
-        "SLURM_JOB_QOS",
-        "SLURM_SUBMIT_DIR",
-        "SLURM_SUBMIT_HOST",
-    }
+        "SLURM_CLUSTER_NAME SLURM_JOB_ACCOUNT SLURM_JOB_PARTITION SLURM_JOB_QOS SLURM_SUBMIT_DIR SLURM_SUBMIT_HOST"
+    ).split()
 )
 
 # A job may have some of these from its site, or from the shell that submits it. In job.sh they would hide GPUs from
 # tasks, each of which has to see all of its node, or contradict the counts of its srun.
-OF_GPUS = (
-    "SLURM_GPU_BIND",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_NTASKS_PER_GPU",
-    "SLURM_TRES_BIND",
-    "SLURM_TRES_PER_TASK",
-)
+OF_GPUS = "SLURM_GPU_BIND SLURM_GPUS_PER_TASK SLURM_NTASKS_PER_GPU SLURM_TRES_BIND SLURM_TRES_PER_TASK".split()
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
