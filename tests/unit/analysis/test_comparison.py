@@ -111,7 +111,12 @@ def test_one_variant_is_recommended_and_one_for_short_memory() -> None:
     ("variants", "once", "found"),
     [
         (("alike", "slow"), "slow", "use default (2,000 samples/s): nothing is faster beyond chance"),
-        (("alike", "fast"), "fast", "use fast (2,198 samples/s): the fastest in one repeat, which may be chance"),
+        (
+            ("alike", "fast"),
+            "fast",
+            "use default (2,000 samples/s): nothing is faster beyond chance; in one repeat, which may be chance, fast "
+            "was faster.",
+        ),
         (("fast", "slow"), "slow", "use fast (2,198 samples/s): the fastest."),
     ],
 )

@@ -336,17 +336,17 @@ def _recommended(comparison: Comparison) -> Iterator[str]:
 def _recommendation(panel: Panel, wanted_headroom: float) -> tuple[str, str]:
     """Return the variant to use at a scale, and why; with one that needs less memory, if there is one.
 
-    A variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: a variant
-    that was faster in one is named only if there is no such variant, with that doubt.
+    Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
+    fastest in one is preferred only where no variant has more, and otherwise only named, both with that doubt.
     """
     measured = {row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.found == REFERENCE}
-    reference = next(row for row in measured if row.found == REFERENCE)
-    faster = [row for row in measured if row.found == FASTER]
-    perhaps = [row for row in measured if row.found == WITHHELD and measured[row] > 1.0]
-    best = max(faster or perhaps or [reference], key=lambda row: measured[row])
-    why = "the fastest" if faster else "nothing is faster beyond chance"
-    if not faster and (perhaps or all(row.found in (REFERENCE, WITHHELD) for row in measured)):
-        why = "the fastest in one repeat, which may be chance"
+    best, why = next(row for row in measured if row.found == REFERENCE), "nothing is faster beyond chance"
+    if all(row.found in (REFERENCE, WITHHELD) for row in measured):
+        best, why = max(measured, key=lambda row: measured[row]), "the fastest in one repeat, which may be chance"
+    elif faster := [row for row in measured if row.found == FASTER]:
+        best, why = faster[0], "the fastest"
+    once = [row.name for row in measured if row.found == WITHHELD and measured[row] > measured[best]]
+    why += f"; in one repeat, which may be chance, {in_short(once)} was faster" if once else ""
     figures = f"{formats.significant(best.samples_per_s)} samples/s"
     if best.exposed_comm_fraction is not None:
         figures += f", {formats.share(best.exposed_comm_fraction)} of a step exposed communication"

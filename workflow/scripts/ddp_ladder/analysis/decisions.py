@@ -1,15 +1,16 @@
 """What to ask for, decided once from the points: the recommended and the cheapest scale of each mode. Pure.
 
-Page, proposal and forms only word it.
+Page, proposal, forms and watch only word it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import interval, percent
+from ddp_ladder.common.formats import full_stop, percent
 from ddp_ladder.gates.points import ScalePoint, Status
+from ddp_ladder.gates.verdict import doubts_of_efficiency
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 DEFAULT_EFFICIENCY = 0.75  # what centres ask for: CSC, NCI
@@ -20,20 +21,17 @@ USABLE: tuple[Status, ...] = ("ok", "incomplete")  # a suspect point, above the 
 class Decision:
     """What is decided of one mode.
 
-    points: the measured ones of the reference variant, or else of the first. recommended: None if nothing compares;
-    rule: why that scale. doubt: why it is not certain; empty if it is. whole: hours are wall time.
+    points: the measured ones of the reference variant, or else of the first. whole: hours are wall time, and otherwise
+    of the steps. recommended: None if nothing compares; rule: why that scale. doubt: a sentence on why it is not
+    certain; empty if it is.
     """
 
     mode: str
     points: tuple[ScalePoint, ...]
-    recommended: ScalePoint | None
-    rule: str
-    doubt: str
-
-    @property
-    def whole(self) -> bool:
-        """True if the wall time of a training is known at all usable scales: else hours are those of its steps."""
-        return all(point.wall_hours_to_solution is not None for point in self._usable)
+    whole: bool
+    recommended: ScalePoint | None = None
+    rule: str = ""
+    doubt: str = ""
 
     def hours(self, point: ScalePoint) -> float | None:
         """Return the hours of one training at a scale; None if they are not known."""
@@ -41,21 +39,26 @@ class Decision:
 
     def cheapest(self, per_node: bool) -> ScalePoint | None:
         """Return the scale of the fewest node hours, or else GPU hours, of one training; None if they are not known."""
-        known = [(hours, point) for point in self._usable if (hours := self.hours(point)) is not None]
+        known = [(hours, point) for point in _usable(self.points) if (hours := self.hours(point)) is not None]
 
         def cost(found: tuple[float, ScalePoint]) -> float:
             return found[0] * (found[1].nodes if per_node else found[1].world_size)
 
         return min(known, key=cost)[1] if known else None
 
-    @property
-    def _usable(self) -> tuple[ScalePoint, ...]:
-        return tuple(point for point in self.points if point.status in USABLE)
-
 
 def decide(points: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) -> tuple[Decision, ...]:
-    """Return a decision for each mode that was measured. thresholds: what each stage's gate asks for."""
-    return tuple(_decided(series, thresholds) for series in reference_series(points))
+    """Return a decision for each mode that was measured. thresholds: what each stage's gate asks for.
+
+    Hours are wall time if it is known at every usable scale of every mode: one table compares all of them.
+    """
+    every = reference_series(points)
+    whole = all(point.wall_hours_to_solution is not None for series in every for point in _usable(series))
+    return tuple(_decided(series, thresholds, whole) for series in every)
+
+
+def _usable(series: Sequence[ScalePoint]) -> list[ScalePoint]:
+    return [point for point in series if point.status in USABLE]
 
 
 def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
@@ -70,7 +73,7 @@ def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...
     return found
 
 
-def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | None]) -> Decision:
+def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | None], whole: bool) -> Decision:
     """Recommend the largest scale that is as efficient as its gate, or most centres, ask for, and the fastest so far.
 
     A gate may ask for so little that a larger scale is slower than a smaller one.
@@ -81,29 +84,19 @@ def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | No
         wanted = thresholds.get(point.stage)
         return DEFAULT_EFFICIENCY if wanted is None else wanted
 
-    for point in sorted(series, key=lambda point: (point.world_size, point.samples_per_s or 0.0)):
-        if point.efficiency is None or point.samples_per_s is None or point.status not in USABLE:
+    for point in sorted(_usable(series), key=lambda point: (point.world_size, point.samples_per_s or 0.0)):
+        if point.efficiency is None or point.samples_per_s is None:
             continue
         if point.efficiency >= asked(point):
             slower = point.samples_per_s <= most
             chosen = chosen if slower else point
         most = max(most, point.samples_per_s)
     if chosen is None:
-        return Decision(series[0].mode, series, None, "", "")
+        return Decision(series[0].mode, series, whole)
     source = "most centres ask for" if thresholds.get(chosen.stage) is None else f"the gate of {chosen.stage} asks for"
     least = percent(asked(chosen))
     rule = f"the largest scale whose efficiency against {chosen.baseline} is at least {least}, as {source}"
     rule += ", and that is faster than all smaller ones" * slower
-    return Decision(chosen.mode, series, chosen, rule, _doubt(chosen, asked))
-
-
-def _doubt(point: ScalePoint, asked: Callable[[ScalePoint], float]) -> str:
-    """Return why a scale is not certain to be the right one; empty if it is. One repeat shows no scatter."""
-    if point.is_baseline:
-        return ""
-    low, high = point.efficiency_low, point.efficiency_high
-    if low is None or high is None:
-        return "the efficiency has no interval" if point.repeats > 1 else "this is an estimate from one repeat"
-    if low < asked(point):
-        return f"the 95 % interval of the efficiency, {interval(percent(low), percent(high))}, contains less"
-    return ""
+    doubts = doubts_of_efficiency(asked(chosen), chosen, series)
+    doubt = f"Whether its efficiency is at least {least} is uncertain: {full_stop(doubts)}" if doubts else ""
+    return Decision(chosen.mode, series, whole, chosen, rule, doubt)

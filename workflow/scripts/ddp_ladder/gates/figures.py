@@ -311,9 +311,8 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "to solution", "h; h; h; kWh",
         "time of the training steps, GPU hours and energy of all GPUs for the whole training: report.samples, "
         "report.epochs times the data set, or report.steps of the scale's own global batch. Wall time adds the "
-        "start-up, and takes samples/s end to end, with validation and checkpoints in the proportion of the runs. By "
-        "samples or epochs it is assumed that every scale needs as many samples, which large global batches may not "
-        "reach.",
+        "start-up, and validation and checkpoints in the proportion of the runs. By samples or epochs it is assumed "
+        "that every scale needs as many samples, which large global batches may not reach.",
         Column("hours_to_solution", "time to solution", "h", significant, COST, interval_in=COST),
         Column("wall_hours_to_solution", "wall time to solution", "h", significant, COST),
         Column("gpu_hours_to_solution", "GPU h to solution", "", significant, COST),

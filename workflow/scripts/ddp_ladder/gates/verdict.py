@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from ddp_ladder.common import messages
-from ddp_ladder.common.formats import significant
+from ddp_ladder.common.formats import in_short, significant
 from ddp_ladder.common.messages import box, numbered
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
@@ -128,6 +128,16 @@ class Verdict(Model):
         failing = [item for item in own if not item.ok]
         deciding = failing or [item for item in own if item.uncertain]
         return tuple(deciding) if all(item.uncertain for item in deciding) else ()
+
+    def judged_earlier(self, points: Sequence[ScalePoint]) -> str:
+        """Return why its figures are not those of these points; empty if no later scale has changed the statistic."""
+        judged = {(point.variant, point.mode, point.scale): point.statistic for point in self.points}
+        known = {(point.variant, point.mode, point.scale): point for point in points if point.samples_per_s is not None}
+        changed = [point for key, point in known.items() if judged.get(key, point.statistic) != point.statistic]
+        later = in_short(list(dict.fromkeys(str(point.scale) for key, point in known.items() if key not in judged)))
+        if not (changed and later):
+            return ""
+        return f"judged before {later} was measured; with it, the figures of the table are {changed[0].statistic}"
 
 
 def gate_files(gates: Path, stage: str) -> tuple[Path, Path]:
@@ -269,6 +279,11 @@ def _at_least(
     found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
     evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
     return found.replace(uncertain=bool(doubts), evidence=evidence)
+
+
+def doubts_of_efficiency(least: float, point: ScalePoint, points: Sequence[ScalePoint]) -> str:
+    """Return why it is not certain that the efficiency reaches, or misses, a minimum; empty if it is."""
+    return "; ".join(why for why, _ in _doubts(least, _EFFICIENCY, point, baseline_of(point, points)))
 
 
 def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePoint | None) -> Iterator[Doubt]:

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ddp_ladder.analysis.decisions import reference_series
 from ddp_ladder.common.formats import count, duration, percent, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
@@ -21,7 +22,6 @@ from ddp_ladder.live.status import LadderState, Reader, RunState, ScaleState
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.record import placed
 from ddp_ladder.run.progress import state as steps_of
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.jobs import reason_in_words
 
 EVERY_S = 2.0
@@ -105,7 +105,8 @@ def _gate(state: LadderState, stage: str) -> Text:
     verdict = state.gates.get(stage)
     if verdict is None:
         return Text(f"gate {stage}: not judged yet")
-    return Text(outcome_line(verdict), GOOD if verdict.is_open else BAD)
+    words = "; ".join(filter(None, (outcome_line(verdict), verdict.judged_earlier(state.points))))
+    return Text(words, GOOD if verdict.is_open else BAD)
 
 
 def _scales(state: LadderState) -> Table:
@@ -116,10 +117,9 @@ def _scales(state: LadderState) -> Table:
 
 
 def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]:
-    """Return name, runs and the figures of the reference variant, or else of the first, in the first mode."""
-    points = [point for point in state.points if point.scale == scale.job.scale and point.samples_per_s]
-    reference = [point for point in points if point.variant == REFERENCE_VARIANT]
-    point = next(iter(reference or points), None)
+    """Return name, runs and the figures of the first mode, of the variant that the report decides on."""
+    points = next(iter(reference_series(state.points)), ())
+    point = next((point for point in points if point.scale == scale.job.scale), None)
     rate = significant(point.samples_per_s) if point else ""
     efficiency = EFFICIENCY.shown(point) if point and point.efficiency else ""
     return scale.name, f"{len(scale.ended)}/{len(scale.runs)}", rate, efficiency

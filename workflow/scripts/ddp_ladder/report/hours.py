@@ -170,8 +170,7 @@ def request(view: ReportView) -> Iterator[Block]:
             )
             continue
         asked = f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {decision.rule}."
-        doubt = f" This is uncertain: {full_stop(decision.doubt)}" if decision.doubt else ""
-        yield Block(f"{asked}{doubt}")
+        yield Block(f"{asked} {decision.doubt}".rstrip())
         yield Block(" ".join(_one_training(point, view)))
     if any(point.hours_to_solution for decision in view.decisions for point in decision.points):
         yield from milestone_table(view, EUROHPC)

@@ -34,7 +34,7 @@ from ddp_ladder.report.rendering import as_html, as_markdown, as_tex
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
-from ddp_ladder.report.view import ReportView, judged_earlier
+from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
@@ -175,7 +175,7 @@ def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
         decided = next(iter((*doubts, *filter(None, [gate.reason]), *gate.failing, *reversed(met))), None)
         sane = gate.why or f"{count(gate.sane_runs, 'run')} passed every sanity check"
         word = f"{gate.verdict} (uncertain)" if doubts else gate.verdict
-        line = "; ".join(filter(None, (_in_a_line(decided) or sane, judged_earlier(gate, view.rungs))))
+        line = "; ".join(filter(None, (_in_a_line(decided) or sane, gate.judged_earlier(view.rungs))))
         yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, line
 
 
@@ -190,9 +190,8 @@ def recommendations(view: ReportView) -> tuple[tuple[str, str], ...]:
     for decision in view.decisions:
         if point := decision.recommended:
             figures = full_stop(", ".join(_figures(point, view)))
-            text = f"{view.place(point)} ({view.of_device(decision.rule)}): {figures}"
-            text += f" This is uncertain: {full_stop(decision.doubt)}" if decision.doubt else ""
-            lines.append(("Recommended", text))
+            text = f"{view.place(point)} ({view.of_device(decision.rule)}): {figures} {decision.doubt}"
+            lines.append(("Recommended", text.rstrip()))
     lines += [("", view.results.work.missing)] if view.anything_measured and view.results.work.missing else []
     return (*lines, *(("", full_stop(f"Predicted, not measured: {one.in_words}")) for one in view.outlooks))
 

@@ -371,8 +371,7 @@ def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline
     text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
     evidence = reason.evidence if reason and reason.repeat is None else ()
     before = [point for point in _furthest(points) if point.stage != gate.stage]
-    if earlier := judged_earlier(gate, points):
-        text += f" This was {earlier}."
+    text += _judged_earlier(gate, points)
     if before:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
@@ -403,11 +402,18 @@ def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequen
         text += f" Runs failed at {', '.join(dict.fromkeys(failed))}."
     if disturbed := other_processes(*found):
         text += f" Not measured alone: {full_stop(disturbed.in_words)}"
-    doubts = [item for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
+    doubts = [(gate, item) for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
     if doubts:
-        text += f" Decided on the estimate alone: {doubts[0].scale} {full_stop(doubts[0].in_words)}"
+        gate, item = doubts[0]
+        text += (
+            f" Decided on the estimate alone: {item.scale} {full_stop(item.in_words)}{_judged_earlier(gate, points)}"
+        )
     doubtful = bool(doubts or disturbed) or any(point.status in ("check", "not comparable") for point in found)
     return Headline("doubtful" if doubtful else "reached", text, disturbed.next if disturbed else None)
+
+
+def _judged_earlier(gate: Verdict, points: Sequence[ScalePoint]) -> str:
+    return f" This was {earlier}." if (earlier := gate.judged_earlier(points)) else ""
 
 
 def _stage(stage: str, points: Sequence[ScalePoint]) -> str:
@@ -435,17 +441,6 @@ def _figures(point: ScalePoint, unit: str) -> str:
     if point.efficiency_plain is not None:
         text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
     return (f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text) + flops
-
-
-def judged_earlier(gate: Verdict, points: Sequence[ScalePoint]) -> str:
-    """Return that a gate's figures have another statistic than the table's, as a later scale needs it; or nothing."""
-    judged = {(point.variant, point.mode, point.scale): point.statistic for point in gate.points}
-    measured = {(point.variant, point.mode, point.scale): point for point in points if point.samples_per_s is not None}
-    changed = [point for key, point in measured.items() if judged.get(key, point.statistic) != point.statistic]
-    if not changed:
-        return ""
-    later = in_short(list(dict.fromkeys(str(point.scale) for key, point in measured.items() if key not in judged)))
-    return f"judged before {later} was measured; with it, the figures of the table are {changed[0].statistic}"
 
 
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
