@@ -9,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.record import Record, read_record
-from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run import job as scale_job
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import ThisMachine

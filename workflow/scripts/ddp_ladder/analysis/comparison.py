@@ -17,11 +17,11 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
 from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
 from ddp_ladder.gates.notes import failure_note, why_not_run
+from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
+from ddp_ladder.measuring.statistic import COVERAGE, median
 from ddp_ladder.plan.fit import Fit
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.keys import BatchRange
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 

@@ -18,9 +18,9 @@ from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import ScalePoint, other_processes
+from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.records.fingerprint import MUST_MATCH
 from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 

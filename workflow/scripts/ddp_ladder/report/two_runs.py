@@ -9,7 +9,7 @@ from ddp_ladder_instrument.contract import NO_SPEC
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import significant
-from ddp_ladder.records.fingerprint import MUST_MATCH, MustMatch, distinct_words, global_batch_seen, unlike
+from ddp_ladder.measuring.fingerprint import MUST_MATCH, MustMatch, distinct_words, global_batch_seen, unlike
 from ddp_ladder.records.record import Record
 
 ONCE = "The interval is that of one run over its blocks of steps: two runs of the same settings may differ by more."

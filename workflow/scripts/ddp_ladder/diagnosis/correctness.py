@@ -14,9 +14,9 @@ from itertools import combinations
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.measuring.fingerprint import unread, varying_batches
+from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.records.fingerprint import unread, varying_batches
-from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, FailureKind, Remark
