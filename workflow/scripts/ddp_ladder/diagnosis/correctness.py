@@ -388,7 +388,7 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
                 f"in {of.mismatched:,} of {of.compared:,} steps of rank {rank} no dimension of the model's input is "
                 "the number of samples that was drawn"
             )
-        elif (of.unclear or 0) > LEAST_UNTRAINED * of.drawn:
+        elif (of.unclear or 0) > LEAST_UNTRAINED * of.drawn > 0:
             why = (
                 f"draws, backward passes and steps of rank {rank} do not fit one constant ratio ({of.unclear:,} places "
                 f"in {of.drawn:,} batches), and nothing shows which batches were trained on"

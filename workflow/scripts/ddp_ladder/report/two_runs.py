@@ -52,7 +52,8 @@ def two_runs(runs: Sequence[tuple[str, Record]]) -> str:
 
 
 def _figures(record: Record) -> Iterator[tuple[str, str]]:
-    rate, timing, world = record.throughput, record.timing, record.world
+    counted = record.throughput and record.throughput.samples_per_s > 0  # without a DataLoader nothing is
+    rate, timing, world = record.throughput if counted else None, record.timing, record.world
     yield "ranks", f"{formats.whole(world.size)} on {formats.count(len(set(world.hosts)), 'host')}"
     ends = (significant(rate.samples_per_s_low), significant(rate.samples_per_s_high)) if rate else ("", "")
     yield "samples/s", f"{significant(rate.samples_per_s)} {formats.interval(*ends)}" if rate else formats.UNKNOWN
