@@ -24,11 +24,11 @@ from ddp_ladder.gates.interval import LogMean  # noqa: E402
 from ddp_ladder.gates.points import ScalePoint  # noqa: E402
 from ddp_ladder.gates.scaling import scale_points  # noqa: E402
 from ddp_ladder.gates.verdict import Finding, performance  # noqa: E402
+from ddp_ladder.measuring.statistic import find_warmup  # noqa: E402
+from ddp_ladder.measuring.timing import measure  # noqa: E402
 from ddp_ladder.plan.plan import RunSpec  # noqa: E402
 from ddp_ladder.records.record import Record  # noqa: E402
-from ddp_ladder.records.statistic import find_warmup  # noqa: E402
 from ddp_ladder.records.steps import Steps  # noqa: E402
-from ddp_ladder.records.timing import measure  # noqa: E402
 from ddp_ladder.settings.keys import GateThresholds  # noqa: E402
 from ddp_ladder.settings.terms import MOST_REPEATS  # noqa: E402
 from make_records import make_plan_of, make_record, make_specs, records_by_name, with_steps  # noqa: E402

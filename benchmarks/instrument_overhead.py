@@ -37,7 +37,7 @@ import numpy as np
 SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from ddp_ladder.records.statistic import median_interval  # noqa: E402
+from ddp_ladder.measuring.statistic import median_interval  # noqa: E402
 
 INSTRUMENT = SCRIPTS / "instrument.py"
 STEPS_MS = (5.0, 0.5)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from ddp_ladder.common.files import sha256
+from ddp_ladder.measuring.statistic import Warmup
+from ddp_ladder.measuring.timing import measure
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Ddp, Job
@@ -21,9 +23,7 @@ from ddp_ladder.records.record import (
     Timing,
     World,
 )
-from ddp_ladder.records.statistic import Warmup
 from ddp_ladder.records.steps import Steps
-from ddp_ladder.records.timing import measure
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches
 

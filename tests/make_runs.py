@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, write_json
 from ddp_ladder.node.network import LOOPBACK
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Failure, Record, write_record
 from ddp_ladder_instrument.contract import COLUMNS, HEADER
 from ddp_ladder_instrument.machine import RULES

@@ -29,7 +29,7 @@ if "broken" in sys.argv:
     signal.pause()
 """
 
-# With torchrun only: test_launchers.py has a meeting with both launchers.
+# With torchrun only: test_launchers.py has a meeting with each launcher.
 MEET = """
 if os.environ["SLURM_NTASKS"] == os.environ["WORLD_SIZE"]:
     sys.exit()

@@ -1,4 +1,4 @@
-"""Both launchers as steps of a real Slurm: who sees which GPUs and processors, and what a run leaves."""
+"""The launchers as steps of a real Slurm: who sees which GPUs and processors, and what a run leaves."""
 
 from __future__ import annotations
 

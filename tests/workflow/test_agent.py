@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.node.network import free_port, node_name
 from ddp_ladder.nodes.files import MonitorFile
@@ -20,7 +21,6 @@ from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.read import read_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import RunSpec, make_plan
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, compiled, write_gpus

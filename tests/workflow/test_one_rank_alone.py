@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from ddp_ladder.records.owners import SAVING, VALIDATION
-from ddp_ladder.records.pauses import ALONE, UNEVEN
+from ddp_ladder.measuring.owners import SAVING, VALIDATION
+from ddp_ladder.measuring.pauses import ALONE, UNEVEN
 from ddp_ladder.records.record import Record
 from one_run import Here
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, read_json
+from ddp_ladder.diagnosis.signatures import is_consequence
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.signatures import is_consequence
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from instrument_support import python_named
 from one_run import JOB, Here, failure_of

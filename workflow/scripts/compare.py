@@ -14,13 +14,13 @@ from pathlib import Path
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
+from ddp_ladder.assembly.own_runs import record_in
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.fit import fit_of
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.records.own_runs import record_in
-from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
 from ddp_ladder.report.two_runs import two_runs

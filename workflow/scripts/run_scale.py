@@ -15,6 +15,7 @@ from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import Kind, accounted
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.common.process import die_with_parent
@@ -23,7 +24,6 @@ from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.plan.fit import fit_file
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.preflight.result import result_file
-from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run.fit import NoBatch, fitted, leave_all_out
 from ddp_ladder.run.interruption import Interrupted
 from ddp_ladder.run.job import context_of, holding_scale, run_preflight, run_scale

@@ -22,10 +22,10 @@ from ddp_ladder.accounting.jobs import (
     update,
     update_or_warn,
 )
+from ddp_ladder.assembly import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
 from ddp_ladder.preflight.result import error
-from ddp_ladder.records import assemble
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError
 from make_jobs import BEGUN_S, JOB, write_job

@@ -17,11 +17,11 @@ from ddp_ladder.analysis.forecast import (
     run_s,
     write_forecast,
 )
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords
 from make_records import make_plan_of, make_record, make_spec, make_specs
 from make_runs import RATES, edit_rank, reassemble, write_ladder, write_run
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_ladder.assembly.assemble import not_run
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.to_do import restore_records, runs_of_edited_scripts, runs_to_do
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import read_record, write_record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
 from make_records import FINGERPRINT, make_plan_of, make_spec, make_specs

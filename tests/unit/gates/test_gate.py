@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.assembly.assemble import not_run
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json
 from ddp_ladder.common.messages import numbered
@@ -16,9 +18,7 @@ from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import Verdict, closed_box, closed_variants, outcome_line
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
-from ddp_ladder.records.assemble import not_run
 from ddp_ladder.records.record import write_record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
@@ -115,7 +115,7 @@ def test_the_evidence_holds_the_numbers_and_the_records(ladder: Ladder) -> None:
     assert gate["records"] == digests
 
 
-# ---- Spoilt runs; what ranks, nodes and jobs may leave is in tests/unit/records/test_spoilt_runs.py. ----
+# ---- Spoilt runs; what ranks, nodes and jobs may leave is in tests/unit/diagnosis/test_spoilt_runs.py. ----
 
 Mutation = Callable[[RunDirectory], Any]
 
@@ -256,8 +256,8 @@ def test_a_baseline_whose_repeats_do_not_compare_closes_its_own_gate(ladder: Lad
     closed = ladder.judge("stage1")
     assert (closed.is_open, closed.why) == (
         False,
-        "default/weak/1x1: efficiency: no efficiency: not comparable: the repeats differ in steps: 600 (38,400 "
-        "samples) in r1, 60 (3,840 samples) in r2",
+        "default/weak/1x1: repeats: not comparable: the repeats differ in steps: 600 (38,400 samples) in r1, "
+        "60 (3,840 samples) in r2",
     )
     first = (closed.next or "").split("; or ")[0]
     assert first.startswith("if the script resumes from a checkpoint")

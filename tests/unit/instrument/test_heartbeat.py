@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ddp_ladder.records.hangs import main_stack
+from ddp_ladder.diagnosis.hangs import main_stack
 from ddp_ladder.records.raw_models import Heartbeat
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
 from ddp_ladder_instrument import log, progress

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument import measurement, torch_facts
+from ddp_ladder_instrument.accelerator import Marks
 from ddp_ladder_instrument.contract import METRICS_VARIABLE
 from ddp_ladder_instrument.files import read_run_settings
 from ddp_ladder_instrument.machine import Judged
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, exit_code
 from ddp_ladder_instrument.recorder import Recorder
-from ddp_ladder_instrument.torch_facts import CudaMarks
 from instrument_support import run_json
 
 
@@ -73,7 +73,7 @@ class Script:
 
     def __init__(self, device: Device) -> None:
         self.device, self.recorder = device, Recorder()
-        self.recorder.use_device(CudaMarks(torch.device("cpu")), lambda: device.capturing)
+        self.recorder.use_device(Marks(torch.device("cpu")), lambda: device.capturing)
         self.recorder.begin()
 
     def new_pass(self) -> int:
@@ -200,7 +200,7 @@ def test_a_collective_takes_what_the_stream_waits(train: Script, device: Device)
 
 def test_a_mark_on_a_side_stream_that_comes_last_moves_no_other(device: Device) -> None:
     """A prefetcher draws its batches under a stream of its own, which may be behind the training's."""
-    marks = CudaMarks(torch.device("cpu"))
+    marks = Marks(torch.device("cpu"))
     for at_s in (0.0, 5.0, 3.0, 6.0):  # the second one is of the side stream
         device.queued_s = at_s
         marks.add()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddp_ladder.records.correctness import MOST_MISMATCHED
+from ddp_ladder.diagnosis.correctness import MOST_MISMATCHED
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, judge

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import compare
 import pytest
-from ddp_ladder.records.own_runs import record_in
+from ddp_ladder.assembly.own_runs import record_in
 from ddp_ladder_instrument import own_run
 from ddp_ladder_instrument.contract import NO_SPEC
 from ddp_ladder_instrument.table import StepTable

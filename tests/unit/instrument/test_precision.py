@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from ddp_ladder_instrument import flops, torch_facts
+from ddp_ladder_instrument import accelerator, flops
 from instrument_support import INSTRUMENT, NEWEST, python_named, run, run_plainly, script
 
 ON_CUDA = f"""
     import sys
     sys.path.insert(0, {str(INSTRUMENT.parent)!r})
     import torch
-    from ddp_ladder_instrument.torch_facts import float32_products
+    from ddp_ladder_instrument.accelerator import float32_products
     exec(sys.argv[1])
-    print(float32_products(on_cuda=True))
+    print(float32_products(on_gpu=True))
 """
 OF_TORCH_2_9 = {
     "": "highest, TF32 convolutions",
@@ -67,7 +67,7 @@ def test_a_script_with_new_settings_keeps_its_flops(tmp_path: Path) -> None:
 
 
 def test_flops_of_an_unread_precision_are_kept_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_facts, "has_tf32", lambda: True)
+    monkeypatch.setattr(accelerator, "has_tf32", lambda: True)
     found = [flops._precision(torch.float32, False, products, True) for products in ("highest", "high", None)]
     assert found == ["fp32", "tf32", "fp32 or tf32"]
     assert flops._precision(torch.bfloat16, False, None, True) == "bf16"

@@ -666,11 +666,13 @@ def sensible(world: World) -> World:
         if bin(w.skips).count("1") > 1:
             put(skips=1 << 4)
     # A batch that is validated on with gradients, in a run of a few steps.
-    if w.val_grad and w.val_data == "one" and (w.source in STOPPED or w.group * w.buffer > 1):
+    if w.val_grad and w.val_data == "one" and (w.source != "plain" or w.group * w.buffer > 1):
         put(val_data="loader")
     # Several batches at once, one step or backward pass each, and something unusual besides.
     if w.buffer > 1 or (w.group > 1 and w.body == "parts"):
         put(second="", skip_at="", eval_training="", val_grad=False)
+    if w.buffer > 1 and w.ahead:  # an epoch of a few batches is over before its first step
+        put(validate="")
     if w.ends_at >= 0:
         put(warm_step=False, ends_at=12 if w.skip_at or w.second == "turns" else w.ends_at)
         if w.second == "turns":

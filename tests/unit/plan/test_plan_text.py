@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.to_do import runs_to_do
 from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.load import load_settings
 from make_runs import write_ladder

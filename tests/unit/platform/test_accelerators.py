@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -68,4 +69,12 @@ def test_an_accelerator_of_which_the_workflow_has_not_heard() -> None:
         "monitor": ["GPUs: not sampled, nothing here reads those of device xpu"],
         "torch": "2.9.0 is built without SYCL, and node.device is xpu",
         "unit": "GPU",
+    }
+
+
+def test_one_module_of_the_training_process_says_torch_cuda() -> None:
+    parts = [file for name in ("instrument", "probe") for file in SCRIPTS.glob(f"ddp_ladder_{name}/*.py")]
+    assert {file.name for file in parts if re.search(r"torch\.cuda|\.is_cuda|== \"cuda\"", file.read_text())} == {
+        "__init__.py",  # which says so
+        "accelerator.py",
     }

@@ -57,7 +57,8 @@ def test_between_gpus_more_sizes_are_checked_in_more_rounds(
     powers = [size // MIB for size in checked if MIB <= size <= 128 * MIB]
     assert powers == ([1, 4, 16, 64] if device == "cpu" else [1, 2, 4, 8, 16, 32, 64, 128])
     group = SimpleNamespace(device=torch.device("cpu"), rank=0, size=1, wait=lambda: None)
-    monkeypatch.setattr(collectives, "THOROUGH", {"cpu": collectives.THOROUGH[device]})
+    if device == "cuda":
+        monkeypatch.setattr(collectives, "THOROUGH", collectives.THOROUGH_ON_GPUS)
     monkeypatch.setattr(collectives.dist, "all_reduce", lambda values: values.add_(1))
     said = list(collectives.wrong_values(group, MIB))
     assert len(said) == rounds * len(KINDS)

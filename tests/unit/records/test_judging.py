@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from ddp_ladder.assembly import run_records
+from ddp_ladder.assembly.assemble import assemble
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import RunDirectory, sha256
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records import judging, run_records
-from ddp_ladder.records.assemble import assemble
+from ddp_ladder.records import judging
 from ddp_ladder.records.record import read_record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.results import read_results
 from ddp_ladder_instrument import judgement, log
 from ddp_ladder_instrument.log import Log

@@ -17,6 +17,7 @@ import report as report_command
 from ddp_ladder.accounting import advice as accounting
 from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import UNKNOWN
@@ -24,7 +25,6 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.plots import attribution_figure, efficiency_figure

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.two_runs import two_runs
 from ddp_ladder_instrument.contract import NO_SPEC
@@ -48,3 +50,7 @@ def test_samples_that_nobody_counted_are_no_batch_of_one() -> None:
     text = two_runs([("a", unseen), ("b", unseen)])
     assert "  samples of all ranks in a step: not known of both runs" in text
     assert "per rank)" not in text
+    none = unseen.throughput and unseen.throughput.replace(samples_per_s=0.0, samples_per_s_total=0.0)
+    text = two_runs([("a", unseen.replace(throughput=none)), ("b", unseen)])
+    assert re.search(rf"^samples/s +{UNKNOWN} +\S", text, re.MULTILINE)
+    assert "second / first" not in text

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.record import Record, read_record
-from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.run import job as scale_job
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import ThisMachine
@@ -201,6 +201,7 @@ def test_a_further_repeat_that_is_cut_off_all_the_same_closes_no_gate(job: Job) 
     job.run(plan, ONE)
     job.ends["default/weak/1x2/r4"] = cut_off
     job.run(plan, TWO, noisy)
+    assert "stage2 1x2: no further repeat: the job of scale 1x2 reached its stages.stage2.runtime" in job.said
     assert judge(plan, "stage2", job.results).is_open
     assert job.due(plan) == {"1x2": [4]}
 

@@ -23,7 +23,8 @@ may set environment variables before it does.
     batch_sizes *  the number of samples in a batch, digests of the first ones
     flops *        the FLOPs of some steps of the warm-up
     ddp *          DistributedDataParallel's own timings
-    torch_facts *  rank, device, precision, marks on a GPU; the trained parameters: names, checksum, finite or sharded
+    accelerator *  the device: its name, precision and versions, marks on a GPU; alone says torch.cuda
+    torch_facts *  rank and backend; the trained parameters: names, checksum, finite or sharded
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced

@@ -24,8 +24,8 @@ EARLY_ITERATIONS = 10
 """DDP times its first ten iterations always."""
 MOST_OF_A_STEP = 0.004
 """What timing may cost of the time of a step, in the mean."""
-COST_S = {"cpu": 60e-6, "cuda": 1e-3}
-"""To time one step, at most. On CUDA, reading the times waits for the device, which may then wait for the host."""
+COST_S, COST_ON_GPU_S = 60e-6, 1e-3
+"""To time one step, at most. On a GPU, reading the times waits for the device, which may then wait for the host."""
 SPARSEST = 5
 """Of 2**5 = 32 steps, one is timed."""
 WANTED_STEPS = 16
@@ -133,7 +133,7 @@ class DdpTimings:
 
     def _chosen_level(self, steps: int) -> int:
         step_s = statistics.median(self._recorder.machine.table.step_time_s[-EARLY_ITERATIONS:])
-        allowed = COST_S.get(self._device, COST_S["cuda"]) / (MOST_OF_A_STEP * max(step_s, 1e-6))
+        allowed = (COST_S if self._device == "cpu" else COST_ON_GPU_S) / (MOST_OF_A_STEP * max(step_s, 1e-6))
         level = min(SPARSEST, max(0, math.ceil(math.log2(allowed))))
         if self._max_steps is not None:  # enough of a short run
             level = min(level, int(math.log2(max(1, (self._max_steps - steps) // WANTED_STEPS))))

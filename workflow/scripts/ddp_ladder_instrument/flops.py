@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_ladder_instrument import torch_facts
+from ddp_ladder_instrument import accelerator, torch_facts
 from ddp_ladder_instrument.files import one_line
 from ddp_ladder_instrument.recorder import NEVER
 
@@ -274,7 +274,7 @@ class StepFlops:
         if self._counter is not None:
             self._counter.stop()
 
-    def summary(self, on_cuda: bool) -> dict[str, Any]:
+    def summary(self, on_gpu: bool) -> dict[str, Any]:
         """Return the record's ``flops``: the mean of the counted steps."""
         self.stop()
         why = self.why or self._why_not()
@@ -284,13 +284,13 @@ class StepFlops:
         phases: Counter[str] = Counter()
         precisions: Counter[str] = Counter()
         try:
-            products = torch_facts.float32_products(on_cuda)
+            products = accelerator.float32_products(on_gpu)
         except Exception:  # their number is known all the same
             products = None
         for (phase, dtype, is_convolution), flops in sum((step.flops for step in self._steps), Counter()).items():
             phases[phase] += flops
             if phase != "recomputed":
-                precisions[_precision(dtype, is_convolution, products, on_cuda)] += flops
+                precisions[_precision(dtype, is_convolution, products, on_gpu)] += flops
         return {
             **{phase: phases[phase] / samples for phase in ("forward", "backward", "recomputed")},
             "precisions": {name: flops / sum(precisions.values()) for name, flops in precisions.items()},
@@ -333,10 +333,10 @@ class StepFlops:
         return None
 
 
-def _precision(dtype: torch.dtype, is_convolution: bool, products: str | None, on_cuda: bool) -> str:
-    """Return ``bf16``, ``tf32``...; products: torch_facts.float32_products, None if that could not be read."""
+def _precision(dtype: torch.dtype, is_convolution: bool, products: str | None, on_gpu: bool) -> str:
+    """Return ``bf16``, ``tf32``...; products: accelerator.float32_products, None if that could not be read."""
     name = str(dtype).partition(".")[2]
-    if name != "float32" or not on_cuda or not torch_facts.has_tf32():
+    if name != "float32" or not on_gpu or not accelerator.has_tf32():
         return PRECISIONS.get(name, name)
     if products is None:
         return "fp32 or tf32"

@@ -78,8 +78,11 @@ class Measurement:
     @property
     def _gpu(self) -> torch.device | None:
         """The GPU that trains, if one does."""
-        device = self.observer.device if self.observer is not None else None
-        return device if device is not None and device.type == "cuda" else None
+        if self.observer is None:
+            return None
+        from ddp_ladder_instrument import accelerator
+
+        return self.observer.device if accelerator.is_gpu(self.observer.device) else None
 
     def _world_size(self) -> int:
         return host.place().size if self.observer is None else self.observer.world.size
@@ -191,7 +194,7 @@ class Measurement:
         """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
         if self.program_end.exit_code == 0 or self._gpu is None:
             return self.program_end.exit_code == 0 or self.program_end.after_training
-        from ddp_ladder_instrument.torch_facts import is_idle
+        from ddp_ladder_instrument.accelerator import is_idle
 
         return self.program_end.after_training and is_idle(self._gpu)
 
@@ -204,6 +207,7 @@ def _find_store() -> GroupStore | None:
 
 def _leave_process_group(device: torch.device | None) -> BaseException | None:
     """Destroy the process group, as the script would at its end."""
+    from ddp_ladder_instrument import accelerator
     from ddp_ladder_instrument.torch_facts import has_group
 
     if not has_group():
@@ -214,9 +218,9 @@ def _leave_process_group(device: torch.device | None) -> BaseException | None:
         # The host is ahead of the device. Until torch 2.6 leaving aborts NCCL's collectives that are under way, and the
         # last gradients are wrong (pytorch PR 141510); all ranks end at the same step, so none waits in vain.
         if device is not None:
-            torch.cuda.synchronize(device)
+            accelerator.synchronize(device)
             # NCCL holds what captured graphs use: leaving would wait for that for ever, or raise.
-            if any(issubclass(type(each), torch.cuda.CUDAGraph) for each in gc.get_objects()):
+            if any(issubclass(type(each), accelerator.graphs()) for each in gc.get_objects()):
                 return None
         torch.distributed.destroy_process_group()
     except Exception as error:
@@ -294,7 +298,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             **precision,
             "num_workers": fields["loader"]["num_workers"] if fields["loader"] else None,
             "python": platform.python_version(),
-            "gpu": device["name"] if device["kind"] == "cuda" else None,
+            "gpu": device["name"] if device["kind"] != "cpu" else None,
             "cpu_model": host.cpu_model(),
             "cpus": host.cpus(),
             "cpu_set": host.cpu_set(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ddp_ladder_instrument import batch_sizes, collectives, hooks, loader_hooks, torch_facts
+from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument import log as events
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 from ddp_ladder_instrument.ddp import DdpTimings
@@ -17,7 +17,7 @@ from ddp_ladder_instrument.flops import StepFlops
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 from ddp_ladder_instrument.stop import RunLimits
-from ddp_ladder_instrument.torch_facts import CudaMarks, Kept, Named, RankFacts
+from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts
 
 
 class TorchObserver:
@@ -35,7 +35,7 @@ class TorchObserver:
         self._on_group = on_group
         self._limits = limits
         self._not_measured = not_measured
-        self._wants_cuda = run.device == "cuda"
+        self._wants_gpu = run.device in accelerator.GPUS
         self.world = RankFacts()
         self.ddp = DdpTimings(recorder, run.warmup_steps, run.max_steps, not_measured)
         self.kept = Kept()
@@ -79,7 +79,7 @@ class TorchObserver:
         patch("forward passes", lambda: hooks.patch_forward(recorder.forward, self.ddp.modules))
         patch("backward passes", lambda: hooks.patch_backward(recorder.backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
-        patch("steps of CUDA graphs", lambda: hooks.patch_call(torch.cuda.CUDAGraph, "replay", replayed))
+        patch("steps of CUDA graphs", lambda: hooks.patch_call(accelerator.graphs(), "replay", replayed))
         patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
@@ -117,8 +117,8 @@ class TorchObserver:
         if self.device is not None or not named:
             return
         self.device = named[0][1].device
-        if self.device.type == "cuda":
-            self._recorder.use_device(CudaMarks(self.device), torch.cuda.is_current_stream_capturing)
+        if accelerator.is_gpu(self.device):
+            self._recorder.use_device(accelerator.Marks(self.device), accelerator.is_capturing)
 
     def _on_batch(self, found: LoaderPass, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
@@ -144,10 +144,10 @@ class TorchObserver:
 
         device_answers: results can be read from the device.
         """
-        device = torch_facts.describe(self.device)
-        on_cuda = device["kind"] == "cuda"
+        device = accelerator.describe(self.device)
+        on_gpu = accelerator.is_gpu(self.device)
         named, attempt, read = self.kept.named(), self._not_measured.attempt, self._not_measured.read
-        can_read = device_answers or not on_cuda
+        can_read = device_answers or not on_gpu
         if named and not can_read:
             self._not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
         record = {
@@ -158,27 +158,25 @@ class TorchObserver:
             "memory_limit_bytes": None,
             "parameters": None,
             "worker_batch_s": self.workers.batch_s(),
-            "flops": attempt("flops", lambda: self.flops and self.flops.summary(on_cuda)),
+            "flops": attempt("flops", lambda: self.flops and self.flops.summary(on_gpu)),
         }
-        if on_cuda:
+        if on_gpu:
             record["peak_memory_bytes"] = attempt(
-                "peak_memory_bytes.device", lambda: torch.cuda.max_memory_allocated(self.device)
+                "peak_memory_bytes.device", lambda: accelerator.peak_memory_bytes(self.device)
             )
-            # What torch's allocator has and can still get: not what CUDA, NCCL or other processes hold.
             record["memory_limit_bytes"] = attempt(
-                "memory_limit_bytes.device",
-                lambda: torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device),
+                "memory_limit_bytes.device", lambda: accelerator.memory_limit_bytes(self.device)
             )
-        elif self._wants_cuda:
-            record["gpus_seen"] = attempt("gpus_seen", torch_facts.gpus_seen)
+        elif self._wants_gpu:
+            record["gpus_seen"] = attempt("gpus_seen", accelerator.gpus_seen)
         if named and can_read:
             record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named))
         return record, {
             "backend_class": self.world.backend_class(device["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
-            "float32_products": read("float32_products", lambda: torch_facts.float32_products(on_cuda)),
+            "float32_products": read("float32_products", lambda: accelerator.float32_products(on_gpu)),
             "compiled_graphs": read("compiled_graphs", torch_facts.compiled_graphs),
             "optimizer": " + ".join(sorted(self.optimizers)) or None,
-            **torch_facts.versions(on_cuda, read),
+            **accelerator.versions(on_gpu, read),
         }

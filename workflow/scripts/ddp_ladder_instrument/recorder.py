@@ -17,7 +17,7 @@ from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
 
 if TYPE_CHECKING:
-    from ddp_ladder_instrument.torch_facts import CudaMarks
+    from ddp_ladder_instrument.accelerator import Marks
 
 NEVER = 2**62
 AT_ONCE = 16
@@ -43,7 +43,7 @@ class Recorder:
         self.machine = Machine(samples_per_step)
         self._samples_per_step = samples_per_step
         self._rank = rank
-        self.marks: CudaMarks | None = None
+        self.marks: Marks | None = None
         self.stages: tuple[int, int] | None = None
         self.calls = 0
         self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -72,7 +72,7 @@ class Recorder:
         self._last_number = -1
         self._is_over = False  # a pass ended since the last step
 
-    def use_device(self, marks: CudaMarks, is_capturing: Callable[[], bool]) -> None:
+    def use_device(self, marks: Marks, is_capturing: Callable[[], bool]) -> None:
         """Mark from now on on the device, too, where the owner of the time may change."""
         self.marks, self.is_capturing = marks, is_capturing
         self._mark()

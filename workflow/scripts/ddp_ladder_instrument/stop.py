@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +137,9 @@ def _stride(left_s: float, step_s: float) -> int:
 def wait_for(gpu: Any) -> None:
     """Wait until this GPU, if any, has done its work; after a failure it may wait for a rank that is gone."""
     if gpu is not None:
-        sys.modules["torch"].cuda.synchronize(gpu)
+        from ddp_ladder_instrument import accelerator
+
+        accelerator.synchronize(gpu)
 
 
 class ProfiledSteps:

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ddp_ladder_instrument import accelerator
 
 SMALLEST, GROWTH = 4 * 1024, 4  # bytes
 MIB = 1024**2
 # Up to how many bytes values are checked in several rounds, and in how many. Between GPUs every power of two from 1 MiB
 # on is checked, too: LL128 with GPUDirect on Slingshot was seen to corrupt 2 to 64 MiB only, and not in every round.
-THOROUGH = {"cpu": (MIB, 3), "cuda": (128 * MIB, 8)}
+THOROUGH, THOROUGH_ON_GPUS = (MIB, 3), (128 * MIB, 8)
 CHUNK = 1 << 20  # elements whose expected values are in memory at a time
 TIMED_S = 0.15  # of each size
 BLOCKS = 3
@@ -28,6 +29,10 @@ PAIR_S = 0.25  # time of one all-reduce that a pair of nodes is measured with, a
 WEIGHTS = {torch.int64: 1 << 20, torch.float32: 61}  # of ranks; float32 is exact up to 2^24
 KINDS = (torch.int64, torch.float32)
 WRONG_NAMED = 3
+
+
+def _thorough(device: torch.device) -> tuple[int, int]:
+    return THOROUGH_ON_GPUS if accelerator.is_gpu(device) else THOROUGH
 
 
 class Group:
@@ -49,8 +54,7 @@ class Group:
 
     def wait(self) -> None:
         """Wait until the device has done what was queued."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        accelerator.synchronize(self.device)
 
 
 def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
@@ -58,7 +62,7 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
     size, took_s = SMALLEST, 0.0
     while group.told(int(size <= largest and took_s * GROWTH < group.left_s)):
         began_s = time.monotonic()
-        twice = [2 * size] if MIB <= size < THOROUGH[group.device.type][0] else []
+        twice = [2 * size] if MIB <= size < _thorough(group.device)[0] else []
         wrong = [words for each in (size, *twice) if each <= largest for words in wrong_values(group, each)]
         time_s = timed(group, size)
         took_s = time.monotonic() - began_s
@@ -68,7 +72,7 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
 
 def wrong_values(group: Group, size: int) -> Iterator[str]:
     """Yield in words each round whose result is not exactly the sum."""
-    most, rounds = THOROUGH[group.device.type]
+    most, rounds = _thorough(group.device)
     for round_number in range(rounds if size <= most else 1):
         for kind in KINDS:
             values = torch.empty(max(1, size // kind.itemsize), dtype=kind, device=group.device)

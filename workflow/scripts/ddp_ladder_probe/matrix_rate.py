@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import torch
-from ddp_ladder_instrument.torch_facts import has_tf32
+from ddp_ladder_instrument import accelerator
 
 SMALLEST, LARGEST = 256, 8192  # rows
 LONG_ENOUGH_S = 0.005  # for one product: with larger matrices it would hardly be faster
@@ -20,11 +20,10 @@ MOST_S = 0.5  # of a first product: with smaller ones this precision is too slow
 
 def rates(device: torch.device) -> Iterator[tuple[str, float]]:
     """Yield each precision with its rate in TFLOP/s."""
-    on_cuda = device.type == "cuda"
     before = torch.get_float32_matmul_precision()
     kinds = [("fp32", torch.float32), ("bf16", torch.bfloat16)]
-    if on_cuda:
-        kinds += [("fp16", torch.float16), *([("tf32", torch.float32)] if has_tf32() else [])]
+    if accelerator.is_gpu(device):
+        kinds += [("fp16", torch.float16), *([("tf32", torch.float32)] if accelerator.has_tf32() else [])]
     try:
         for name, dtype in kinds:
             torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
@@ -53,11 +52,9 @@ def tflop_per_s(device: torch.device, dtype: torch.dtype) -> float | None:
 
 
 def _seconds(values: torch.Tensor, products: int) -> float:
-    if values.is_cuda:
-        torch.cuda.synchronize()
+    accelerator.synchronize(values.device)
     began_s = time.perf_counter()
     for _ in range(products):
         values @ values
-    if values.is_cuda:
-        torch.cuda.synchronize()
+    accelerator.synchronize(values.device)
     return time.perf_counter() - began_s

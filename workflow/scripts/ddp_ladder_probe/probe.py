@@ -60,18 +60,14 @@ def _probe(spec: Mapping[str, Any], limit: Mapping[str, Any], file: RankFile, di
     # NCCL reads these when the first communicator is made.
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=str(logs / "%h.%p.log"))
     os.environ.pop("NCCL_DEBUG_SUBSYS", None)
-    import torch
     import torch.distributed as dist
-    from ddp_ladder_instrument import torch_facts
+    from ddp_ladder_instrument import accelerator
 
     file.now("preparing its device")
-    device = torch.device("cpu")
-    if on_cuda := spec["device"] == "cuda":
-        device = torch.device("cuda", file.content["local_rank"])
-        torch.cuda.set_device(device)
-    versions = torch_facts.versions(on_cuda, NotMeasured().attempt)
+    device = accelerator.take(spec["device"], file.content["local_rank"])
+    versions = accelerator.versions(accelerator.is_gpu(device), NotMeasured().attempt)
     file.note(
-        device=torch_facts.describe(device), versions={name: versions[name] for name in ("torch", "cuda", "nccl")}
+        device=accelerator.describe(device), versions={name: versions[name] for name in ("torch", "cuda", "nccl")}
     )
     if file.content["world_size"] == 1:
         _rate(file, device)

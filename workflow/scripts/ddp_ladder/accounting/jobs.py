@@ -19,14 +19,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
 from ddp_ladder.common.model import Model, Version1
+from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.records.raw_models import RunEnd, read_run_file
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres

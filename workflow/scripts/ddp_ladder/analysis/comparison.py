@@ -17,11 +17,11 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
 from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
 from ddp_ladder.gates.notes import failure_note, why_not_run
+from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
+from ddp_ladder.measuring.statistic import COVERAGE, median
 from ddp_ladder.plan.fit import Fit
 from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.statistic import COVERAGE, median
 from ddp_ladder.settings.keys import BatchRange
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
@@ -108,6 +108,7 @@ class Compared:
     scale: Scale
     found: str = ""
     repeats: int = 0
+    has_failed: bool = False  # a repeat, or all
     samples_per_s: float | None = None
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
@@ -192,7 +193,7 @@ def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None 
 def _measured(group: Group) -> Compared:
     """Return a row with the figures of a group, and why some or all of its runs have none; without a ratio."""
     spec = group.first
-    row = Compared(spec.variant, spec.mode, spec.scale, repeats=len(group.good))
+    row = Compared(spec.variant, spec.mode, spec.scale, repeats=len(group.good), has_failed=bool(group.failed))
     if group.failed:
         row = replace(row, notes=(failure_note(group),))
     if not group.good:
@@ -299,11 +300,7 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
         found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED])}.")
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
     absent = [name for name, row in rows if row.found == NOT_RUN]
-    failed = [
-        name
-        for name, row in rows
-        if row.found.startswith("failed") or any("repeats failed" in note for note in row.notes)
-    ]
+    failed = [name for name, row in rows if row.has_failed]
     if absent and any(row.repeats for _, row in rows):
         found.append(f"Not run: {in_short(absent)}.")
     if failed:

@@ -29,9 +29,9 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.gates.interval import WIDEST, Estimate, factor
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.statistic import median
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
 

@@ -14,14 +14,14 @@ from ddp_ladder.analysis.forecast import (
     series_of_job,
     write_forecast,
 )
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.gates.verdict import Verdict, closed_variants
+from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.records.run_records import RunRecords
-from ddp_ladder.records.statistic import median
 
 ToDo = Mapping[str, Sequence[RunSpec]]
 """By scale, the runs still to be measured."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.climb.to_do import restore_records, runs_to_do
 from ddp_ladder.common.files import NotWritten, check_room, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.fit import fit_file, planned
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, variants_of
 from ddp_ladder.plan.text import changes_in_words
-from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.placeholders import expand
 from ddp_ladder.settings.terms import Scale

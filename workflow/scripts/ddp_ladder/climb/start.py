@@ -18,12 +18,12 @@ from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_setting
 from ddp_ladder.common.files import profile
 from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop
+from ddp_ladder.diagnosis.signatures import last_lines
 from ddp_ladder.gates.verdict import gate_files
+from ddp_ladder.measuring.fingerprint import distinct_words
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
-from ddp_ladder.records.fingerprint import distinct_words
-from ddp_ladder.records.signatures import last_lines
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look

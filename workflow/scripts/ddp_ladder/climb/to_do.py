@@ -10,12 +10,12 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from ddp_ladder.assembly.run_records import RestoredRecords, RunRecords, as_made
 from ddp_ladder.common.files import sha256
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.record import Record, write_record
-from ddp_ladder.records.run_records import RestoredRecords, RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 

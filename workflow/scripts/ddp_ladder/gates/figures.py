@@ -23,11 +23,11 @@ from ddp_ladder.common.formats import (
     tenths_of_percent,
 )
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen
+from ddp_ladder.measuring.statistic import step_times
+from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.nodes.usage import Usage
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, global_batch_seen
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Memory, Record, Throughput, Timing
-from ddp_ladder.records.statistic import step_times
-from ddp_ladder.records.timing import startup_of
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
@@ -17,7 +18,6 @@ from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.bad_nodes import SUPPORT, bad_nodes, bad_nodes_file
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import Record, quoted_lines
-from ddp_ladder.records.run_records import RunRecords, as_made
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.jobs import read_job_end
 

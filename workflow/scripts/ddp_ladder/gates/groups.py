@@ -12,11 +12,8 @@ from types import MappingProxyType
 
 from ddp_ladder.gates.interval import JOBS_DIFFER_PERCENT, Estimate, LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
-from ddp_ladder.nodes.critical_rank import StepParts
-from ddp_ladder.plan.plan import RunSpec, first_scale
-from ddp_ladder.records.fingerprint import Difference, all_differences
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
-from ddp_ladder.records.statistic import (
+from ddp_ladder.measuring.fingerprint import Difference, all_differences
+from ddp_ladder.measuring.statistic import (
     RANGE_FREEDOM,
     PerBlock,
     median,
@@ -25,6 +22,9 @@ from ddp_ladder.records.statistic import (
     statistic_of,
     step_times,
 )
+from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.plan.plan import RunSpec, first_scale
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from ddp_ladder.common.model import IN_A_MODEL
-from ddp_ladder.records.statistic import STANDARD_ERRORS, TAILS, median
+from ddp_ladder.measuring.statistic import STANDARD_ERRORS, TAILS, median
 from ddp_ladder.settings.keys import GateThresholds
 
 Ends = tuple[float, float] | tuple[None, None]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_ladder.common.formats import significant
+from ddp_ladder.diagnosis.checks import IN_WORDS, STRONGEST
+from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT
 from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.records.checks import IN_WORDS, STRONGEST
-from ddp_ladder.records.correctness import DOUBTFUL_COUNT
-from ddp_ladder.records.fingerprint import Difference, all_differences, differences
+from ddp_ladder.measuring.fingerprint import Difference, all_differences, differences
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME
 
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last

@@ -108,7 +108,7 @@ class ScalePoint:
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
     flops: Flops | None = None
     gpu: str | None = None  # models of all ranks
-    owners_s: tuple[tuple[str, float], ...] = ()  # where the seconds of one run went: records/owners
+    owners_s: tuple[tuple[str, float], ...] = ()  # where the seconds of one run went: measuring/owners
     unexplained: str = ""  # the remark on time in no step that may be training, of the first run that has one
 
     @property

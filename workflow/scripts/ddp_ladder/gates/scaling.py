@@ -39,12 +39,12 @@ from ddp_ladder.gates.notes import (
     why_not_run,
 )
 from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
+from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
+from ddp_ladder.measuring.owners import UNEXPLAINED
+from ddp_ladder.measuring.statistic import median
+from ddp_ladder.measuring.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
-from ddp_ladder.records.owners import UNEXPLAINED
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
-from ddp_ladder.records.statistic import median
-from ddp_ladder.records.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import PLAIN_VARIANT
 

@@ -18,9 +18,9 @@ from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import ScalePoint, other_processes
+from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.records.fingerprint import MUST_MATCH
 from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 
@@ -248,8 +248,8 @@ def performance(
             yield each
     if point.is_baseline and point.differing and gate.min_efficiency is None:
         # Every efficiency of the later stages relates to this scale.
-        measured, wanted = _EFFICIENCY.measured(point), "repeats that can be compared, as this is the baseline"
-        yield Finding.of(point, _EFFICIENCY.name, measured, wanted, _to_be_comparable(plan, point))
+        measured, wanted = f"{point.status}: {point.note}", "the same in all repeats, as this is the baseline"
+        yield Finding.of(point, "repeats", measured, wanted, _to_be_comparable(plan, point))
     if gate.max_data_wait_fraction is not None:
         yield _data_wait(point, gate.max_data_wait_fraction)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.points import ScalePoint
@@ -20,7 +21,6 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.files import THROTTLE_REASONS
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_models import RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.progress import Progress, expected_steps, read_progress

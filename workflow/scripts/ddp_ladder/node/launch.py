@@ -100,7 +100,7 @@ def processes(
     """Return the processes that a node starts for a run, as its launcher does.
 
     binds: directories to bind into the container, if there is one.
-    simulated: names of the run's nodes without Slurm: the processes then get the variables that srun would set.
+    simulated: names of the run's nodes without Slurm: the processes then get the variables of their launcher.
     command: what Python runs; None is the script under the instrument.
     """
     python = python_command(spec, places, binds)

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import Finding
+from ddp_ladder.diagnosis.case import words_of_agent
+from ddp_ladder.diagnosis.signatures import Words, of_srun, read_lines
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.preflight import collectives
@@ -18,10 +20,8 @@ from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightResult
 from ddp_ladder.preflight.unfinished import unfinished
-from ddp_ladder.records.case import words_of_agent
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
-from ddp_ladder.records.signatures import Words, of_srun, read_lines
 
 LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
 File = TypeVar("File", bound=RawFile)

@@ -10,10 +10,10 @@ from ddp_ladder_instrument.contract import LATE
 
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Finding
+from ddp_ladder.diagnosis.signatures import Words, classify, cut, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.result import error
 from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RunFile
-from ddp_ladder.records.signatures import Words, classify, cut, root_cause
 
 IN_GENERAL = (
     "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "

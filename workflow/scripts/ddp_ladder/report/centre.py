@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
@@ -21,7 +22,6 @@ from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block, Cell, Section
 from ddp_ladder.report.hours import HOW_LONG
 from ddp_ladder.report.parts import PARTS

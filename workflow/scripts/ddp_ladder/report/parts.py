@@ -19,11 +19,11 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
+from ddp_ladder.diagnosis.checks import IN_WORDS, weakest
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, SPEEDUP, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.records.checks import IN_WORDS, weakest
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.hours import (

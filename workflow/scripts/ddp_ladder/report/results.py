@@ -13,6 +13,7 @@ from pathlib import Path
 from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.analysis.utilisation import with_flops
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import printable
 from ddp_ladder.gates.gate import judge
@@ -25,7 +26,6 @@ from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.bad_nodes import BadNode, bad_nodes
 from ddp_ladder.preflight.result import PreflightResult, by_scale
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords, as_made
 
 REPEATED = "start snakemake again: the record is assembled again, or the run is repeated"
 

@@ -14,9 +14,9 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.fit import HEADINGS, Fit
 from ddp_ladder.preflight.result import bandwidth, latency
-from ddp_ladder.records.owners import OWNERS
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block

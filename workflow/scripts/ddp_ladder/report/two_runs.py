@@ -9,7 +9,7 @@ from ddp_ladder_instrument.contract import NO_SPEC
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import significant
-from ddp_ladder.records.fingerprint import MUST_MATCH, MustMatch, distinct_words, global_batch_seen, unlike
+from ddp_ladder.measuring.fingerprint import MUST_MATCH, MustMatch, distinct_words, global_batch_seen, unlike
 from ddp_ladder.records.record import Record
 
 ONCE = "The interval is that of one run over its blocks of steps: two runs of the same settings may differ by more."
@@ -52,7 +52,8 @@ def two_runs(runs: Sequence[tuple[str, Record]]) -> str:
 
 
 def _figures(record: Record) -> Iterator[tuple[str, str]]:
-    rate, timing, world = record.throughput, record.timing, record.world
+    counted = record.throughput and record.throughput.samples_per_s > 0  # without a DataLoader nothing is
+    rate, timing, world = record.throughput if counted else None, record.timing, record.world
     yield "ranks", f"{formats.whole(world.size)} on {formats.count(len(set(world.hosts)), 'host')}"
     ends = (significant(rate.samples_per_s_low), significant(rate.samples_per_s_high)) if rate else ("", "")
     yield "samples/s", f"{significant(rate.samples_per_s)} {formats.interval(*ends)}" if rate else formats.UNKNOWN

@@ -16,13 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
+from ddp_ladder.measuring.node_usage import read_node_samples, timelines_of
 from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline
-from ddp_ladder.records.node_usage import read_node_samples, timelines_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.report.document import Block
 from ddp_ladder.report.plots import COLOURS, GREY, PAPER, STYLE, drawn, legend_key
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

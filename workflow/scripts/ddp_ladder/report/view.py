@@ -18,8 +18,7 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP, TFLOP_PER_S, shares_of_rates
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import Finding, Verdict
-from ddp_ladder.plan.plan import Plan
-from ddp_ladder.records.fingerprint import (
+from ddp_ladder.measuring.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
     MUST_MATCH,
@@ -29,6 +28,7 @@ from ddp_ladder.records.fingerprint import (
     global_batch_seen,
     in_full,
 )
+from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.settings.terms import REFERENCE_VARIANT

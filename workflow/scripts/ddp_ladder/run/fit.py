@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import RunDirectory, file_text, write_json, writing
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.diagnosis.signatures import classify
+from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen
 from ddp_ladder.plan.fit import (
     Fit,
     Outcome,
@@ -25,10 +28,7 @@ from ddp_ladder.plan.fit import (
 )
 from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
-from ddp_ladder.records.fingerprint import batch_per_gpu_seen
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record
-from ddp_ladder.records.run_records import RunRecords, as_made
-from ddp_ladder.records.signatures import classify
 from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 

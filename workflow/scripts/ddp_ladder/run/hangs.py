@@ -222,7 +222,7 @@ def read_heartbeat(path: Path) -> Heartbeat:
 
 
 def _stall(seen: Seen, state: State) -> RankStall:
-    from ddp_ladder.records.hangs import without_own  # loads numpy: half of an agent's start, and few runs hang
+    from ddp_ladder.diagnosis.hangs import without_own  # loads numpy: half of an agent's start, and few runs hang
 
     heartbeat = seen.heartbeat
     return RankStall(
@@ -341,7 +341,7 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
     heartbeat = seen.heartbeat
     if seen.process == "stopped":
         return bounds.at_least_s
-    from ddp_ladder.records.hangs import in_collective, in_rendezvous, is_at_work, main_stack  # as above
+    from ddp_ladder.diagnosis.hangs import in_collective, in_rendezvous, is_at_work, main_stack  # as above
 
     short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
     stack = main_stack(seen.stack) if seen.stack is not None else []

@@ -17,6 +17,8 @@ from queue import Empty
 from typing import Any
 from uuid import uuid4
 
+from ddp_ladder.assembly.assemble import assemble, not_run
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import (
     NotWritten,
     RunDirectory,
@@ -28,18 +30,16 @@ from ddp_ladder.common.files import (
 )
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
+from ddp_ladder.diagnosis.failures import silence_in_words
+from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
-from ddp_ladder.records.assemble import assemble, not_run
-from ddp_ladder.records.failures import silence_in_words
-from ddp_ladder.records.hangs import hang_failure
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
-from ddp_ladder.records.run_records import RunRecords
 from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running

@@ -90,6 +90,8 @@ class Launcher:
     # job.sh
     comment: str
     """Why its line is as it is."""
+    step_comment = ""
+    """What the job step starts on each node."""
     simulated_text = ""
     """What precedes the variables that step_variables sets without Slurm."""
 
@@ -163,6 +165,3 @@ class Launcher:
             f"unset {' '.join(of_gpus)}\n"
             f"srun \\\n{lines}    bash -c on_each"
         )
-
-    step_comment = ""
-    """What job.sh's step starts on each node."""

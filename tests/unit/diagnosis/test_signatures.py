@@ -7,7 +7,7 @@ import typing
 from pathlib import Path
 
 import pytest
-from ddp_ladder.records.signatures import (
+from ddp_ladder.diagnosis.signatures import (
     MOST_STEPS,
     ROLES,
     UNKNOWN,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ddp_ladder_instrument.machine import RULES
 
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count, in_short, significant
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.raw_files import digests
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import CUT_SHORT, Record, read_record

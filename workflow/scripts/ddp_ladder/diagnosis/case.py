@@ -15,12 +15,8 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.node.launch import training_python
-from ddp_ladder.records.correctness import Diagnosis
-from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RankEnd, RunFile
-from ddp_ladder.records.record import Evidence, Failure
-from ddp_ladder.records.signatures import (
+from ddp_ladder.diagnosis.correctness import Diagnosis
+from ddp_ladder.diagnosis.signatures import (
     TRACEBACK,
     Match,
     Role,
@@ -33,6 +29,10 @@ from ddp_ladder.records.signatures import (
     of_srun,
     read_lines,
 )
+from ddp_ladder.node.launch import training_python
+from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RankEnd, RunFile
+from ddp_ladder.records.record import Evidence, Failure
 
 AGAIN = "start snakemake again: only failed runs are repeated"
 MOST_LINES = 5  # that are quoted

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent
 from ddp_ladder.nodes.usage import Usage
-from ddp_ladder.records.assemble import assemble
 from ddp_ladder.records.record import Record, read_record
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run

@@ -7,10 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from ddp_ladder.measuring.statistic import (
+    PerBlock,
+    Warmup,
+    find_warmup,
+    rates,
+    recurring_error,
+    statistic_of,
+    step_times,
+)
+from ddp_ladder.measuring.timing import measure
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Throughput, Timing
-from ddp_ladder.records.statistic import PerBlock, Warmup, find_warmup, rates, recurring_error, statistic_of, step_times
 from ddp_ladder.records.steps import Steps
-from ddp_ladder.records.timing import measure
 from numpy.typing import NDArray
 
 Times = npt.NDArray[np.float64]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
@@ -16,7 +17,6 @@ from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd
 from ddp_ladder.records.record import Timing
-from ddp_ladder.records.statistic import Warmup
 
 
 def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts | None) -> Usage | None:

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import significant
+from ddp_ladder.measuring.pauses import covered_s
+from ddp_ladder.measuring.statistic import PerBlock, Warmup, median, statistic_of
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, Loaders, RankSteps, StepParts, step_parts
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.pauses import covered_s
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Rank, Remark, Statistic, Throughput, Timing
-from ddp_ladder.records.statistic import PerBlock, Warmup, median, statistic_of
 from ddp_ladder.records.steps import Steps
 
 MIN_BLOCKS, MAX_BLOCKS = 10, 200

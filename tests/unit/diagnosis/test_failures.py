@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
+from ddp_ladder.diagnosis.signatures import TRACEBACK
 from ddp_ladder.records.record import Evidence, Failure, Record
-from ddp_ladder.records.signatures import TRACEBACK
 from make_records import make_spec
 from make_runs import (
     STARTED_AT_S,

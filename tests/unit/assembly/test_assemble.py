@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_ladder.assembly.assemble import assemble, not_run
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.records.assemble import assemble, not_run
-from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
+from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
+from ddp_ladder.measuring.timing import WHOLE_LOOP
 from ddp_ladder.records.record import Failure, Fingerprint
-from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import FINGERPRINT, make_spec
 from make_runs import STEPS, add_ddp_times, edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 

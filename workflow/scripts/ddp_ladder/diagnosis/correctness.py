@@ -14,9 +14,9 @@ from itertools import combinations
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.measuring.fingerprint import unread, varying_batches
+from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.records.fingerprint import unread, varying_batches
-from ddp_ladder.records.pauses import joins_uneven
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Check, Failure, FailureKind, Remark
@@ -388,7 +388,7 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
                 f"in {of.mismatched:,} of {of.compared:,} steps of rank {rank} no dimension of the model's input is "
                 "the number of samples that was drawn"
             )
-        elif (of.unclear or 0) > LEAST_UNTRAINED * of.drawn:
+        elif (of.unclear or 0) > LEAST_UNTRAINED * of.drawn > 0:
             why = (
                 f"draws, backward passes and steps of rank {rank} do not fit one constant ratio ({of.unclear:,} places "
                 f"in {of.drawn:,} batches), and nothing shows which batches were trained on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ddp_ladder.records.hangs import (
+from ddp_ladder.diagnosis.hangs import (
     doing,
     hang_failure,
     in_collective,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.owners import OWNERS, UNEXPLAINED, training_s
+from ddp_ladder.measuring.owners import OWNERS, UNEXPLAINED, training_s
+from ddp_ladder.measuring.timing import WHOLE_LOOP
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.timing import WHOLE_LOOP
 from make_records import make_spec
 from make_runs import STARTED_AT_S, STARTUP_S, add_ddp_times, edit_rank, end_run, write_loop, write_run, write_steps
 

@@ -16,9 +16,7 @@ from ddp_ladder_instrument.contract import HOOK
 from ddp_ladder.common.files import Agent, file_text
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, numbered
-from ddp_ladder.node.launch import training_python
-from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.records.case import (
+from ddp_ladder.diagnosis.case import (
     AGAIN,
     Case,
     Ended,
@@ -32,13 +30,15 @@ from ddp_ladder.records.case import (
     symptom_of,
     where_raised,
 )
-from ddp_ladder.records.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
-from ddp_ladder.records.fingerprint import OWN_DIRECTORY_ADVICE
-from ddp_ladder.records.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
+from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
+from ddp_ladder.diagnosis.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
+from ddp_ladder.diagnosis.signatures import classify, is_consequence
+from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
+from ddp_ladder.node.launch import training_python
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, RankEnd, SilentAgent
 from ddp_ladder.records.record import Failure, FailureKind, Remark
-from ddp_ladder.records.signatures import classify, is_consequence
 from ddp_ladder.slurm.jobs import slurms_words
 
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder.assembly.assemble import assemble, record_of
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers.launcher import Rendezvous
-from ddp_ladder.records.assemble import assemble, record_of
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import RankEnd, RunEnd, RunFile
 from ddp_ladder.records.record import SCHEMA_VERSION, Record

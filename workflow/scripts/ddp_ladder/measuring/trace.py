@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ddp_ladder.records.pauses import covered_s
+from ddp_ladder.measuring.pauses import covered_s
 
 HOST, KERNEL, STEP = "cpu_op", "kernel", "ProfilerStep#"
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.records.case import LIBRARY, Case
-from ddp_ladder.records.correctness import EQUALLY_MANY, NAMED
+from ddp_ladder.diagnosis.case import LIBRARY, Case
+from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
+from ddp_ladder.diagnosis.signatures import matches
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
-from ddp_ladder.records.signatures import matches
 
 LINES = 3  # of the stack of a rank
 SAME_CALLS = (

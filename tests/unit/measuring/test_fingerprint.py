@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.fingerprint import MUST_MATCH, differences
+from ddp_ladder.assembly.assemble import assemble
+from ddp_ladder.measuring.fingerprint import MUST_MATCH, differences
 from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
 from ddp_ladder_instrument.contract import COLUMNS

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ddp_ladder.common.formats import significant
+from ddp_ladder.measuring.pauses import Array, Pauses, covered_s, pauses_of
 from ddp_ladder.nodes.critical_rank import StepParts
-from ddp_ladder.records.pauses import Array, Pauses, covered_s, pauses_of
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.record import Remark
 

@@ -12,16 +12,26 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
+from ddp_ladder.diagnosis.checks import diagnoses, weakest
+from ddp_ladder.diagnosis.correctness import Diagnosis, remarks_on_run, shared_samples
+from ddp_ladder.diagnosis.failures import after_training, explain
+from ddp_ladder.measuring.fingerprint import unread, varying_batches
+from ddp_ladder.measuring.node_usage import usage_of
+from ddp_ladder.measuring.owners import owners_of, remark_on_owners
+from ddp_ladder.measuring.pauses import to_shortest, without_waits
+from ddp_ladder.measuring.statistic import Warmup, find_warmup, median
+from ddp_ladder.measuring.timing import (
+    data_wait_fraction,
+    log_figures,
+    measure,
+    parts_of_run,
+    printed_rates,
+    remark_on_loop,
+)
+from ddp_ladder.measuring.trace import exposed_comm_fraction
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.checks import diagnoses, weakest
-from ddp_ladder.records.correctness import Diagnosis, remarks_on_run, shared_samples
-from ddp_ladder.records.failures import after_training, explain
-from ddp_ladder.records.fingerprint import unread, varying_batches
-from ddp_ladder.records.node_usage import usage_of
-from ddp_ladder.records.owners import owners_of, remark_on_owners
-from ddp_ladder.records.pauses import to_shortest, without_waits
 from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
 from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
 from ddp_ladder.records.record import (
@@ -37,16 +47,6 @@ from ddp_ladder.records.record import (
     Timing,
     World,
 )
-from ddp_ladder.records.statistic import Warmup, find_warmup, median
-from ddp_ladder.records.timing import (
-    data_wait_fraction,
-    log_figures,
-    measure,
-    parts_of_run,
-    printed_rates,
-    remark_on_loop,
-)
-from ddp_ladder.records.trace import exposed_comm_fraction
 
 Part = TypeVar("Part", bound=Model)
 SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which DDP does not time

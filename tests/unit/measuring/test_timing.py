@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent
-from ddp_ladder.records.assemble import assemble
-from ddp_ladder.records.raw_models import RankPhases
-from ddp_ladder.records.record import Rank, Remark
-from ddp_ladder.records.statistic import Warmup, median_interval
-from ddp_ladder.records.steps import Steps
-from ddp_ladder.records.timing import (
+from ddp_ladder.measuring.statistic import Warmup, median_interval
+from ddp_ladder.measuring.timing import (
     block_edges,
     log_figures,
     measure,
@@ -22,6 +19,9 @@ from ddp_ladder.records.timing import (
     remark_on_loop,
     startup_of,
 )
+from ddp_ladder.records.raw_models import RankPhases
+from ddp_ladder.records.record import Rank, Remark
+from ddp_ladder.records.steps import Steps
 from make_records import make_rank, make_spec
 from make_runs import edit, write_run, write_steps
 

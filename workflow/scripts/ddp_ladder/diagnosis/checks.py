@@ -12,11 +12,11 @@ from typing import Any
 from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.formats import count, in_short
+from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
+from ddp_ladder.diagnosis.failures import is_complete
+from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.records.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
-from ddp_ladder.records.failures import is_complete
-from ddp_ladder.records.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.records.raw_files import RawRun, host_name
 from ddp_ladder.records.raw_models import RankEnd, Source
 from ddp_ladder.records.record import Throughput

@@ -1,0 +1,1 @@
+"""From the rows of ranks to figures: pauses, owners, timing, statistic, and what makes runs comparable."""

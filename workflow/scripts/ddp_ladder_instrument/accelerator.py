@@ -1,0 +1,232 @@
+"""The device of this rank as torch has it: the only module that says torch.cuda.
+
+Another accelerator of torch (torch.xpu) is a kind in GPUS, and an answer to each question below.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import warnings
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ddp_ladder_instrument import host
+from ddp_ladder_instrument.log import NO_MARK
+
+GPUS = ("cuda",)
+"""Kinds of torch.device that are GPUs."""
+KINDS = ("cpu", *GPUS)
+HARVEST_PER_MARK = 2
+"""More than one, so that the queue shrinks again after the host has run ahead of the device."""
+
+
+def is_gpu(device: torch.device | None) -> bool:
+    """Return True if this device, if any, is a GPU."""
+    return device is not None and device.type in GPUS
+
+
+def take(kind: str, local_rank: int) -> torch.device:
+    """Return this rank's device, which is the current one from now on."""
+    if kind not in GPUS:
+        return torch.device(kind)
+    device = torch.device(kind, local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def synchronize(device: torch.device | None) -> None:
+    """Wait until a GPU has done its work."""
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+
+
+def graphs() -> type:
+    """Return the class of captured graphs, with its method ``replay``."""
+    return torch.cuda.CUDAGraph
+
+
+def is_capturing() -> bool:
+    """Return True while a graph is being captured on the current stream."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+def peak_memory_bytes(device: torch.device | None) -> int:
+    """Return the most that torch's allocator has given out on a GPU."""
+    return torch.cuda.max_memory_allocated(device)
+
+
+def memory_limit_bytes(device: torch.device | None) -> int:
+    """Return what torch's allocator has and can still get: not what CUDA, NCCL or other processes hold."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+
+
+PRODUCTS = {"tf32": "high", "bf16": "medium"}
+OTHERS = {"tf32": "TF32", "bf16": "bfloat16"}
+
+
+def float32_products(on_gpu: bool) -> str:
+    """Return ``highest`` for true float32; ``high`` and ``medium`` allow TF32 or bfloat16 in matrix products.
+
+    From torch 2.9 on, the settings of each operator tell it: the older ones raise once a script has set a new one.
+    """
+    backends = torch.backends
+    products = _fp32_precision(backends.cuda if on_gpu else backends.mkldnn, "matmul")
+    if products is not None:
+        others = backends.cudnn if on_gpu else backends.mkldnn
+        convolutions, recurrent = (
+            OTHERS.get(str(_fp32_precision(others, each)), "float32") for each in ("conv", "rnn")
+        )
+        words = PRODUCTS.get(products, "highest")
+        words += f", {convolutions} convolutions" if convolutions != "float32" else ""
+        return words + (f", {recurrent} recurrent layers" if recurrent != convolutions else "")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        precision: str = torch.get_float32_matmul_precision()
+        if on_gpu and torch.backends.cudnn.allow_tf32:
+            precision += ", TF32 convolutions"
+    return precision
+
+
+def _fp32_precision(backend: Any, operator: str) -> str | None:
+    """Return ``ieee``, ``tf32``, ``bf16``, or ``none`` where nothing is set; None if this torch has no such setting."""
+    precision = getattr(getattr(backend, operator, None), "fp32_precision", None)
+    return precision if isinstance(precision, str) else None
+
+
+def has_tf32() -> bool:
+    """Return True if the current GPU has TF32: NVIDIA's from Ampere on."""
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+
+
+def versions(on_gpu: bool, read: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Return the versions of torch, CUDA, NCCL and cuDNN, which is not loaded without CUDA, and torch's threads."""
+    nccl = read("nccl", lambda: ".".join(map(str, torch.cuda.nccl.version()))) if on_gpu else None
+    return {
+        "torch": str(torch.__version__),
+        "cuda": built_for() if on_gpu else None,
+        "nccl": nccl,
+        "cudnn": read("cudnn", torch.backends.cudnn.version) if on_gpu else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def built_for() -> str | None:
+    """Return the version of CUDA that torch is built for, such as ``12.8``, or ``ROCm 6.2``; None without either."""
+    return torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None)
+
+
+def gpus_seen() -> dict[str, Any]:
+    """Return how many GPUs torch sees and, if none, why. For a process that used none; loads nothing on a GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        count, why = torch.cuda.device_count(), None
+    if not count:
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:  # AssertionError: built without CUDA
+            why = " ".join(str(error).split())
+    return {
+        "count": count,
+        "built_for": built_for(),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "why": why or "",
+    }
+
+
+def describe(device: torch.device | None) -> dict[str, Any]:
+    """Return the record's ``device``."""
+    if device is None or not is_gpu(device):
+        return {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"}
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    # Without a UUID, the index among the visible devices still distinguishes two ranks on a host.
+    fallback = f"{socket.gethostname()}:{visible}:{index}"
+    return {
+        "kind": device.type,
+        "index": index,
+        "name": properties.name,
+        "id": str(uuid) if uuid is not None else fallback,
+    }
+
+
+class Marks:
+    """Events on the device's current stream, numbered in the order in which they were recorded.
+
+    The first one is waited for, once: it pairs the device's clock with the host's. Of each other, the time since the
+    one before it is read when the device has passed it; then it is used again. unreadable: those that could not be.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.unreadable = 0
+        self._spare: list[torch.cuda.Event] = []
+        self._open: deque[torch.cuda.Event] = deque()
+        self._before: Any = None  # the last event that was read
+        self._passed_s = array("d")  # when the device passed each mark that was read, by the host's clock
+
+    def add(self) -> int:
+        """Record an event now, and return its number; NO_MARK while a CUDA graph is being captured."""
+        if torch.cuda.is_current_stream_capturing():
+            return NO_MARK
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        if self._before is None:
+            event.synchronize()
+            self._before = event
+            self._passed_s.append(time.perf_counter())
+            return 0
+        self._open.append(event)
+        self._harvest(HARVEST_PER_MARK)
+        return len(self._passed_s) + len(self._open) - 1
+
+    def _harvest(self, at_most: int) -> None:
+        """Read the oldest events that the device has passed."""
+        while at_most and self._open and self._open[0].query():
+            event, passed_s = self._open.popleft(), self._passed_s[-1]
+            try:
+                # Not always later: a prefetcher may have marked a stream of its own, which is behind the training's.
+                passed_s += self._before.elapsed_time(event) / 1000.0
+                event, self._before = self._before, event
+            except RuntimeError:  # such as events of two devices: a step of the training must not fail for its time
+                self.unreadable += 1
+            self._passed_s.append(passed_s)
+            self._spare.append(event)
+            at_most -= 1
+
+    @property
+    def passed(self) -> int:
+        """Return how many marks the device has passed; another thread than the one that trains may ask."""
+        waiting = [*self._open]
+        first, last = 0, len(waiting)
+        while first < last:
+            middle = (first + last) // 2
+            first, last = (middle + 1, last) if waiting[middle].query() else (first, middle)
+        return len(self._passed_s) + first
+
+    def finish(self, wait: bool) -> int:
+        """Read the remaining marks, after a synchronisation if ``wait``; return how many are left unread."""
+        if wait:
+            torch.cuda.synchronize(self.device)
+        self._harvest(len(self._open))
+        return len(self._open)
+
+    def passed_s(self) -> Iterator[tuple[int, float]]:
+        """Yield the number of each mark that was read, and when the device passed it, by the host's clock."""
+        return enumerate(self._passed_s)
+
+
+def is_idle(device: torch.device) -> bool:
+    """Return True if the device's current stream has done all its work, a second from now at the latest."""
+    until_s = time.perf_counter() + 1.0
+    stream = torch.cuda.current_stream(device)
+    while not (idle := stream.query()) and time.perf_counter() < until_s:
+        time.sleep(0.01)
+    return idle
