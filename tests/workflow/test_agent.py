@@ -170,7 +170,10 @@ def save(*_):
 
 def saved_when_all_are_told(spec: RunSpec, tmp_path: Path, signum: signal.Signals, times: int = 1) -> set[str]:
     """Signal all processes of a run as Slurm does; return how often each rank was told while it saved its state."""
-    agent, below = ready(spec, SAVE + f"signal.signal({signum.value}, save)\n" + WAIT)
+    agent, below = ready(
+        spec, SAVE + f"signal.signal({signum.value}, save)\n(here / f'waits{{rank}}').touch()\n" + WAIT
+    )
+    wait_for(lambda: all((tmp_path / f"waits{k}").exists() for k in range(2)), agent)
     told = [tmp_path / f"told{k}" for k in range(2)]
     for time in range(1, times + 1):
         for process in (*below, psutil.Process(agent.pid)):
