@@ -14,6 +14,7 @@ from ddp_ladder_instrument import measurement, torch_facts
 from ddp_ladder_instrument.accelerator import Marks
 from ddp_ladder_instrument.contract import METRICS_VARIABLE
 from ddp_ladder_instrument.files import read_run_settings
+from ddp_ladder_instrument.log import NOT_MARKED
 from ddp_ladder_instrument.machine import Judged
 from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.program import Program, exit_code
@@ -31,6 +32,7 @@ class Device:
         self.finished_at_s = 0.0
         self.capturing = False
         self.events = 0
+        self.stream = "of the device"
 
     def finish(self, *_: Any) -> None:
         self.done_s = self.queued_s
@@ -62,7 +64,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
             return (end.at_s - self.at_s) * 1e3
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: fake.stream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: "of the device")
     monkeypatch.setattr(torch.cuda, "synchronize", fake.finish)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.capturing)
     return fake
@@ -196,6 +199,21 @@ def test_a_collective_takes_what_the_stream_waits(train: Script, device: Device)
     train.step(loop, 1.0)
     ((calls, _, seconds),) = train.judged(wait=False).collectives.values()
     assert (calls, math.isnan(seconds)) == (4, True)
+
+
+def test_what_a_collective_on_a_side_stream_takes_is_not_known(train: Script, device: Device) -> None:
+    """FSDP gathers parameters on one, while the training computes."""
+    loop = train.new_pass()
+    for _ in range(3):
+        device.stream = "beside"
+        begin = train.recorder.mark_collective()
+        now_s = time.perf_counter()
+        train.recorder.collective(0, now_s, now_s, 100, 2, train.recorder.mark_collective())
+        device.stream = "of the device"
+        assert begin == NOT_MARKED
+        train.step(loop, 1.0)
+    ((calls, _, seconds),) = train.judged().collectives.values()
+    assert (calls, math.isnan(seconds)) == (2, True)
 
 
 def test_a_mark_on_a_side_stream_that_comes_last_moves_no_other(device: Device) -> None:

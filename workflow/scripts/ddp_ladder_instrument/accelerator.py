@@ -187,6 +187,10 @@ class Marks:
         self._harvest(HARVEST_PER_MARK)
         return len(self._passed_s) + len(self._open) - 1
 
+    def is_aside(self) -> bool:
+        """Return True if the current stream is not the device's own, as where FSDP gathers parameters ahead."""
+        return torch.cuda.current_stream(self.device) != torch.cuda.default_stream(self.device)
+
     def _harvest(self, at_most: int) -> None:
         """Read the oldest events that the device has passed."""
         while at_most and self._open and self._open[0].query():

@@ -188,8 +188,13 @@ class Recorder:
         self.log.add(kind, begin_s, end_s, 0, 0, 0, NO_MARK)
 
     def mark_collective(self) -> int:
-        """Mark on the device, if there is one, the begin or the end of a collective; NOT_MARKED once the log is cut."""
-        return NO_MARK if self.marks is None else NOT_MARKED if self.log.is_cut else self.marks.add()
+        """Mark on the device, if there is one, the begin or the end of a collective.
+
+        NOT_MARKED once the log is cut, and on a stream beside the training's, which may hide what it takes.
+        """
+        if self.marks is None:
+            return NO_MARK
+        return NOT_MARKED if self.log.is_cut or self.marks.is_aside() else self.marks.add()
 
     def collective(self, name: int, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
         """Note a collective by the number of its name, with its bytes; none is made into a CUDA graph.
