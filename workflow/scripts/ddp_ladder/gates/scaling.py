@@ -77,13 +77,13 @@ def gpu_s_per_sample(record: Record) -> float | None:
     return record.spec.gpus * timing.wall_s / samples if timing and samples else None
 
 
-def _with(point: ScalePoint, **estimates: Estimate) -> ScalePoint:
-    """Return the point with figures and the ends of their intervals."""
+Fields = dict[str, Any]  # of a ScalePoint
+
+
+def _estimates(**estimates: Estimate) -> Fields:
+    """Return figures and the ends of their intervals."""
     ends = ("", "_low", "_high")
-    values: dict[str, Any] = {
-        key + end: value for key, found in estimates.items() for end, value in zip(ends, found, strict=True)
-    }
-    return replace(point, **values)
+    return {key + end: value for key, found in estimates.items() for end, value in zip(ends, found, strict=True)}
 
 
 MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
@@ -106,21 +106,25 @@ def scale_points(
 
 
 def _point(group: Group, groups: Groups) -> ScalePoint:
+    """Return the point of a group: what was planned, its own figures, its ratios, and then what is said of them."""
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     plain = groups.get((spec.mode, PLAIN_VARIANT, group.baseline))
-    point = _own_figures(group)
+    fields = _planned(group) | (_figures(group) if group.good else {})
     if group.failed:
-        return replace(point, status="failed", note=failure_note(group))
+        return ScalePoint(**fields, status="failed", note=failure_note(group))
     if not group.good:
-        return replace(point, status="not run", note=why_not_run(group))
+        return ScalePoint(**fields, status="not run", note=why_not_run(group))
     if spec.is_plain:
-        return replace(point, status="ok", note=joined(no_plain_baseline(group), notes_on(point, group)))
-    point = _with_differences(_with_plain_ratio(point, group, plain), group, baseline)
+        point = ScalePoint(**fields, status="ok")
+        return replace(point, note=joined(no_plain_baseline(group), notes_on(point, group)))
+    fields |= _plain_ratio(group, plain) | _differences(group, baseline)
     obstacle = obstacle_to_ratio(group, baseline)
     if obstacle or baseline is None:
-        return replace(point, status="not comparable", note=joined(obstacle, notes_on(point, group)))
-    point = _with_ratios(point, group, baseline)
+        point = ScalePoint(**fields, status="not comparable")
+        return replace(point, note=joined(obstacle, notes_on(point, group)))
+    fields |= _ratios(group, baseline) | {"unsteady": fields["unsteady"] or unsteady(baseline)}
+    point = ScalePoint(**fields)
     suspect = (point.efficiency or 0) > MOST_EFFICIENCY
     excess = excess_note(point) if suspect else ""
     status: Status = "check" if suspect else "incomplete" if len(group.good) < len(group.specs) else "ok"
@@ -128,53 +132,55 @@ def _point(group: Group, groups: Groups) -> ScalePoint:
     return replace(point, status=status, note=joined(excess, notes_on(point, group), why))
 
 
-def _own_figures(group: Group) -> ScalePoint:
+def _planned(group: Group) -> Fields:
     spec = group.first
-    point = ScalePoint(
-        variant=spec.variant,
-        mode=spec.mode,
-        stage=spec.stage,
-        nodes=spec.nodes,
-        gpus_per_node=spec.gpus_per_node,
-        world_size=spec.gpus,
-        batch_per_gpu=spec.batch_per_gpu,
-        global_batch=spec.global_batch,
-        repeats=len(group.good),
-        jobs=len(set(group.jobs)),
-        baseline=str(group.baseline),
-    )
-    return _with_figures(point, group) if group.good else point
-
-
-def _with_figures(point: ScalePoint, group: Group) -> ScalePoint:
-    """Return the point with the figures that need no baseline."""
-    medians: dict[str, Any] = {
-        column.key: median_of_known([column.of_run(run.record) for run in group.good])
-        for column in columns("csv")
-        if column.of_run
+    return {
+        "variant": spec.variant,
+        "mode": spec.mode,
+        "stage": spec.stage,
+        "nodes": spec.nodes,
+        "gpus_per_node": spec.gpus_per_node,
+        "world_size": spec.gpus,
+        "batch_per_gpu": spec.batch_per_gpu,
+        "global_batch": spec.global_batch,
+        "repeats": len(group.good),
+        "jobs": len(set(group.jobs)),
+        "baseline": str(group.baseline),
     }
-    medians.update(_startup(group))
-    rate, step = group.samples_per_s, group.step_time_s
-    rates, steps = (rate, *group.log_rate.interval(rate)), (step, *group.log_step_time.interval(step))
+
+
+def _figures(group: Group) -> Fields:
+    """Return the figures that need no baseline; batches as they were seen replace those of the plan."""
+    rate, step, first = group.samples_per_s, group.step_time_s, group.good[0].record
     simulated = (run.record.world.simulated for run in group.good)
     parts, facts = split_of_repeats(group) or ({}, None)
-    return replace(
-        _with(replace(point, **{**medians, **parts}, step=facts), samples_per_s=rates, step_time_s=steps),
-        batch_per_gpu=batch_per_gpu_seen(group.good[0].record),
-        global_batch=global_batch_seen(group.good[0].record),
-        gpu_hours_per_million_samples=point.world_size * (1e6 / rate / 3600),
-        statistic=group.statistic,
-        log_rate=group.log_rate,
-        unsteady=unsteady(group),
-        flops=group.good[0].record.flops,
-        gpu=gpu_models(group.good[0].record),
-        simulated=next((words for words in simulated if words), None),
-        findings=findings_of_repeats([run.record for run in group.good]),
-        unexplained=next(
-            (remark.what for run in group.good for remark in run.record.remarks if remark.name in IN_NO_STEP), ""
+    remarks = (remark.what for run in group.good for remark in run.record.remarks if remark.name in IN_NO_STEP)
+    return {
+        **{
+            column.key: median_of_known([column.of_run(run.record) for run in group.good])
+            for column in columns("csv")
+            if column.of_run
+        },
+        **_startup(group),
+        **parts,
+        **_estimates(
+            samples_per_s=(rate, *group.log_rate.interval(rate)),
+            step_time_s=(step, *group.log_step_time.interval(step)),
         ),
-        owners_s=_owners(group),
-    )
+        "step": facts,
+        "batch_per_gpu": batch_per_gpu_seen(first),
+        "global_batch": global_batch_seen(first),
+        "gpu_hours_per_million_samples": group.first.gpus * (1e6 / rate / 3600),
+        "statistic": group.statistic,
+        "log_rate": group.log_rate,
+        "unsteady": unsteady(group),
+        "flops": first.flops,
+        "gpu": gpu_models(first),
+        "simulated": next((words for words in simulated if words), None),
+        "findings": findings_of_repeats([run.record for run in group.good]),
+        "unexplained": next(remarks, ""),
+        "owners_s": _owners(group),
+    }
 
 
 def _owners(group: Group) -> tuple[tuple[str, float], ...]:
@@ -192,37 +198,37 @@ def _startup(group: Group) -> dict[str, float | None]:
     return sorted(known, key=lambda each: each["startup_s"] or 0.0)[(len(known) - 1) // 2]
 
 
-def _with_ratios(point: ScalePoint, group: Group, baseline: Group) -> ScalePoint:
-    times = point.world_size / baseline.first.gpus
+def _ratios(group: Group, baseline: Group) -> Fields:
+    times = group.first.gpus / baseline.first.gpus
     speedup = group.speedup_over(baseline)
     log = None if group is baseline else group.log_rate.over(baseline.log_rate)
     here, there = ([run.record for run in side.good] for side in (group, baseline))
-    if total := efficiency_by_total_time(here, there):
-        point = _with(point, efficiency_total_time=(1.0, 1.0, 1.0) if group is baseline else total)
-    return replace(
-        _with(point, speedup=speedup, efficiency=divided(speedup, times)),
-        log_efficiency=log and replace(log, mean=log.mean - math.log(times)),
-        unsteady=point.unsteady or unsteady(baseline),
-    )
+    total = efficiency_by_total_time(here, there)
+    if total and group is baseline:
+        total = (1.0, 1.0, 1.0)
+    return {
+        **_estimates(speedup=speedup, efficiency=divided(speedup, times)),
+        **(_estimates(efficiency_total_time=total) if total else {}),
+        "log_efficiency": log and replace(log, mean=log.mean - math.log(times)),
+    }
 
 
-def _with_plain_ratio(point: ScalePoint, group: Group, plain: Group | None) -> ScalePoint:
+def _plain_ratio(group: Group, plain: Group | None) -> Fields:
     if plain is None or no_plain_ratio(group, plain):
-        return point
+        return {}
     if SAMPLES_PER_TIME in (group.statistic, plain.statistic):  # both sides must have the same one
         group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
     rate = group.samples_per_s / plain.samples_per_s
     ends = group.log_rate.over(plain.log_rate).interval(rate)
-    return _with(point, efficiency_plain=divided((rate, *ends), point.world_size))
+    return _estimates(efficiency_plain=divided((rate, *ends), group.first.gpus))
 
 
-def _with_differences(point: ScalePoint, group: Group, baseline: Group | None) -> ScalePoint:
-    """Return the point with the fields that forbid the ratio and the differences that the user allows."""
+def _differences(group: Group, baseline: Group | None) -> Fields:
+    """Return the fields that forbid the ratio and the differences that the user allows."""
     own = baseline.all_differences if baseline else ()
     found = tuple(dict.fromkeys((*differences_to(group, baseline), *group.all_differences, *own)))
     forbidden = group.forbidden(found)
-    return replace(
-        point,
-        differing=tuple(dict.fromkeys(item.field for item in forbidden)),
-        allowed=in_words([item for item in found if item not in forbidden]),
-    )
+    return {
+        "differing": tuple(dict.fromkeys(item.field for item in forbidden)),
+        "allowed": in_words([item for item in found if item not in forbidden]),
+    }
