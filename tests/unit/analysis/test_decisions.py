@@ -17,7 +17,7 @@ from ddp_ladder.common.formats import NARROW_SPACE, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import Finding, Verdict, performance
+from ddp_ladder.gates.verdict import GateFinding, Verdict, performance
 from ddp_ladder.live import screen
 from ddp_ladder.live.status import LadderState, ScaleState
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
@@ -298,7 +298,9 @@ def test_a_gate_that_was_judged_with_another_statistic_says_so_on_every_screen()
     records = [make_record(spec, 1000.0 * spec.gpus) for spec in specs]
     view = view_of(records)
     plan, before = view.plan, tuple(point for point in view.rungs if point.stage != "stage3")
-    item = Finding.of(before[1], "efficiency", "efficiency 128.9 %", "at least 80 %", ok=True).replace(uncertain=True)
+    item = GateFinding.of(before[1], "efficiency", "efficiency 128.9 %", "at least 80 %", ok=True).replace(
+        uncertain=True
+    )
     gate = make_verdict(item, before)
     now = tuple(replace(point, statistic=SAMPLES_PER_TIME) for point in view.rungs)
     said = "judged before 2x1 was measured; with it, the figures of the table are samples / time"
@@ -316,7 +318,7 @@ def test_a_gate_that_was_judged_with_another_statistic_says_so_on_every_screen()
         assert [said in text for text in texts] == [is_said] * 4
 
 
-def make_verdict(item: Finding, points: tuple[ScalePoint, ...]) -> Verdict:
+def make_verdict(item: GateFinding, points: tuple[ScalePoint, ...]) -> Verdict:
     word = "open" if item.ok else "closed"
     return Verdict(
         schema_version=1, stage="stage2", verdict=word, why=None if item.ok else item.in_words, wanted=None, next=None,

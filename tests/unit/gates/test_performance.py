@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ddp_ladder.gates.interval import LogMean, Variance, factor
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.verdict import Finding, Verdict, closed_box, outcome_line, performance
+from ddp_ladder.gates.verdict import GateFinding, Verdict, closed_box, outcome_line, performance
 from ddp_ladder.report.view import gate_words
 from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_gate, make_judged, make_plan_of, make_specs
@@ -61,7 +61,7 @@ def judged(
     waits: float = 0.02,
     differ_percent: float = 0.0,
     **changed: Any,
-) -> list[Finding]:
+) -> list[GateFinding]:
     plan = make_plan_of(make_specs(["1x1", "1x2"], modes=[mode]))
     plan = replace(plan, gates={"stage1": GateThresholds(), "stage2": gate})
     here = point("1x2", efficiency, mode=mode, repeats=repeats, differ_percent=differ_percent)
@@ -70,7 +70,7 @@ def judged(
     return list(performance(plan, here, points, Path("results")))
 
 
-def only(efficiency: Interval, gate: GateThresholds, repeats: int = 5, **changed: Any) -> Finding:
+def only(efficiency: Interval, gate: GateThresholds, repeats: int = 5, **changed: Any) -> GateFinding:
     (finding,) = judged(efficiency, gate, repeats=repeats, **changed)
     return finding
 

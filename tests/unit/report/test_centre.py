@@ -14,7 +14,17 @@ from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.records.record import Job, Record
-from ddp_ladder.report.centre import CHECKS, UNKNOWN, Case, Found, case_of, judged, read_centre, rules_section, summary
+from ddp_ladder.report.centre import (
+    CHECKS,
+    UNKNOWN,
+    Found,
+    JudgedScales,
+    case_of,
+    judged,
+    read_centre,
+    rules_section,
+    summary,
+)
 from ddp_ladder.report.page import Written, write_report
 from ddp_ladder.report.proposal import DEFAULT
 from ddp_ladder.report.results import LadderResults
@@ -57,13 +67,13 @@ def view_of(records: Sequence[Record], specs: Sequence[Any] = ()) -> ReportView:
     return ReportView(LadderResults(plan, records_by_name(records), {}, ()), TODAY)
 
 
-def case(records: Sequence[Record]) -> Case:
+def case(records: Sequence[Record]) -> JudgedScales:
     found = case_of(view_of(records))
     assert found is not None
     return found
 
 
-def check(name: str, of: Case, **parameters: float) -> Found:
+def check(name: str, of: JudgedScales, **parameters: float) -> Found:
     return CHECKS[name][0](of, parameters)
 
 

@@ -16,7 +16,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import RunFile
 from ddp_ladder.records.record import Record
 from ddp_ladder.run import job
-from ddp_ladder.run.interruption import Interrupted, Launcher, raise_on_signals
+from ddp_ladder.run.interruption import AgentProcess, Interrupted, raise_on_signals
 from ddp_ladder.settings.keys import Hang
 from make_records import make_record, make_spec
 
@@ -33,8 +33,8 @@ def signals_as_before() -> Iterator[None]:
 def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
     started = []
 
-    def start() -> Launcher:
-        started.append(Launcher(["sleep", "100"]))
+    def start() -> AgentProcess:
+        started.append(AgentProcess(["sleep", "100"]))
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         return started[0]

@@ -13,7 +13,7 @@ from ddp_ladder.common.files import sha256, write_json, writing
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.gates.verdict import SANITY, Finding, Verdict, Word, gate_files, performance
+from ddp_ladder.gates.verdict import SANITY, GateFinding, Verdict, Word, gate_files, performance
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.bad_nodes import SUPPORT, bad_nodes, bad_nodes_file
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
@@ -36,7 +36,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     plan, upto = as_made(plan, runs), plan.stages[: plan.stages.index(stage) + 1]
     specs = [spec for spec in plan.runs if spec.stage in upto]
     records: dict[str, Record] = {}
-    findings: list[Finding] = []
+    findings: list[GateFinding] = []
     waiting: list[RunSpec] = []
     left_out: list[RunSpec] = []  # by a preflight
     for spec in specs:
@@ -55,11 +55,11 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             findings.append(finding)
         if spec.stage == stage and record is not None:
             findings += [
-                Finding.of(spec, remark.name, remark.what, "nothing (a remark)", remark.next, ok=True)
+                GateFinding.of(spec, remark.name, remark.what, "nothing (a remark)", remark.next, ok=True)
                 for remark in record.remarks
             ]
     findings += [
-        Finding.of(spec, "record", "not run yet", "a record", f"run snakemake {spec.stage}") for spec in waiting
+        GateFinding.of(spec, "record", "not run yet", "a record", f"run snakemake {spec.stage}") for spec in waiting
     ]
     findings[:0] = _preflight_failures([spec for spec in left_out if spec.stage == stage], results)
     findings += _replaced_nodes([spec for spec in specs if spec.stage == stage], results)
@@ -83,7 +83,7 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     )
 
 
-def _variants(findings: Sequence[Finding]) -> dict[str, Word]:
+def _variants(findings: Sequence[GateFinding]) -> dict[str, Word]:
     names = dict.fromkeys(finding.variant for finding in findings)
     return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
 
@@ -93,24 +93,24 @@ def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
     return {file.relative_to(runs.results).as_posix(): sha256(file.read_bytes()) for file in files if file.is_file()}
 
 
-def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, Finding]:
+def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, GateFinding]:
     file = runs.directory(spec).record
     again = "start snakemake again: the record is assembled again, or the run is repeated"
     try:
         if not file.exists() and (end := read_job_end(runs.results, str(spec.scale))):
-            return None, Finding.of(spec, "job", end.evidence, "a job that leaves a record of every run", end.next)
+            return None, GateFinding.of(spec, "job", end.evidence, "a job that leaves a record of every run", end.next)
         record = runs.believed(spec)
     except (OSError, ValueError) as error:
         wanted = "the record that the planned run itself left, with its raw files"
-        return None, Finding.of(spec, "record", str(error), wanted, again)
+        return None, GateFinding.of(spec, "record", str(error), wanted, again)
     failure = record.failure
     if failure is None:
-        return record, Finding.of(spec, SANITY, f"{len(record.checks)} checks passed", "all checks", ok=True)
+        return record, GateFinding.of(spec, SANITY, f"{len(record.checks)} checks passed", "all checks", ok=True)
     why = failure.why
     for check in record.checks:  # the box shows what was wanted on a line of its own
         why = why.replace(f", wanted {check.wanted}", "")
     lines = tuple(quoted_lines(failure.evidence, why).splitlines())
-    found = Finding.of(spec, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
+    found = GateFinding.of(spec, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
     return record, found.replace(place=failure.place, at_s=failure.at_s, evidence=lines)
 
 
@@ -126,7 +126,7 @@ def _wanted(record: Record, verdict: str) -> str:
     return f"{name}: {asked[name]}"
 
 
-def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[Finding]:
+def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[GateFinding]:
     """Yield a finding for each scale that had runs left out because its preflight failed.
 
     A preflight counts only for the runs that it left out: those that were made are judged by their own records, also if
@@ -135,17 +135,19 @@ def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[
     """
     for spec in {spec.scale: spec for spec in reversed(left_out)}.values():
         if (result := measured_preflight(results, spec.scale)) and (failure := result.failure):
-            found = Finding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
+            found = GateFinding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
             yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(spec.scale))
 
 
-def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[Finding]:
+def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[GateFinding]:
     """Yield a note for each node that a job of these runs was submitted again without."""
     first = {str(spec.scale): spec for spec in reversed(specs) if spec.variant == REFERENCE_VARIANT}
     for bad in bad_nodes(results):
         if spec := first.get(bad.scale):
             next_step = SUPPORT.format(file=bad_nodes_file(results))
-            found = Finding.of(spec, "replaced node", bad.in_words, "nodes that pass the preflight", next_step, ok=True)
+            found = GateFinding.of(
+                spec, "replaced node", bad.in_words, "nodes that pass the preflight", next_step, ok=True
+            )
             yield found.replace(repeat=None)
 
 

@@ -29,7 +29,7 @@ SANITY = "sanity"  # the name of the one finding for a run that passed all its c
 Word = Literal["open", "closed"]
 
 
-class Finding(messages.Finding):
+class GateFinding(messages.Finding):
     """A finding of a gate: on a variant, mode and scale, and on one repeat if it is a check on one run.
 
     An error closes the gate, a note does not. check: what was examined. uncertain: the threshold lies inside the
@@ -48,7 +48,7 @@ class Finding(messages.Finding):
     @classmethod
     def of(
         cls, what: RunSpec | ScalePoint, check: str, measured: str, wanted: str, next_step: str = "", ok: bool = False
-    ) -> Finding:
+    ) -> GateFinding:
         """Return a finding on a run, or on a scale."""
         return cls(
             severity="note" if ok else "error",
@@ -89,7 +89,7 @@ class Verdict(Model):
     wanted: str | None
     next: str | None
     variants: Mapping[str, Word] = Field(description="The gate is open if the default variant passed.")
-    judged: Several[Finding]
+    judged: Several[GateFinding]
     points: Several[ScalePoint] = Field(description="Rows of scaling.csv up to this stage.")
     records: Mapping[str, str] = Field(description="SHA-256 of each record that was judged, by path.")
 
@@ -99,17 +99,17 @@ class Verdict(Model):
         return self.verdict == "open"
 
     @property
-    def failing(self) -> tuple[Finding, ...]:
+    def failing(self) -> tuple[GateFinding, ...]:
         """Return the findings that close the gate or exclude a variant."""
         return tuple(item for item in self.judged if not item.ok)
 
     @property
-    def reason(self) -> Finding | None:
+    def reason(self) -> GateFinding | None:
         """Return the first finding that closes the gate; None if it is open."""
         return next((item for item in self.failing if item.variant == REFERENCE_VARIANT), None)
 
     @property
-    def worth_showing(self) -> tuple[Finding, ...]:
+    def worth_showing(self) -> tuple[GateFinding, ...]:
         """Return every threshold and every failed check; runs that passed all sanity checks are only counted."""
         return tuple(item for item in self.judged if not item.ok or item.check != SANITY)
 
@@ -122,7 +122,7 @@ class Verdict(Model):
         """Return the verdict on the point's variant; the gate's own verdict if it has none for this variant."""
         return self.variants.get(point.variant, self.verdict)
 
-    def uncertain(self, variant: str) -> tuple[Finding, ...]:
+    def uncertain(self, variant: str) -> tuple[GateFinding, ...]:
         """Return the findings that make the verdict uncertain; empty if a certain finding closes the gate as well."""
         own = [item for item in self.judged if item.variant == variant]
         failing = [item for item in own if not item.ok]
@@ -227,7 +227,7 @@ def performance(
     points: Sequence[ScalePoint],
     results: Path,
     preflight: PreflightResult | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[GateFinding]:
     """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
 
     points: those of all scales, the baseline included. results: where the runs are, for advice on what to delete.
@@ -249,7 +249,7 @@ def performance(
     if point.is_baseline and point.differing and gate.min_efficiency is None:
         # Every efficiency of the later stages relates to this scale.
         measured, wanted = f"{point.status}: {point.note}", "the same in all repeats, as this is the baseline"
-        yield Finding.of(point, "repeats", measured, wanted, _to_be_comparable(plan, point))
+        yield GateFinding.of(point, "repeats", measured, wanted, _to_be_comparable(plan, point))
     if gate.max_data_wait_fraction is not None:
         yield _data_wait(point, gate.max_data_wait_fraction)
 
@@ -261,13 +261,13 @@ def _at_least(
     point: ScalePoint,
     baseline: ScalePoint | None,
     lost: Attribution | None,
-) -> Finding:
+) -> GateFinding:
     """Judge the estimate. Advice: the cause of the loss first, then the last doubt, as repeats make no steps steady."""
     key = f"stages.{point.stage}.gate.{figure.key}"
     value, measured = getattr(point, figure.column.key), figure.measured(point)
     wanted = f"at least {figure.text(least)} ({key})"
     if value is None:
-        return Finding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
+        return GateFinding.of(point, figure.name, measured, wanted, _to_be_comparable(plan, point))
     doubts = [*_doubts(least, figure, point, baseline)]
     reached, steps = value >= least, [step for _, step in doubts]
     if not reached:
@@ -276,7 +276,7 @@ def _at_least(
         measured += f"; {lost.in_words}" if lost else ""
     if doubts:
         measured += f", uncertain: {'; '.join(why for why, _ in doubts)}"
-    found = Finding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
+    found = GateFinding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
     evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
     return found.replace(uncertain=bool(doubts), evidence=evidence)
 
@@ -305,7 +305,7 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
         yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
 
 
-def _data_wait(point: ScalePoint, most: float) -> Finding:
+def _data_wait(point: ScalePoint, most: float) -> GateFinding:
     """Judge the data wait, which has no interval."""
     key = f"stages.{point.stage}.gate.max_data_wait_fraction"
     value = point.data_wait_fraction
@@ -314,10 +314,14 @@ def _data_wait(point: ScalePoint, most: float) -> Finding:
     if value is None:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
     ok = value is not None and value <= most
-    return Finding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice, ok=ok)
+    return GateFinding.of(
+        point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice, ok=ok
+    )
 
 
-def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path) -> Iterator[Finding]:
+def _more_than_ideal(
+    point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path
+) -> Iterator[GateFinding]:
     """Yield a failed finding if the efficiency is above ``most`` in any job: the baseline was measured too slow."""
     log = point.log_efficiency
     if baseline is None or log is None or point.efficiency is None:
@@ -337,7 +341,7 @@ def _more_than_ideal(point: ScalePoint, baseline: ScalePoint | None, most: float
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_EFFICIENCY.measured(point)}: more than the ideal"
     wanted = f"an interval that reaches down to {most:g} ({key})"
-    yield Finding.of(point, "baseline", measured, wanted, advice).replace(uncertain=log.repeats is None)
+    yield GateFinding.of(point, "baseline", measured, wanted, advice).replace(uncertain=log.repeats is None)
 
 
 def _to_be_comparable(plan: Plan, point: ScalePoint) -> str:

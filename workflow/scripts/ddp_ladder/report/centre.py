@@ -163,7 +163,7 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgedScales:
     """One mode of the reference variant. points: by size, at least one. runs: the good runs of each scale."""
 
     view: ReportView
@@ -179,7 +179,7 @@ class Case:
         return tuple(run for point in self.points for run in self.runs[str(point.scale)])
 
 
-def case_of(view: ReportView) -> Case | None:
+def case_of(view: ReportView) -> JudgedScales | None:
     """Return what is judged: the scales with as many GPUs per node as the largest; None if nothing was measured.
 
     Of two modes the one with more such scales; with as many of both, strong scaling: all its runs have the same work.
@@ -190,7 +190,9 @@ def case_of(view: ReportView) -> Case | None:
         return None
     kind = (chosen[0].mode, chosen[0].variant)
     good = [run for run in view.runs if run.status == "ok" and (run.spec.mode, run.spec.variant) == kind]
-    return Case(view, chosen, {str(p.scale): tuple(run for run in good if run.spec.scale == p.scale) for p in chosen})
+    return JudgedScales(
+        view, chosen, {str(p.scale): tuple(run for run in good if run.spec.scale == p.scale) for p in chosen}
+    )
 
 
 def _alike(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
@@ -211,13 +213,13 @@ def _shown(key: str, points: Sequence[ScalePoint]) -> str:
     return in_short([f"{point.scale} {column.shown(point)} {column.unit}".strip() for point in points], 8)
 
 
-def _node_counts(case: Case, parameters: Parameters) -> Found:
+def _node_counts(case: JudgedScales, parameters: Parameters) -> Found:
     counts = [point.nodes for point in case.points]
     figure = f"{count(len(counts), 'node count')}: {', '.join(map(str, counts))}"
     return Found("pass", figure) if len(counts) >= parameters["least"] else Found("fail", figure, MORE_SCALES)
 
 
-def _same_input(case: Case, parameters: Parameters) -> Found:
+def _same_input(case: JudgedScales, parameters: Parameters) -> Found:
     if differing := [point for point in case.points if point.differing or point.efficiency is None]:
         fields = dict.fromkeys(field for point in differing for field in point.differing)
         figure = f"{', '.join(fields) or 'runs'} differ at {_names(differing)}"
@@ -231,7 +233,7 @@ def _same_input(case: Case, parameters: Parameters) -> Found:
     return Found("pass", figure)
 
 
-def _through_slurm(case: Case, parameters: Parameters) -> Found:
+def _through_slurm(case: JudgedScales, parameters: Parameters) -> Found:
     jobs = list(dict.fromkeys(run.job.id for run in case.all_runs if run.job))
     simulated = [point for point in case.points if point.simulated]
     local = [job for job in jobs if job.startswith("local-")]
@@ -242,7 +244,7 @@ def _through_slurm(case: Case, parameters: Parameters) -> Found:
     return Found("pass", figure, "check that this is the centre's machine")
 
 
-def _run_length(case: Case, parameters: Parameters) -> Found:
+def _run_length(case: JudgedScales, parameters: Parameters) -> Found:
     shortest_s, run = min(((run.timing.wall_s, run) for run in case.all_runs if run.timing), key=lambda each: each[0])
     shares = [(point.startup_s / point.wall_s, point) for point in case.points if point.startup_s and point.wall_s]
     figure, is_short = f"shortest run {duration(shortest_s)} ({run.spec.scale})", shortest_s < parameters["min_run_s"]
@@ -258,7 +260,7 @@ def _run_length(case: Case, parameters: Parameters) -> Found:
     return Found("fail", figure + wanted, LONGER)
 
 
-def _by_total_time(case: Case, parameters: Parameters) -> Found:
+def _by_total_time(case: JudgedScales, parameters: Parameters) -> Found:
     first, *others = case.points
     if not others:
         return Found(UNKNOWN, f"only {first.scale} was measured: nothing to compare it with", MORE_SCALES)
@@ -286,7 +288,7 @@ def _by_total_time(case: Case, parameters: Parameters) -> Found:
     return Found("pass", figure)
 
 
-def _gpu_utilisation(case: Case, parameters: Parameters) -> Found:
+def _gpu_utilisation(case: JudgedScales, parameters: Parameters) -> Found:
     if case.view.unit != "GPU":
         return Found(UNKNOWN, "this site has no GPU")
     if unknown := [point for point in case.points if point.gpu_busy_fraction is None]:
@@ -295,7 +297,7 @@ def _gpu_utilisation(case: Case, parameters: Parameters) -> Found:
     return Found("pass", f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
 
 
-def _both_modes(case: Case, parameters: Parameters) -> Found:
+def _both_modes(case: JudgedScales, parameters: Parameters) -> Found:
     decisions = case.view.decisions
     figure = "; ".join(f"{each.mode}: {_names(each.points)}" for each in decisions)
     if len(decisions) > 1:
@@ -303,13 +305,13 @@ def _both_modes(case: Case, parameters: Parameters) -> Found:
     return Found("fail", f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
 
 
-def _memory(case: Case, parameters: Parameters) -> Found:
+def _memory(case: JudgedScales, parameters: Parameters) -> Found:
     if unknown := [point for point in case.points if point.peak_memory_bytes is None]:
         return Found(UNKNOWN, f"not recorded at {_names(unknown)}", "let it run under the instrument")
     return Found("pass", _shown("peak_memory_bytes", case.points))
 
 
-def _time_to_solution(case: Case, parameters: Parameters) -> Found:
+def _time_to_solution(case: JudgedScales, parameters: Parameters) -> Found:
     work = case.view.results.work
     if case.largest.hours_to_solution is None:
         return Found("fail", work.missing or "the length of the training is not known", HOW_LONG)
@@ -318,7 +320,7 @@ def _time_to_solution(case: Case, parameters: Parameters) -> Found:
     return Found("pass", f"{work.runs} runs of {work.in_words}: {_shown('hours_to_solution', case.points)} each")
 
 
-def _batch_script(case: Case, parameters: Parameters) -> Found:
+def _batch_script(case: JudgedScales, parameters: Parameters) -> Found:
     results = case.view.results.directory
     scripts = [RunRecords(results).directory(run.spec).job_script for run in case.runs[str(case.largest.scale)]]
     if found := next((script for script in scripts if script.is_file()), None):
@@ -326,7 +328,7 @@ def _batch_script(case: Case, parameters: Parameters) -> Found:
     return Found("fail", f"no job.sh of {case.largest.scale}", "keep the runs: each one's directory has its job.sh")
 
 
-CHECKS: Mapping[str, tuple[Callable[[Case, Parameters], Found], *tuple[str, ...]]] = {
+CHECKS: Mapping[str, tuple[Callable[[JudgedScales, Parameters], Found], *tuple[str, ...]]] = {
     "node counts": (_node_counts, "least"),
     "same input": (_same_input,),
     "through Slurm": (_through_slurm,),

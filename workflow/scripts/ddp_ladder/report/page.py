@@ -23,7 +23,7 @@ from ddp_ladder.gates.figures import (
     csv_columns,
 )
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.gates.verdict import Finding
+from ddp_ladder.gates.verdict import GateFinding
 from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
@@ -179,7 +179,7 @@ def gate_lines(view: ReportView) -> Iterator[tuple[str, str, str, str]]:
         yield stage_name(stage), f"{gate.verdict}{' uncertain' * bool(doubts)}", word, line
 
 
-def _in_a_line(item: Finding | None) -> str:
+def _in_a_line(item: GateFinding | None) -> str:
     """Return the figure and the threshold alone; the headline has the rest of what closes a gate."""
     return f"{item.scale}: {item.in_words.partition('; ')[0]}, wanted {item.wanted.partition(' (')[0]}" if item else ""
 

@@ -17,7 +17,7 @@ from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP, TFLOP_PER_S, shares_of_rates
 from ddp_ladder.gates.points import ScalePoint, other_processes
-from ddp_ladder.gates.verdict import Finding, Verdict
+from ddp_ladder.gates.verdict import GateFinding, Verdict
 from ddp_ladder.measuring.fingerprint import (
     BATCH,
     DIGEST_LENGTH,
@@ -317,12 +317,12 @@ def _machine(runs: Sequence[Record]) -> str:
     return f"{text}; precision {precision}." if precision else f"{text}."
 
 
-def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[Finding, str]]:
+def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, str]]:
     """Return the findings to show with their places, ``1x4 weak gloo r1 r2``: repeats with the same one share a row.
 
     several_series: mode and variant are named too.
     """
-    repeats: dict[Finding, list[str]] = {}
+    repeats: dict[GateFinding, list[str]] = {}
     for item in gate.worth_showing:
         known = repeats.setdefault(item.replace(repeat=None), [])
         known += [f"r{item.repeat}"] if item.repeat is not None else []

@@ -14,7 +14,7 @@ from ddp_ladder.common.command import leave_lost_terminal
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 
 
-class Launcher(subprocess.Popen[bytes]):
+class AgentProcess(subprocess.Popen[bytes]):
     """A process that starts agents, or is one, and ends after them."""
 
     def have_ended(self, within_s: float) -> bool:
@@ -26,7 +26,7 @@ class Launcher(subprocess.Popen[bytes]):
         return True
 
 
-Starter = Callable[[], Launcher]
+Starter = Callable[[], AgentProcess]
 """Starts an agent."""
 
 
@@ -77,7 +77,7 @@ def running(starters: Sequence[Starter], end_s: float) -> Iterator[SimpleQueue[i
 
     end_s: time to end after SIGTERM.
     """
-    agents: list[Launcher] = []
+    agents: list[AgentProcess] = []
     exits: SimpleQueue[int] = SimpleQueue()
     try:
         for start in starters:
@@ -90,7 +90,7 @@ def running(starters: Sequence[Starter], end_s: float) -> Iterator[SimpleQueue[i
         _end_agents(agents, end_s)
 
 
-def _end_agents(agents: Sequence[Launcher], within_s: float) -> None:
+def _end_agents(agents: Sequence[AgentProcess], within_s: float) -> None:
     """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``.
 
     Agents may also be left of a launcher that failed.

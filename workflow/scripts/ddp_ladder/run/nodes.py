@@ -29,7 +29,7 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
-from ddp_ladder.run.interruption import Launcher, Starter
+from ddp_ladder.run.interruption import AgentProcess, Starter
 from ddp_ladder.slurm.jobs import AGAIN
 from ddp_ladder.slurm.query import (
     SHORTEST_ANSWER_S,
@@ -102,12 +102,12 @@ def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
     return [sys.executable, str(program), "--run", str(directory.path)]
 
 
-def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> Launcher:
+def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> AgentProcess:
     env, job = dict(os.environ), os.getpid()
     if (visible := ACCELERATORS[spec.device].visible_variable) and spec.nodes > 1:
         first = node_rank * spec.gpus_per_node
         env[visible] = ",".join(str(first + k) for k in range(spec.gpus_per_node))
-    return Launcher(
+    return AgentProcess(
         [*_agent_command(directory, program), "--node-rank", str(node_rank)],
         env=env,
         stdin=subprocess.DEVNULL,
@@ -220,7 +220,7 @@ class Allocation:
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
 
-        def start() -> Launcher:
+        def start() -> AgentProcess:
             return JobStep(self.job_id, name, argv, env, directory.launcher_log)
 
         return [start]
@@ -231,7 +231,7 @@ def _name_service(node: str, other: str) -> str:
     return f"{look}; if it does not, ask your site to correct /etc/hosts or DNS there, or {leave_out(node)}"
 
 
-class JobStep(Launcher):
+class JobStep(AgentProcess):
     """An srun. ``terminate`` ends its tasks in order; SIGTERM to srun itself would kill them at once.
 
     Its tasks go on if srun is killed, and srun waits for ever for a step daemon that is stopped or died.

@@ -383,7 +383,7 @@ class Stages(Section):
     stage3: Stage3 | None = Field(default=None, examples=[{"scales": ["2x1"], "runtime": 10}])
 
 
-class Fingerprint(Section):
+class FingerprintKeys(Section):
     """Comparison of two runs before their throughputs are divided."""
 
     may_differ: Annotated[Several[FieldName], DIFFERENT] = Field(default=(), examples=[["num_workers"]])
@@ -499,7 +499,7 @@ class Experiment(SettingsFile, title="The experiment"):
     """Repetitions of every measurement: a number, or as many as it takes. Intervals of 2 are very wide, 1 has
     none."""
     stages: Stages = Field(examples=[{"stage1": {"scales": ["1x1"], "runtime": 10}}])
-    fingerprint: Fingerprint = Field(default_factory=Fingerprint, examples=[{"may_differ": ["num_workers"]}])
+    fingerprint: FingerprintKeys = Field(default_factory=FingerprintKeys, examples=[{"may_differ": ["num_workers"]}])
     logs: Logs = Field(default_factory=Logs)
     monitor: Monitor = Field(default_factory=Monitor, examples=[{"every_s": 5}])
     report: Report = Field(default_factory=Report, examples=[{"epochs": 90}])
