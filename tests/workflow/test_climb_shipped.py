@@ -44,7 +44,9 @@ def test_climbs_to_the_top_and_says_what_it_found(shipped: Climbed) -> None:
     assert climbed.returncode == 0, climbed.stdout
     lines = climbed.stdout.splitlines()
     doubt = ", uncertain: this is an estimate from one repeat"
-    gates = [re.sub(r" \dx\d efficiency [\d.]+ %,", "", line) for line in lines if line.startswith("gate ")]
+    # Beside other tests slow steps may recur.
+    efficiency = r" \dx\d efficiency [\d.]+ %(, samples / time)?,"
+    gates = [re.sub(efficiency, "", line) for line in lines if line.startswith("gate ")]
     assert [line.partition(";")[0] for line in gates] == [
         *("gate stage1: open", f"gate stage2: open{doubt}", f"gate stage3: open{doubt}")
     ]

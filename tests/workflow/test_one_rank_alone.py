@@ -98,7 +98,8 @@ def test_what_one_rank_does_alone_is_in_no_step_and_the_rank_is_named(runs: dict
         assert record.throughput
         assert record.timing
         if kind != "save":  # it is in the step of rank 0, too
-            assert record.throughput.samples_per_s_total == pytest.approx(rate, rel=0.1), kind
+            # With the pauses it would be less than half. Other tests beside this one may hold up a rank.
+            assert record.throughput.samples_per_s_total == pytest.approx(rate, rel=0.25), kind
         assert sum(record.owners_s.values()) == pytest.approx(record.timing.wall_s, rel=0.01), kind
         said = {remark.name: remark.what for remark in record.remarks}
         if kind == "join":
