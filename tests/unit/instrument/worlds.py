@@ -626,20 +626,28 @@ IN_STEPS = ("inside", "before_use", "accumulating")
 STOPPED = ("range", "break", "cut")
 
 
-def sensible(world: World) -> World:
-    """Return the nearest world that somebody may write, and whose truth this module knows."""
+def combinable(world: World) -> SimpleNamespace:
+    """Return the choices of a world, without those that this generator cannot combine."""
     w = SimpleNamespace(**vars(world))
     put = vars(w).update
     if w.last >= w.size:
         put(last=0)
-    # What this generator cannot combine.
     if w.eval_training:
         put(late_train=False)
     if w.body in ONCE:
-        put(accumulate=1, remainder="stepped", skip_at="draw" if w.skip_at == "backward" else w.skip_at)
+        put(accumulate=1, remainder="stepped")
     if w.body in ("full", "svrg", "graph"):
         put(scaler=0, buffer=1, group=1, second="", ahead=0, warm_step=False)
         put(source="plain" if w.source == "next_iter" else w.source)
+    return w
+
+
+def sensible(world: World) -> World:
+    """Return the nearest world that somebody may write, and whose truth this module knows."""
+    w = combinable(world)
+    put = vars(w).update
+    if w.body in ONCE:
+        put(skip_at="draw" if w.skip_at == "backward" else w.skip_at)
     if w.body in ("full", "svrg"):
         put(skip_at="")  # an epoch of which all is skipped
     if w.body in ("ppo", "gan"):
@@ -687,18 +695,9 @@ def clear(world: World) -> World:
 
     Each reason is a class of worlds with the same events and another truth, for which a doubt is right.
     """
-    w = SimpleNamespace(**vars(world))
+    w = combinable(world)
     put = vars(w).update
     # Loops that nobody writes.
-    if w.last >= w.size:
-        put(last=0)
-    if w.eval_training:
-        put(late_train=False)
-    if w.body in ONCE:
-        put(accumulate=1, remainder="stepped")
-    if w.body in ("full", "svrg", "graph"):
-        put(scaler=0, buffer=1, group=1, second="", ahead=0)
-        put(source="plain" if w.source == "next_iter" else w.source, warm_step=False)
     if w.zero == "missing" or w.body == "closure" or w.source in STOPPED:
         put(scaler=0)  # the skipped gradients would be applied with the next ones; GradScaler takes no closure
     if w.body in ("ppo", "gan"):

@@ -237,7 +237,7 @@ def patch_join(note: Callable[[], None]) -> None:
 
 
 def _patch_public(calls: Calls) -> None:
-    """Patch the functions in torch.distributed, and wherever torch has bound them by name before."""
+    """Patch the functions in torch.distributed, and what torch.compile takes in their place."""
     originals = {getattr(c10d, name): name for name in NAMES if hasattr(c10d, name)}
     wraps = {name: calls.wrap(name) for each, name in originals.items() if not hasattr(each, "__deprecated__")}
     patch_everywhere(c10d, wraps)
