@@ -204,6 +204,8 @@ class RunDirectory:
         self.run = path / "run.json"
         self.job_script = path / "job.sh"
         self.record = path / "record.json"
+        self.assembled = path / "assembled.json"  # the record, until its job writes all records of its scale
+        self.checked = path / "checked.json"  # digests of the raw files, as they were last read
         self.ended = path / "ended.json"
         self.progress = path / "progress.json"
         self.log = path / "train.log"
