@@ -12,7 +12,7 @@ import pytest
 from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import RunSpec
-from make_records import make_specs
+from make_records import make_spec
 from make_runs import write_run
 
 _opened: list[str] | None = None
@@ -41,7 +41,7 @@ def opened_below(directory: RunDirectory) -> Iterator[list[str]]:
 
 @pytest.fixture
 def spec() -> RunSpec:
-    return next(spec for spec in make_specs() if str(spec.scale) == "2x1")
+    return make_spec("2x1")
 
 
 @pytest.fixture
