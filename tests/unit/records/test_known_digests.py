@@ -62,14 +62,12 @@ def test_files_that_have_not_changed_are_not_opened(tmp_path: Path, directory: R
 def test_a_file_that_has_changed_is_read_alone(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
     file = directory.nodes / "node1.json"
     file.write_bytes(file.read_bytes().replace(b"node1", b"node9"))
-    with opened_below(directory) as names, pytest.raises(ValueError, match="node1.json has changed"):
+    with opened_below(directory) as names, pytest.raises(ValueError, match=r"node1\.json has changed"):
         RunRecords(tmp_path).believed(spec)
     assert sorted(names) == ["checked.json", "node1.json", "record.json"]
 
 
-def test_a_file_that_has_just_changed_is_read_each_time(
-    tmp_path: Path, directory: RunDirectory, spec: RunSpec
-) -> None:
+def test_a_file_that_has_just_changed_is_read_each_time(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
     (directory.nodes / "node1.json").touch()
     for _ in range(2):
         with opened_below(directory) as names:

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
-from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.points import ScalePoint
@@ -188,8 +187,7 @@ class Reader:
         if run is None or run.spec_hash != spec.hash:
             return RunState(spec)
         if directory.ended.exists():
-            # Its job has not written the record yet.
-            return RunState(spec, "ended", self._parsed(directory.ended, lambda _: assemble(directory)))
+            return RunState(spec, "ended", self._parsed(directory.assembled, read_record))  # until its job ends
         is_own = held is not None and held.is_alive and held.holder.job_id == run.job.id
         return RunState(spec, "started" if is_own else "interrupted", file=run)
 
