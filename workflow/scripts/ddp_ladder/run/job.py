@@ -24,7 +24,6 @@ from ddp_ladder.common.files import (
     RunDirectory,
     check_room,
     make_directory,
-    read_json,
     write_json,
     writing,
 )
@@ -38,6 +37,7 @@ from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
+from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
 from ddp_ladder.run.agent import GRACE_S
@@ -371,7 +371,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
             repository=_repository(spec),
             hang=hang_bounds(context.job.hang, spec, runs),
             monitor=context.job.monitor,
-            goes_on=_goes_on(directory),
+            goes_on=_goes_on(RunDirectory(directory.attempts / str(attempt - 1))),
         )
     except NoRendezvous as error:
         return not_run(spec, "no nodes", str(error), error.next_step)
@@ -413,15 +413,16 @@ def _repository(spec: RunSpec) -> Repository | None:
     return Repository(**state) if state else None
 
 
-def _goes_on(directory: RunDirectory) -> bool:
-    """Return True if an earlier attempt reported that it saved its state: the script may resume, with fewer steps."""
-    for file in directory.attempts.glob("*/ranks/rank*.json"):
-        try:
-            if read_json(file)["exit_code"] == os.EX_TEMPFAIL:
-                return True
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return False
+def _goes_on(before: RunDirectory) -> bool:
+    """Return True if an earlier attempt reported that it saved its state: the script may resume, with fewer steps.
+
+    before: the files of the last attempt, which says the same of those before it.
+    """
+    try:
+        raw = read_raw_run(before)
+    except (OSError, ValueError):
+        return False
+    return raw.run.goes_on or any(end.exit_code == os.EX_TEMPFAIL for end in raw.ends)
 
 
 def _supervise(
