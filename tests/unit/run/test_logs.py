@@ -117,7 +117,8 @@ def test_logs_that_are_too_long_together_give_their_heads_and_tails(
     run = joined(tmp_path, "2x1", node0__log=long, node1__log="short\n")
     text = run.log.read_text()
     assert len(text) < 8_000
-    assert text.startswith("==== node 0 ====\nfirst\nxx") and text.endswith("xx\nlast\n==== node 1 ====\nshort\n")
+    assert text.startswith("==== node 0 ====\nfirst\nxx")
+    assert text.endswith("xx\nlast\n==== node 1 ====\nshort\n")
     assert "bytes are left out here (all: nodes/node0.log)" in text
     assert (run.nodes / "node0.log").read_text() == long
 
