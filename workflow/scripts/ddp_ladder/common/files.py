@@ -263,6 +263,10 @@ class RunDirectory:
         """Return the file with the address of an agent's node, which the agent touches while it lives."""
         return self.nodes / f"{agent.stem}.alive"
 
+    def packed(self, agent: Agent) -> Path:
+        """Return the archive with the raw files of an agent's ranks."""
+        return self.nodes / f"{agent.stem}.zip"
+
     def agent_end(self, agent: Agent) -> Path:
         """Return the end record of an agent."""
         return self.nodes / f"{agent.stem}.json"
