@@ -28,10 +28,10 @@ from ddp_ladder.records.raw_models import (
     read_run_file,
     read_stalls,
 )
-from ddp_ladder.records.steps import Steps, parse_steps
+from ddp_ladder.records.steps import Steps, matrix_of
 
 File = TypeVar("File", bound=RawFile)
-_DIGESTED = re.compile(r"rank[0-9]+\.(json|csv)|node[0-9]+(\.task[0-9]+)?\.json")
+_DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.json")
 
 
 Stamped = tuple[int, int, int, str]  # size in bytes, time of change in ns, inode; and the digest that goes with them
@@ -137,7 +137,7 @@ def read_raw_run(
         with noted(path := directory.ranks / f"rank{k}.json"):
             ends[k] = of_run(run, RankEnd, path)
     for k, end in ends.items():
-        with noted(path := directory.ranks / f"rank{k}.csv"):
+        with noted(path := directory.ranks / f"rank{k}.steps"):
             if end.rank != k:
                 raise ValueError(f"its end record is that of rank {end.rank}")
             ranks[k] = _judged(directory, RankFiles(end, _read_steps(path, end)))
@@ -176,7 +176,7 @@ def _read_steps(path: Path, end: RankEnd) -> Steps:
     content = read_bytes(path)
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
-    steps = parse_steps(content.decode())
+    steps = Steps.of(matrix_of(content))
     if len(steps) != end.steps.count:
         raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
     return steps
@@ -234,7 +234,7 @@ def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
 
 
 def _unwritten(directory: RunDirectory, rank: int) -> str | None:
-    """Return ``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.csv'``."""
+    """Return ``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.steps'``."""
     try:
         note = read_json(directory.ranks / f"rank{rank}.unwritten")
         return f"rank {rank} ({note['host']}): {note['error']}"
