@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from cluster import Cluster
 from ddp_ladder.common.files import Agent, RunDirectory, read_json
-from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.records.raw_models import AgentEnd
+from make_runs import monitor_file
 from project_copy import NO_TORCH, copy_project
 from scales import GPU_SITE, prepare, salloc, scale_job
 
@@ -102,7 +102,7 @@ def seen_by(run: RunDirectory, rank: int) -> tuple[np.ndarray, int]:
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_the_samples_of_each_node_cover_its_run(loaded: RunDirectory, node: int) -> None:
-    about = MonitorFile.from_json(read_json(loaded.monitor(node)))
+    about = monitor_file(loaded, Agent(node, 0))
     assert (about.node_rank, about.node, about.interface, about.gpus) == (node, f"node{node + 1}", "ib0", ())
     times_s = Samples.read(loaded.samples(node))["time_s"]
     ends = [AgentEnd.from_json(read_json(loaded.agent_end(Agent(node, task)))) for task in (0, 1)]
@@ -126,7 +126,7 @@ def test_the_cpu_time_of_all_ranks_of_a_node_is_what_the_system_counts_for_them(
     sampled_s, from_s, to_s = samples.total("training_cpu_cores", begin_s, end_s)
     used_s = sum(np.diff(np.interp([from_s, to_s], rank[:, 0], rank[:, 1]))[0] for rank in ranks)
     assert sampled_s == pytest.approx(used_s, rel=WITHIN)
-    about = MonitorFile.from_json(read_json(loaded.monitor(node)))
+    about = monitor_file(loaded, Agent(node, 0))
     cpus = {cpu for task in (0, 1) for cpu in read_json(loaded.agent_end(Agent(node, task)))["cpus"]}
     assert set(about.cpus) == cpus
 

@@ -16,15 +16,16 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.node.network import free_port, node_name
-from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.read import read_samples, timeline
+from ddp_ladder.nodes.read import parse_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import RunSpec, make_plan
+from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, compiled, write_gpus
 from instrument_support import python_named
+from make_runs import monitor_file
 from project_copy import ROOT, environment
 
 TIMEOUT_S = 90
@@ -263,16 +264,17 @@ def test_gpus_of_a_fake_library_that_the_run_may_use_and_one_that_is_throttled(
     end, directory = end_of(spec), RunDirectory(tmp_path)
     assert end.monitor is not None
     assert (end.monitor.error, end.monitor.samples >= 4) == (None, True)
-    about = MonitorFile.from_json(read_json(directory.monitor(0)))
+    about = monitor_file(directory, Agent(0))
     assert [gpu.name for gpu in about.gpus] == [H100["name"], A100["name"]]
     assert (about.spec_hash, about.job, about.every_s) == (end.spec_hash, end.job, 0.2)
-    rows = list(csv.DictReader(samples.open()))
+    text = RawContent(directory).read(samples, Agent(0)).decode()
+    rows = list(csv.DictReader(text.splitlines()))
     assert not [name for name in rows[0] if name.startswith("gpu2")]
     assert {row["gpu0_power_w"] for row in rows} == {"699.81"}
     assert {(row["gpu0_throttle_reasons"], row["gpu1_throttle_reasons"]) for row in rows} == {("power_cap", "thermal")}
 
     ranks = tuple(RankUse(rank=k, local_rank=k, node_rank=0, gpu=str(gpu["uuid"])) for k, gpu in enumerate((H100, HOT)))
-    node = node_usage(read_samples(samples, about), timeline(end.launched_at_s, end.ended_at_s, None), ranks)
+    node = node_usage(parse_samples(text, about), timeline(end.launched_at_s, end.ended_at_s, None), ranks)
     use = RunUse(nodes=(node,), ranks=ranks, simulated=False, on_gpus=True)
     (hot,) = (each for each in findings(use) if each.kind == "GPU throttled" and "thermal" in each.in_words)
     assert (hot.node, hot.gpu) == (node_name(), 1)

@@ -32,7 +32,7 @@ from ddp_ladder.measuring.trace import exposed_comm_fraction
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
+from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
 from ddp_ladder.records.record import (
     SCHEMA_VERSION,
@@ -91,7 +91,7 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, remarks)),
         step=step,
-        files=digests(raw.directory),
+        files=raw.digests,
         flops=_flops(raw),
         usage=usage and _without_secrets(usage),
         rules=min((end.rules for end in raw.ends), default=0),

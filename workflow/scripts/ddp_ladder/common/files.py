@@ -124,7 +124,11 @@ def read_json(path: Path) -> Any:
 
     Strings are made printable, because some quote the output of a script, a library or a node.
     """
-    content = read_bytes(path)
+    return parsed_json(read_bytes(path), path)
+
+
+def parsed_json(content: bytes, path: Path) -> Any:
+    """Return what read_json does of a file whose content was read. Raises ValueError."""
     try:
         data = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

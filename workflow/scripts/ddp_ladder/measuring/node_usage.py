@@ -5,13 +5,13 @@ A node whose agent left no end record may not have written all its samples, and 
 
 from __future__ import annotations
 
-from ddp_ladder.common.files import read_json
+from ddp_ladder.common.files import parsed_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
+from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, parse_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, Usage, node_usage
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
@@ -67,13 +67,13 @@ def read_node_samples(raw: RawRun, notes: list[str]) -> dict[int, NodeSamples]:
         monitored = ends[node_rank].monitor
         if monitored is not None and monitored.error:
             notes.append(f"{node}: {monitored.error}")
-        path = raw.directory.monitor(node_rank)
+        path, agent = raw.directory.monitor(node_rank), raw.run.first_agent(node_rank)
         try:
-            about = MonitorFile.from_json(read_json(path))
+            about = MonitorFile.from_json(parsed_json(raw.content.read(path, agent), path))
             if (about.spec_hash, about.job, about.node_rank) != (raw.run.spec_hash, raw.run.job, node_rank):
                 raise ValueError("it is of another run")
             path = raw.directory.samples(node_rank)
-            samples = read_samples(path, about)
+            samples = parse_samples(raw.content.read(path, agent).decode(), about)
             if monitored is not None and len(samples) < monitored.samples:
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
             found[node_rank] = samples

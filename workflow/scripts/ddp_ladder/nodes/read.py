@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.common.files import read_bytes
 from ddp_ladder.nodes.files import THROTTLE_REASONS, TIME, MonitorFile, columns
 from ddp_ladder.platform.accelerators.accelerator import NO_REASON, MonitoredGpu
 
@@ -61,11 +59,6 @@ class NodeSamples:
     def column(self, name: str) -> Values:
         """Return a column; nan everywhere if there is none."""
         return self.columns.get(name, np.full(len(self), np.nan))
-
-
-def read_samples(path: Path, about: MonitorFile) -> NodeSamples:
-    """Read the samples of a node. Raises OSError, or ValueError if they are damaged."""
-    return parse_samples(read_bytes(path).decode(), about)
 
 
 def parse_samples(text: str, about: MonitorFile) -> NodeSamples:

@@ -79,6 +79,19 @@ class RunFile(RawFile):
         """Return all agents, in the order of their ranks."""
         return agents_of(len(self.nodes), self.agents_per_node)
 
+    def first_agent(self, node_rank: int) -> Agent:
+        """Return the agent of a node that samples it."""
+        return Agent(node_rank, None if self.agents_per_node == 1 else 0)
+
+    def ranks_of(self, agent: Agent) -> tuple[int, ...]:
+        """Return the ranks that an agent starts."""
+        if self.spec.world_size == 1:
+            return (0,)
+        first = agent.node_rank * self.spec.gpus_per_node
+        if agent.local_rank is not None:
+            return (first + agent.local_rank,)
+        return tuple(range(first, first + self.spec.gpus_per_node))
+
 
 def read_run_file(directory: RunDirectory) -> RunFile:
     """Read run.json. Raises OSError or ValueError if it does not describe a run."""

@@ -37,6 +37,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
+from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.logs import log_of_agent
@@ -140,6 +141,8 @@ def run_node(task: NodeTask) -> int:
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()
+    if task.run.preflight is None:
+        pack(task.directory, task.agent, task.run.ranks_of(task.agent))
     end = AgentEnd(
         schema_version=1,
         spec_hash=task.spec.hash,
