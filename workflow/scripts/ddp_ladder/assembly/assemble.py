@@ -13,7 +13,7 @@ from ddp_ladder_instrument.redaction import redacted
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
-from ddp_ladder.diagnosis.correctness import Diagnosis, remarks_on_run, shared_samples
+from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run
 from ddp_ladder.diagnosis.failures import after_training, explain
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.node_usage import usage_of
@@ -216,9 +216,9 @@ def _dataset_size(raw: RawRun) -> int | None:
     if len(ends) == 1 or all(loader.shards for loader in loaders):
         return sizes[0] if len({*sizes}) == 1 else None
     # In their own order, parts begin with different samples. Shuffled, the same whole data does so, too.
-    shares = shared_samples(ends).values()
+    shared = most_shared(ends)
     in_order = all(loader.shuffle is False for loader in loaders)
-    return sum(sizes) if in_order and shares and not any(shares) else None
+    return sum(sizes) if in_order and shared.known > 1 and not shared.fraction else None
 
 
 def _warmup(raw: RawRun) -> Warmup:

@@ -175,16 +175,19 @@ def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
     """Return each field that differs, with which ranks have which value."""
-    groups: dict[str, dict[str, list[RankEnd]]] = {}
+    alike: dict[str, list[RankEnd]] = {}  # by all that is compared: hardly ever more than a few
     for end in ends:
-        for name, value in _compared(end):
-            groups.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).append(end)
+        alike.setdefault(json.dumps([*_compared(end)], sort_keys=True), []).append(end)
+    fields: dict[str, dict[str, list[RankEnd]]] = {}
+    for some in alike.values():
+        for name, value in _compared(some[0]):
+            fields.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).extend(some)
     found = {}
-    for name, of_field in groups.items():
+    for name, of_field in fields.items():
         if len(of_field) > 1:
             largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
             words = distinct_words(name, *(json.loads(value) for value, _ in largest_first))
-            parts = [f"{word} on {_places(alike)}" for word, (_, alike) in zip(words, largest_first, strict=True)]
+            parts = [f"{word} on {_places(some)}" for word, (_, some) in zip(words, largest_first, strict=True)]
             found[name] = in_short(parts, NAMED)
     return found
 
@@ -208,6 +211,7 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
 
 def _places(ends: Sequence[RankEnd]) -> str:
     """Return ``rank 3 (node1)`` or ``ranks 0, 1, 2 and 4 more (node0, node1)``."""
+    ends = sorted(ends, key=lambda end: end.rank)
     ranks, names = [str(end.rank) for end in ends], list(dict.fromkeys(end.host for end in ends))
     return f"rank{'s' if len(ends) > 1 else ''} {in_short(ranks, NAMED)} ({in_short(names, NAMED)})"
 

@@ -5,12 +5,11 @@ Every finding names what to change in the script. What may be intended is a rema
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
+import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
 from ddp_ladder.common.formats import in_short
@@ -158,17 +157,17 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     """
     if len(ends) < 2:
         return
-    shares, wanted = shared_samples(ends), "other samples on each rank"
-    (first, second), most = max(shares.items(), key=lambda item: item[1], default=((0, 0), 0.0))
-    if len(shares) < math.comb(len(ends), 2) and most < MOST_SHARED:
+    wanted, shared = "other samples on each rank", most_shared(ends)
+    if shared.known < len(ends) and shared.fraction < MOST_SHARED:
         yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
     loader = ends[0].loader
-    measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
+    first, second = shared.ranks
+    measured = f"ranks {first} and {second} share {100 * shared.fraction:.0f} % of their first samples"
     yield diagnose(
         "disjoint data",
-        most < MOST_SHARED,
-        measured if most else "no two ranks share any of their first samples",
+        shared.fraction < MOST_SHARED,
+        measured if shared.fraction else "no two ranks share any of their first samples",
         wanted,
         "ranks train on the same data",
         f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
@@ -176,19 +175,44 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     )
 
 
-def shared_samples(ends: Sequence[RankEnd]) -> dict[tuple[int, int], float]:
-    """Return which fraction of their first samples each two ranks share, of the smaller set, where both are known.
+@dataclass(frozen=True)
+class Shared:
+    """The two ranks that share the largest fraction of their first samples, of the smaller set; of several the first.
+
+    known: number of ranks whose first samples are known; ranks, fraction: 0 if no two of these share any.
+    """
+
+    known: int
+    ranks: tuple[int, int] = (0, 0)
+    fraction: float = 0.0
+
+
+def most_shared(ends: Sequence[RankEnd]) -> Shared:
+    """Return which two ranks share the most samples.
 
     A sample counts if it occurs once on its rank: a constant proves nothing.
     """
-    distinct = {}
-    for end in ends:
-        counts = Counter(end.first_samples)
-        distinct[end.rank] = {digest for digest, count in counts.items() if count == 1}
-    return {
-        (a, b): len(distinct[a] & distinct[b]) / min(len(distinct[a]), len(distinct[b]))
-        for a, b in combinations(sorted(rank for rank, known in distinct.items() if known), 2)
-    }
+    distinct: dict[int, list[str]] = {}
+    for end in sorted(ends, key=lambda end: end.rank):
+        if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:
+            distinct[end.rank] = known
+    places: dict[str, list[int]] = {}  # of each sample, the ranks that have it
+    for place, known in enumerate(distinct.values()):
+        for digest in known:
+            places.setdefault(digest, []).append(place)
+    on_several = {digest: np.array(found) for digest, found in places.items() if len(found) > 1}
+    ranks, sizes = [*distinct], np.array([len(known) for known in distinct.values()])
+    most = Shared(known=len(ranks))
+    for place, known in enumerate(distinct.values()):
+        others = [on_several[digest] for digest in known if digest in on_several]
+        if not others or most.fraction == 1.0:
+            continue
+        fractions = np.bincount(np.concatenate(others), minlength=len(ranks)) / np.minimum(sizes, sizes[place])
+        fractions[: place + 1] = 0.0
+        best = int(fractions.argmax())
+        if fractions[best] > most.fraction:
+            most = Shared(len(ranks), (ranks[place], ranks[best]), float(fractions[best]))
+    return most
 
 
 def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
@@ -430,8 +454,8 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
             next="see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
             "divided by rank",
         )
-    loader, shares = ends[0].loader, shared_samples(ends)
-    if shares and loader and loader.shards is False and max(shares.values()) < MOST_SHARED:
+    loader, shared = ends[0].loader, most_shared(ends)
+    if shared.known > 1 and loader and loader.shards is False and shared.fraction < MOST_SHARED:
         yield Remark(
             name="disjoint data",
             what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "

@@ -191,7 +191,8 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
         return _cut_off(reports, cut, silent_s)
     causes = lagging(ranks)
     named = [in_short([rank.text for rank in causes or ranks], NAMED, "; ")]
-    waiting = [rank for rank in ranks if rank not in causes and rank.waits]
+    awaited = {rank.stall.rank for rank in causes}
+    waiting = [rank for rank in ranks if rank.stall.rank not in awaited and rank.waits]
     if causes and waiting:
         others = in_short([str(rank.stall.rank) for rank in waiting], NAMED)
         named.append(f"rank {others} waited {doing(waiting[0].stack)}")

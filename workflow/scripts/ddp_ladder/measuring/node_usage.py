@@ -25,9 +25,12 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         return None
     notes: list[str] = []
     ranks = tuple(_rank_use(raw, end) for end in raw.ends)
+    of_node: dict[int, list[RankUse]] = {}
+    for rank in ranks:
+        of_node.setdefault(rank.node_rank, []).append(rank)
     timelines = timelines_of(raw, warmup.steps)
     samples = read_node_samples(raw, notes)
-    nodes = [node_usage(each, timelines[k], ranks) for k, each in samples.items()]
+    nodes = [node_usage(each, timelines[k], of_node.get(k, ())) for k, each in samples.items()]
     lacking: dict[str, list[str]] = {}
     for about in (each.about for each in samples.values()):
         for note in about.notes:

@@ -6,7 +6,7 @@ two hosts may differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,7 +58,8 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
     in_rows_s = np.concatenate([[0.0], np.cumsum(rows_s)])
     idle_s = np.maximum.accumulate(ends_s - in_rows_s)
     behind_s = (idle_s + in_rows_s - ends_s)[:-1]
-    validating_s, both_s = covered_s(ends_s, validations), covered_s(ends_s, (*validations, *saves))
+    validating_s = covered_s(ends_s, validations)
+    both_s = covered_s(ends_s, (*validations, *saves)) if saves else validating_s
     return Pauses(
         rows_s,
         np.diff(idle_s),
@@ -78,6 +79,8 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     ranks = [*raw.ranks.values()]
     pauses = [each for each in map(pauses_of, ranks) if each is not None]
     if len(ranks) < 2 or len(pauses) < len(ranks):
+        return raw, ()
+    if not any(each.covered_s.any() for each in pauses):
         return raw, ()
     shared = min(len(each.rows_s) for each in pauses)
     rows_s = np.stack([each.rows_s[:shared] for each in pauses])
@@ -197,9 +200,11 @@ def _ended_at(files: RankFiles, count: int, later_s: float) -> RankFiles:
     return RankFiles(end, files.steps.first(count))
 
 
-def covered_s(edges_s: Array, spans: Iterable[tuple[float, float]]) -> Array:
+def covered_s(edges_s: Array, spans: Collection[tuple[float, float]]) -> Array:
     """Return how much of each interval between two edges the spans cover, in s; spans may overlap."""
-    ordered = np.array(sorted(spans) or [(0.0, 0.0)])
+    if max((end_s for _, end_s in spans), default=-np.inf) <= edges_s.min():
+        return np.zeros(len(edges_s) - 1)
+    ordered = np.array(sorted(spans))
     ends_s = np.maximum.accumulate(ordered[:, 1])
     begins_s = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends_s[:-1]]))
     times_s = np.stack([begins_s, ends_s], axis=1)

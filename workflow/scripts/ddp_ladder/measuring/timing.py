@@ -180,11 +180,12 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
     timed, compute_s, comm_s, overlap_s = used, None, None, None
     of_ddp = [rank.steps.ddp_s[warmup.steps :] for rank in ranks if rank.steps.ddp_s is not None]
     if len(of_ddp) == len(ranks):
-        ddp_s = np.stack(of_ddp)
-        on_all = used & ~np.isnan(ddp_s).any(axis=(0, 2))
+        on_all = used.copy()
+        for each_s in of_ddp:
+            on_all &= ~np.isnan(each_s).any(axis=1)
         if on_all.sum() >= LEAST_TIMED_STEPS:
             timed = on_all
-            forward_s, backward_s, comm_s, overlap_s = np.moveaxis(ddp_s[:, timed], 2, 0)
+            forward_s, backward_s, comm_s, overlap_s = np.stack([each_s[timed] for each_s in of_ddp], axis=1).T
             compute_s = forward_s + backward_s
     on_gpus = is_gpu(ranks[0].end.device.kind)
     others_s = _collectives_s(ranks, warmup.steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -154,7 +154,7 @@ class RankUse:
     workers: int | None = None
 
 
-def gpus_of_ranks(about: MonitorFile, ranks: tuple[RankUse, ...]) -> dict[int, RankUse]:
+def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, RankUse]:
     """Return the ranks of a node by the index of their GPU: by its UUID or, if torch has none, by the local rank."""
 
     def bare(uuid: str | None) -> str:
@@ -174,8 +174,8 @@ def measured(samples: NodeSamples, timeline: Timeline) -> NDArray[np.bool_]:
     return wholly if wholly.any() else share >= MOSTLY
 
 
-def node_usage(samples: NodeSamples, timeline: Timeline, ranks: tuple[RankUse, ...]) -> NodeUsage:
-    """Return what the training used of a node. ranks: of the whole run."""
+def node_usage(samples: NodeSamples, timeline: Timeline, ranks: Sequence[RankUse]) -> NodeUsage:
+    """Return what the training used of a node. ranks: those of this node; others among them do not matter."""
     about, during = samples.about, measured(samples, timeline)
 
     def average(name: str) -> float | None:
