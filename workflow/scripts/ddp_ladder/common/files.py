@@ -237,10 +237,6 @@ class RunDirectory:
         """Return the directory for torchrun's own logs, in place of the temporary one; the agent deletes it."""
         return self.nodes / f"torchrun{node_rank}"
 
-    def heartbeat(self, rank: int) -> Path:
-        """Return the file in which a rank shows its progress; its agent deletes it at the end."""
-        return self.ranks / f"rank{rank}.heartbeat"
-
     def hang(self, agent: Agent) -> Path:
         """Return the report of an agent whose ranks make no step any more."""
         return self.nodes / f"hang-{agent.stem}.json"

@@ -406,7 +406,7 @@ ProcessState = Literal["alive", "stopped", "uninterruptible", "gone", "unknown"]
 
 
 class Heartbeat(Model):
-    """The first line of ranks/rank<k>.heartbeat, which the instrument rewrites once a second."""
+    """The first line of a rank's heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
     signal: Positive | None  # the signal that makes the rank append its main thread's stack to this file

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
@@ -38,6 +39,7 @@ from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
+from ddp_ladder.run.heartbeats import make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -72,10 +74,10 @@ class NodeTask:
     def places(self) -> Places:
         return Places(Path(self.run.start_directory), Path(self.run.run_directory))
 
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self, heartbeats: Path) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
         rendezvous = self.run.rendezvous
-        binds = container_binds(self.spec, self.places)
+        binds = container_binds(self.spec, self.places, heartbeats)
         simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
         probe = (str(PROBE),) if self.run.preflight else None
         of_the_node = processes(self.spec, self.places, self.agent.node_rank, rendezvous, binds, simulated, probe)
@@ -105,10 +107,12 @@ def run_node(task: NodeTask) -> int:
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = interface = None
+    heartbeats: Path | None = None
     watch: HangWatch | None = None
     monitor: NodeMonitor | None = None
     code = 1
     try:
+        heartbeats = make_heartbeats(task.directory.nodes)
         working = _working_directory(task)
         interface = _interface(task)
         with suppress(OSError):  # then the others do not try to reach this node if the run hangs
@@ -117,12 +121,13 @@ def run_node(task: NodeTask) -> int:
             head = task.run.rendezvous
             log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())
         monitor = _started_monitor(task, interface)
-        starts = task.processes()
+        starts = task.processes(heartbeats)
         made = environment(task.spec, os.environ, _shell(events), log.write)
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
+        env[HEARTBEATS_VARIABLE] = str(heartbeats)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
-        watch = HangWatch.started(task.directory, task.run, task.agent)
+        watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
     except SetUpError as failure:
@@ -134,6 +139,8 @@ def run_node(task: NodeTask) -> int:
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
+        if heartbeats is not None:
+            shutil.rmtree(heartbeats, ignore_errors=True)
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()

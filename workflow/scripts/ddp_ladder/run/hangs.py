@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
 
 from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
 from ddp_ladder.common.messages import printable
@@ -68,9 +68,9 @@ AT_ONCE = 64  # connections
 class HangWatch:
     """The watch of one agent: a thread. ``reports`` is True while it reports that no rank goes on."""
 
-    def __init__(self, directory: RunDirectory, run: RunFile, bounds: Hang, agent: Agent) -> None:
+    def __init__(self, directory: RunDirectory, heartbeats: Path, run: RunFile, bounds: Hang, agent: Agent) -> None:
         self._run, self._bounds, self._agent = run, bounds, agent
-        self._files = {rank: directory.heartbeat(rank) for rank in ranks_of(run, agent)}
+        self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in ranks_of(run, agent)}
         self._ranks = directory.ranks
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._address_of = directory.sign
@@ -83,11 +83,11 @@ class HangWatch:
         self.reports = False
 
     @classmethod
-    def started(cls, directory: RunDirectory, run: RunFile, agent: Agent) -> HangWatch | None:
+    def started(cls, directory: RunDirectory, heartbeats: Path, run: RunFile, agent: Agent) -> HangWatch | None:
         """Return the watch of an agent, started; None if the run has none, or reports its steps in its log alone."""
         if run.hang is None or run.spec.throughput_regex is not None:
             return None
-        watch = cls(directory, run, run.hang, agent)
+        watch = cls(directory, heartbeats, run, run.hang, agent)
         watch._thread.start()
         return watch
 
@@ -96,11 +96,11 @@ class HangWatch:
         self._end.set()
 
     def end(self, keep_report: bool) -> None:
-        """End the thread and delete the heartbeats, and the report unless it is the reason for the end."""
+        """End the thread and delete the report, unless it is the reason for the end."""
         self.freeze()
         self._thread.join(JOIN_S)
         with contextlib.suppress(OSError):
-            for path in (*self._files.values(), *(() if keep_report else (self._report, self._last_look))):
+            for path in () if keep_report else (self._report, self._last_look):
                 path.unlink(missing_ok=True)
 
     def _look_until_end(self) -> None:
