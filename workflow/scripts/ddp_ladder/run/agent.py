@@ -115,9 +115,10 @@ def run_node(task: NodeTask) -> int:
         heartbeats = make_heartbeats(task.directory.nodes)
         working = _working_directory(task)
         interface = _interface(task)
-        with suppress(OSError):  # then the others do not try to reach this node if the run hangs
-            task.directory.sign(task.agent).write_text(address(interface))
-        if task.agent.node_rank == 0 and task.agent.local_rank in (None, 0):
+        if task.agent.is_first:
+            with suppress(OSError):  # then the others do not try to reach this node if the run hangs
+                task.directory.sign(task.agent.node_rank).write_text(address(interface))
+        if task.agent.node_rank == 0 and task.agent.is_first:
             head = task.run.rendezvous
             log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())
         monitor = _started_monitor(task, interface)
@@ -196,7 +197,7 @@ def _interface(task: NodeTask) -> str:
 def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
     """Return the monitor of the agent's node, started; None if the run has none, or if it is another agent's."""
     run, node_rank = task.run, task.agent.node_rank
-    if run.monitor is None or task.agent.local_rank not in (None, 0):
+    if run.monitor is None or not task.agent.is_first:
         return None
 
     def opened() -> NodeSampler:
