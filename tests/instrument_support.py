@@ -102,6 +102,7 @@ def run(
     """Run ``words`` under instrument.py in ``directory``; its records go to ``directory/run``."""
     variables = environment(**(env or {}))
     variables["DDP_LADDER_RUN"] = str(run_json(directory / "run", **measure))
+    variables["DDP_LADDER_HEARTBEATS"] = str(directory / "run")
     return _run(directory, (python, *launcher, INSTRUMENT, *words), variables, timeout_s)
 
 

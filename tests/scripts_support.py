@@ -45,7 +45,8 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     run_file = run_json(directory / "run", **measure)
     words = ["-m", script[3:]] if script.startswith("-m ") else [str(SCRIPTS / script)]
-    variables = {"DDP_LADDER_RUN": str(run_file), "PYTHONPATH": str(SCRIPTS), **(env or {})}
+    files = {"DDP_LADDER_RUN": str(run_file), "DDP_LADDER_HEARTBEATS": str(run_file.parent)}
+    variables = {**files, "PYTHONPATH": str(SCRIPTS), **(env or {})}
     ran = warm.run(directory, [*words, *map(str, args)], ranks, **variables)
     return Measured(ran, Ran(0, "", "", directory / "run"))
 

@@ -212,11 +212,15 @@ def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_i
     assert not [path for path in directory.nodes.iterdir() if path.is_dir()]
 
 
-def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec) -> None:
-    agent, below = ready(spec, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT, grace_s=1)
+def test_script_that_ignores_sigterm_is_killed_after_the_grace_period_and_no_heartbeat_is_left(spec: RunSpec) -> None:
+    told = "(here / 'beats').write_text(os.environ['DDP_LADDER_HEARTBEATS'])\n"
+    agent, below = ready(spec, f"{told}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WAIT}", grace_s=1)
+    beats = Path(Path(spec.script).with_name("beats").read_text())
+    assert {file.name for file in beats.iterdir()} > {"rank0.heartbeat", "rank1.heartbeat"}
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
+    assert not beats.exists()
 
 
 def test_a_run_may_open_many_files_and_what_it_left_running_is_ended(spec: RunSpec, tmp_path: Path) -> None:

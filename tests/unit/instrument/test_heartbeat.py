@@ -166,7 +166,7 @@ def test_the_last_throughput_is_of_steps_and_not_of_the_time_when_a_rank_ends(
     recorder = Recorder()
     add(recorder, 0.1)
     heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
-    heart.start()
+    heart.start(tmp_path)
     heart._beat()
     add(recorder, 0.1)
     heart._beat()
@@ -224,10 +224,15 @@ def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], s
     (tmp_path / "run.json").write_text(json.dumps({"spec_hash": "0", "job": {}, "hang": {}}))
     (tmp_path / "train.py").write_text(SCRIPT)
     instrument = Path(progress.__file__).parents[1] / "instrument.py"
-    file = tmp_path / "ranks" / "rank3.heartbeat"
+    file = tmp_path / "rank3.heartbeat"
     with subprocess.Popen(
         [sys.executable, str(instrument), str(tmp_path / "train.py"), how],
-        env={**os.environ, "DDP_LADDER_RUN": str(tmp_path / "run.json"), "RANK": "3"},
+        env={
+            **os.environ,
+            "DDP_LADDER_RUN": str(tmp_path / "run.json"),
+            "DDP_LADDER_HEARTBEATS": str(tmp_path),
+            "RANK": "3",
+        },
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -249,7 +254,7 @@ def test_the_exception_that_a_waiting_rank_handles_is_told(tmp_path: Path) -> No
             if beat.handles is not None:
                 break
             time.sleep(0.1)
-            beat = read_heartbeat(tmp_path / "ranks" / "rank3.heartbeat")
+            beat = read_heartbeat(tmp_path / "rank3.heartbeat")
     assert beat.handles == "KeyError: 'lr'"
 
 
@@ -272,8 +277,8 @@ def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack
     """In torch 2.4 a signal makes the call fail."""
     recorder = Recorder()
     heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
-    heart.start()
-    file = next(tmp_path.glob("ranks/*.heartbeat"))
+    heart.start(tmp_path)
+    file = next(tmp_path.glob("*.heartbeat"))
     beat = read_heartbeat(file)
     signum = beat.signal
     try:

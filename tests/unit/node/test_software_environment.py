@@ -121,10 +121,11 @@ def test_a_container_sees_what_the_run_needs(tmp_path: Path, monkeypatch: pytest
         "binds": ["/a:/b:ro", "../extra", "data", "data/sub"],
     }
     spec = make_spec(script=str(tmp_path / "code/train.py"), container=container)
-    assert container_binds(spec, Places.here(tmp_path / "results/r1")) == (
+    assert container_binds(spec, Places.here(tmp_path / "results/r1"), Path("/dev/shm/of-agent")) == (
         str(tmp_path / "project"),
         str(tmp_path / "results/r1"),
         str(INSTRUMENT.parent),
+        "/dev/shm/of-agent",
         str(tmp_path / "code"),
         str(tmp_path / "extra"),
         str(tmp_path / "big/data"),

@@ -6,6 +6,7 @@ Variables of a training process; what the files of a rank contain.
 RUN_VARIABLE = "DDP_LADDER_RUN"  # absolute path of the run's run.json
 LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"  # unix time at which the launcher was started
 METRICS_VARIABLE = "DDP_LADDER_METRICS"  # set for the script: the file for steps that it reports itself
+HEARTBEATS_VARIABLE = "DDP_LADDER_HEARTBEATS"  # directory of the heartbeats of an agent's ranks, on their node
 DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"  # of the files of an own run
 
 NO_SPEC = "0" * 64  # in place of a spec's hash, of a run that the ladder did not start
@@ -16,6 +17,7 @@ WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel 
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
 
+HEARTBEAT = "rank{}.heartbeat"
 BEAT_S = 1.0  # between two heartbeats of a rank
 HEADER_BYTES = 512  # of a heartbeat; stacks follow
 

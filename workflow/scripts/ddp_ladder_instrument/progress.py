@@ -7,11 +7,12 @@ DDP_LADDER_METRICS names a file in which a program without torch writes a JSON o
 samples: consumed by this process in this step; seconds: the step's whole time; wait_seconds: the part of
 it spent waiting for data (optional).
 
-ranks/rank<k>.heartbeat begins with HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a
-second; no reader on another node relies on the file. Stacks follow. The agent asks with a signal, also while C code
-keeps the GIL: its handler appends the stack of the main thread, which it interrupts, and of no other, as a stack that
-is read while its thread runs can end the process with SIGSEGV. In init_process_group() a rank writes it by itself, with
-the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted system call").
+DDP_LADDER_HEARTBEATS names the agent's directory for heartbeats, on this node. There, rank<k>.heartbeat begins with
+HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a second. Stacks follow. The agent asks
+with a signal, also while C code keeps the GIL: its handler appends the stack of the main thread, which it interrupts,
+and of no other, as a stack that is read while its thread runs can end the process with SIGSEGV. In init_process_group()
+a rank writes it by itself, with the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted
+system call").
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, METRICS_VARIABLE
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import Row
@@ -110,9 +111,10 @@ class Heartbeat:
         look: Callable[[], Signs],
         world_size: Callable[[], int],
     ) -> None:
-        rank = host.place().rank
-        self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
-        self._progress = run_directory / "progress.json" if rank == 0 else None
+        self._rank = host.place().rank
+        self._ranks = run_directory / "ranks"
+        self._path = Path()
+        self._progress = run_directory / "progress.json" if self._rank == 0 else None
         self._recorder = recorder
         recorder.on_joins = self._on_joins
         self._look = look
@@ -127,9 +129,9 @@ class Heartbeat:
         self._stop = threading.Lock()
         self._writing = threading.Lock()
 
-    def start(self) -> None:
-        """Begin. Raises OSError if the file cannot be written."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+    def start(self, directory: Path) -> None:
+        """Begin, with a file in this directory. Raises OSError if it cannot be written."""
+        self._path = directory / HEARTBEAT.format(self._rank)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._signal = _register(self._stacks)
@@ -211,7 +213,7 @@ class Heartbeat:
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
         if not self._is_recorded and time.monotonic() - self._moved_at_s >= least_s:
             self._is_recorded = True
-            write_flight_record(self._path.parent)
+            write_flight_record(self._ranks)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

@@ -422,7 +422,7 @@ ProcessState = Literal["alive", "stopped", "uninterruptible", "gone", "unknown"]
 
 
 class Heartbeat(Model):
-    """The first line of ranks/rank<k>.heartbeat, which the instrument rewrites once a second."""
+    """The first line of a rank's heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
     signal: Positive | None  # the signal that makes the rank append its main thread's stack to this file
@@ -450,11 +450,11 @@ class RankStall(Model):
     stack: str | None  # None: none could be had
 
 
-class Peer(Model):
-    """Another node, as an agent that reports a stall has tried to connect to it."""
+class Unreached(Model):
+    """Another node, to which an agent that reports a stall could not connect."""
 
     node_rank: Count
-    unreached: str | None  # why not, with the address; None: it answered
+    why: str  # with the address
 
 
 class AgentStall(RawFile):
@@ -468,7 +468,8 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
-    peers: Several[Peer] = ()
+    tested: Several[Count] = ()  # the nodes that it tried to connect to
+    unreached: Several[Unreached] = ()  # those of them that did not answer
     bounds: Hang
     ranks: Several[RankStall]
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
@@ -384,6 +384,9 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         context.console.ended(record)
         return record
     join_logs(directory, run)
+    for path in (directory.addresses, directory.one_ended):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
     end = RunEnd(
         schema_version=1,
         spec_hash=spec.hash,
@@ -435,7 +438,7 @@ def _supervise(
     Raises Interrupted and VariantStopped, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does
     not answer.
     """
-    stalls, signs = Stalls(directory, run.all_agents), Signs(directory, run.all_agents)
+    stalls, signs = Stalls(directory, run), Signs(directory, run)
     starters = context.nodes.starters(directory, spec)
     with running(starters, context.end_s) as exits:
         for _ in starters:
@@ -446,11 +449,11 @@ def _supervise(
                     code = exits.get(timeout=TICK_S)
                     break
                 except Empty:
-                    if stalls.is_hang():
+                    signs.look()
+                    if stalls.is_hang(signs.files):
                         found = hang_failure([*stalls.reports.values()], "")
                         context.console.ending(f"{found.verdict}: {found.why}")
                         return {"outcome": "hang"}, False
-                    signs.look()
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
                         end = {"found_at_s": time.time(), "silent": signs.silent}
