@@ -7,12 +7,7 @@ import math
 import numpy as np
 import pytest
 from ddp_ladder.gates import interval
-from ddp_ladder.gates.interval import (
-    KNOWN,
-    LogMean,
-    factor,
-    half_width_percent,
-)
+from ddp_ladder.gates.interval import KNOWN, LogMean, factor, half_width_percent, student_t
 
 LADDERS, BLOCKS = 2000, 15
 RATE, RATIO = 1000.0, 0.8
@@ -95,6 +90,13 @@ def test_a_single_repeat_has_no_interval() -> None:
 @pytest.mark.parametrize(("freedom", "table"), [(1, 12.706), (2, 4.303), (9, 2.262), (KNOWN, 1.960)])
 def test_the_factor_is_that_of_the_tables(freedom: float, table: float) -> None:
     assert factor(freedom) == pytest.approx(table, abs=5e-4)
+    assert student_t(factor(freedom), freedom) == pytest.approx(0.95, abs=1e-6)
+
+
+@pytest.mark.parametrize("errors", [0.0, 0.5, 3.0, 40.0])
+def test_student_t_with_few_degrees_of_freedom_is_that_of_its_formulas(errors: float) -> None:
+    assert student_t(errors, 1) == pytest.approx(math.atan(errors) * 2 / math.pi, abs=1e-9)
+    assert student_t(errors, 2) == pytest.approx(errors / math.hypot(errors, math.sqrt(2)), abs=1e-9)
 
 
 def test_half_a_width_is_in_per_cent_of_the_efficiency() -> None:

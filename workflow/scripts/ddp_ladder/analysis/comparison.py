@@ -15,7 +15,7 @@ from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
-from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
+from ddp_ladder.gates.interval import LogMean, Variance, median_of_known, student_t
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.measuring.statistic import COVERAGE, median
@@ -74,10 +74,7 @@ def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
 def _probability(mean: float, variance: Variance) -> float:
     if not variance.value:
         return 0.0 if mean else 1.0
-    errors = abs(mean) / math.sqrt(variance.value)
-    from scipy.special import stdtr  # takes half a second
-
-    return 2 * float(stdtr(variance.freedom, -errors))
+    return 1 - student_t(abs(mean) / math.sqrt(variance.value), variance.freedom)
 
 
 def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
