@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT
-from ddp_ladder.records.record import Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
 from ddp_ladder_instrument.contract import COLUMNS
 from make_records import FINGERPRINT, make_spec
 from make_runs import edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps

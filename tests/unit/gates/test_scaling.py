@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import Record, Remark, Source
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Record, Remark, Source
 from make_records import (
     make_failed_record,
     make_record,

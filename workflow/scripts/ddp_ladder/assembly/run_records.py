@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ddp_ladder_instrument.machine import RULES
 
-from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count, in_short, significant
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -90,7 +89,7 @@ class RunRecords:
         try:
             return self._judged(_believe(directory, spec))
         except (OSError, ValueError):
-            return assemble(directory)
+            return _assembled(directory)
 
     def _judged(self, record: Record) -> Record:
         """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
@@ -98,7 +97,7 @@ class RunRecords:
             return record
         known = self.judged_anew.get(record.spec.name)
         if known is None:
-            anew = assemble(self.directory(record.spec)).model_copy(update={"spec": record.spec})
+            anew = _assembled(self.directory(record.spec)).model_copy(update={"spec": record.spec})
             self.judged_anew[record.spec.name] = known = record, anew
         return known[1]
 
@@ -128,6 +127,12 @@ class RunRecords:
                 f"those that were judged then ({in_short(old)})"
             )
         return lines
+
+
+def _assembled(directory: RunDirectory) -> Record:
+    from ddp_ladder.assembly.assemble import assemble  # and all that finds causes: a gate hardly ever needs it
+
+    return assemble(directory)
 
 
 def _changed(name: str, before: Record, now: Record) -> str:

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_ladder.common.formats import significant
-from ddp_ladder.diagnosis.checks import IN_WORDS, STRONGEST
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT
 from ddp_ladder.gates.groups import Group
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import Difference, all_differences, differences
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME
+from ddp_ladder.records.record import DOUBTFUL_COUNT, MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST
 
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
 
@@ -83,7 +81,7 @@ def notes_on(point: ScalePoint, group: Group) -> str:
     spec, notes = group.first, [] if point.simulated is None else [point.simulated]
     notes += [f"allowed to differ: {point.allowed}"] if point.allowed else []
     sources = {run.throughput.source for run in group.good} - {STRONGEST}
-    notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
+    notes += [f"weaker evidence: {SOURCE_IN_WORDS[source]}" for source in sorted(sources)]
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(_other_batch(point, group))
