@@ -72,8 +72,6 @@ def test_several_jobs_show_what_they_differ_by() -> None:
     one, both = LogMean.of(figures), LogMean.of(figures, jobs)
     assert both.jobs == 2
     low, high = both.interval(950.0)
-    assert low is not None
-    assert high is not None
     assert low < 899
     assert high > 1001
     assert half_width_percent(both) < 0.2 < 5 < half_width_percent(one)  # type: ignore[operator]

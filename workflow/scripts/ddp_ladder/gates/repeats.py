@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ddp_ladder.gates.groups import Group, Groups, comparison_key, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Groups, RepeatGroup, comparison_key, groups_of, with_one_statistic
 from ddp_ladder.gates.interval import half_width_percent
 from ddp_ladder.gates.notes import obstacle_to_ratio
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -45,7 +45,7 @@ def repeats_in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], l
     return f"{made} of at most {job.at_most} repeats, each known to {job.until_percent:g} %, or clear of the gate"
 
 
-def _unknown(plan: Plan, job: ScaleJob, group: Group, groups: Groups) -> str:
+def _unknown(plan: Plan, job: ScaleJob, group: RepeatGroup, groups: Groups) -> str:
     """Return ``default weak: known to 4.1 %``; empty if it is known well enough."""
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
@@ -62,7 +62,7 @@ def _unknown(plan: Plan, job: ScaleJob, group: Group, groups: Groups) -> str:
     return f"{spec.variant} {spec.mode}: {how}"
 
 
-def _clears(plan: Plan, group: Group, baseline: Group) -> bool:
+def _clears(plan: Plan, group: RepeatGroup, baseline: RepeatGroup) -> bool:
     """Return True if the gate of the scale has minima, and the intervals lie on one side of them."""
     gate, rate = plan.gates[group.first.stage], group.samples_per_s
     times = group.first.gpus / baseline.first.gpus
