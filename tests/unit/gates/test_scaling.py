@@ -163,9 +163,11 @@ def test_another_batch_than_planned_is_noted() -> None:
 
 
 def note_on_batches(source: Source, *remarks: Remark, **fingerprint: Any) -> str:
-    specs, records = make_specs(["1x1", "1x2"]), []
-    for record in ladder(specs, fingerprint=fingerprint).values():
-        records.append(record.replace(throughput=record.throughput.replace(source=source), remarks=remarks))
+    specs = make_specs(["1x1", "1x2"])
+    records = [
+        record.replace(throughput=record.throughput.replace(source=source), remarks=remarks)
+        for record in ladder(specs, fingerprint=fingerprint).values()
+    ]
     return by_scale(scale_points(specs, records_by_name(records)))["1x2"].note
 
 
