@@ -337,7 +337,7 @@ def make_failed_record(
         timing=None,
         fingerprint={},
         checks=(Check(name="exit codes", ok=False, measured="rank 1: 1", wanted="0 on every rank and node"),),
-        failure=Failure(verdict=verdict, why=why, next=next_step),
+        failure=Failure(kind=None if started else "variant stopped", verdict=verdict, why=why, next=next_step),
         remarks=(),
         schema_version=2,
     )

@@ -69,7 +69,6 @@ def test_pairs_show_what_the_drift_hides() -> None:
     }
     assert [row.name for row in found.panels[0].rows] == ["fast", "alike", "default", "slow"]
     fast = own["fast"].ratio
-    assert fast is not None
     assert fast.value == pytest.approx(1.1, rel=1e-3)
     assert own["fast"].step_time_s == pytest.approx(128 / 2200, rel=2e-3)
     text = " ".join(sentences(found))

@@ -40,7 +40,6 @@ def without(results: Path, scale: str) -> None:
 
 
 def first(found: Forecast | None) -> SeriesForecast:
-    assert found is not None
     return found.series[0]
 
 
@@ -161,7 +160,6 @@ def test_how_long_a_run_will_take(
     def records(side: Side) -> list[Record]:
         steps, wall_s, startup_s = side
         record = make_record(make_spec("1x1"))
-        assert record.timing
         ranks = tuple(rank.replace(steps=steps, ended_by=ended_by) for rank in record.ranks)
         timing = record.timing.replace(wall_s=wall_s, startup_s=startup_s, step_time_s=0.1)
         return [record.replace(ranks=ranks, timing=timing)]

@@ -44,16 +44,12 @@ def series(mode: Mode = "weak", **efficiencies: float) -> Series:
 
 def known(found: tuple[float, float | None, float | None] | None) -> tuple[float, float, float]:
     """Return the lower end, the figure and the upper end of an estimate."""
-    assert found is not None
     rate, low, high = found
-    assert low is not None
-    assert high is not None
     return low, rate, high
 
 
 def step(measured: Series, at: str) -> Step:
     found = step_to(measured, Scale.parse(at))
-    assert found is not None
     return found
 
 

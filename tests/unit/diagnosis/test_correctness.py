@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT, Shared, most_shared
+from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
 from ddp_ladder_instrument.contract import COLUMNS
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -240,7 +240,6 @@ def did(
     spec = make_spec(scale)
     record = make_record(spec, fingerprint={"passes": passes, **fingerprint})
     total = steps * BATCH * spec.world_size if samples is None else samples
-    assert record.throughput is not None
     ranks = tuple(
         rank.replace(steps=steps, samples=total // spec.world_size, ended_by=ended_by) for rank in record.ranks
     )

@@ -17,7 +17,6 @@ FULL = 11e9  # of 12.5e9 bytes per second
 
 
 def usage_of(record: Record) -> Usage:
-    assert record.usage is not None
     return record.usage
 
 

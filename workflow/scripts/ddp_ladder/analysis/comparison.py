@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
-from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
+from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of, with_one_statistic
+from ddp_ladder.gates.interval import LogMean, Variance, median_of_known, student_t
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.measuring.statistic import COVERAGE, median
@@ -74,10 +74,7 @@ def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
 def _probability(mean: float, variance: Variance) -> float:
     if not variance.value:
         return 0.0 if mean else 1.0
-    errors = abs(mean) / math.sqrt(variance.value)
-    from scipy.special import stdtr  # takes half a second
-
-    return 2 * float(stdtr(variance.freedom, -errors))
+    return 1 - student_t(abs(mean) / math.sqrt(variance.value), variance.freedom)
 
 
 def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
@@ -190,7 +187,7 @@ def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None 
     return Comparison(tuple(panels), (fit.headroom_percent if fit else BatchRange().headroom_percent) / 100)
 
 
-def _measured(group: Group) -> Compared:
+def _measured(group: RepeatGroup) -> Compared:
     """Return a row with the figures of a group, and why some or all of its runs have none; without a ratio."""
     spec = group.first
     row = Compared(spec.variant, spec.mode, spec.scale, repeats=len(group.good), has_failed=bool(group.failed))
@@ -216,7 +213,7 @@ def _measured(group: Group) -> Compared:
     )
 
 
-def _compared(group: Group, reference: Group | None) -> Compared:
+def _compared(group: RepeatGroup, reference: RepeatGroup | None) -> Compared:
     """Return a row with its ratio to the default, or why there is none."""
     row = _measured(group)
     if row.found or group is reference:
@@ -238,12 +235,12 @@ def _compared(group: Group, reference: Group | None) -> Compared:
     )
 
 
-def _pairs(group: Group, reference: Group) -> list[tuple[Good, Good]]:
+def _pairs(group: RepeatGroup, reference: RepeatGroup) -> list[tuple[Good, Good]]:
     others = {run.record.spec.repeat: run for run in reference.good}
     return [(run, others[repeat]) for run in group.good if (repeat := run.record.spec.repeat) in others]
 
 
-def _notes(pairs: Sequence[tuple[Good, Good]], group: Group) -> Iterator[str]:
+def _notes(pairs: Sequence[tuple[Good, Good]], group: RepeatGroup) -> Iterator[str]:
     if len(pairs) < len(group.specs):
         yield f"{len(pairs)} of {len(group.specs)} repeats are pairs"
     apart = [f"r{here.record.spec.repeat}" for here, there in pairs if _where(here) != _where(there)]

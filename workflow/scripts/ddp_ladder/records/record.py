@@ -38,6 +38,17 @@ MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
 SAMPLES_PER_TIME: Statistic = "samples / time"
 """Statistic of rate and step time: the median over the blocks of a run, or all samples / all time."""
 
+STRONGEST: Source = "counted"
+SOURCE_IN_WORDS: Mapping[Source, str] = {
+    "counted": "samples counted at the loader, steps timed",
+    "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
+    "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
+    "log": "the throughput is what the program printed (workload.throughput_regex)",
+    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
+}
+"""The sources of a throughput, from the strongest to the weakest."""
+DOUBTFUL_COUNT = "doubtful count"  # the name of a remark on it
+
 
 class Head(Model):
     """The node that the ranks of a run meet at: that of rank 0."""
