@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings import yaml
-from ddp_ladder.settings.yaml import Document, key_name, scalar, shown
+from ddp_ladder.settings.yaml import YamlFile, key_name, scalar, shown
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def read(text: str | bytes) -> Document:
+def read(text: str | bytes) -> YamlFile:
     file = Path("c.yaml")
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return yaml.read(file)
@@ -59,7 +59,7 @@ def test_data_lines_and_values_that_stay_as_typed() -> None:
 
 
 def test_where() -> None:
-    document = Document(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
+    document = YamlFile(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
     places = [(), ("x",), ("a", "b"), ("a", "missing", 0), ("o", "p", "q"), ("o",)]
     assert [document.where(*path) for path in places] == [
         "c.yaml", "c.yaml: x", "c.yaml, line 4: a.b", "c.yaml, line 3: a.missing[0]", "--config: o.p.q", "c.yaml: o",

@@ -40,7 +40,7 @@ from ddp_ladder.slurm.shapes import read_nodes
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
 WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}
 SEVERITIES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS}
-Section = tuple[str, Sequence[Finding]]
+FindingGroup = tuple[str, Sequence[Finding]]
 """Title and findings. Their place is the topic. A note with something to do was not checked; any other one passed."""
 
 
@@ -66,7 +66,7 @@ def outcome(finding: Finding) -> str:
     return NOT_CHECKED if finding.severity == "note" and finding.next else SEVERITIES[finding.severity]
 
 
-def listing(sections: Sequence[Section]) -> str:
+def listing(sections: Sequence[FindingGroup]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
     findings = [finding for _, found in sections for finding in found]
     topic_width = max(len(finding.place) for finding in findings)
@@ -225,9 +225,9 @@ SPACE_FOR_RESULTS_BYTES = 1e9
 LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
 
 
-def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[Section]:
+def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[FindingGroup]:
     """Return all findings, by section."""
-    sections: list[Section] = [("Versions", list(workflow_versions()))]
+    sections: list[FindingGroup] = [("Versions", list(workflow_versions()))]
     try:
         ladder = Ladder.of(sources.load())
     except UserError as error:
@@ -258,7 +258,7 @@ def has_slurm() -> bool:
     return True
 
 
-def failed(sections: Collection[Section]) -> bool:
+def failed(sections: Collection[FindingGroup]) -> bool:
     """Return True if a finding is a FAIL, not only a warning."""
     return any(finding.severity == "error" for _, findings in sections for finding in findings)
 

@@ -15,7 +15,7 @@ from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.engines.engine import Use
+from ddp_ladder.platform.engines.engine import ContainerUse
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process, Rendezvous, Start
 from ddp_ladder.platform.launchers.torchrun import TORCHRUN
@@ -121,7 +121,7 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     if container is None:
         python = spec.python or sys.executable
         return (str(places.start / python) if spec.directory is not None and "/" in python else python,)
-    use = Use(
+    use = ContainerUse(
         container.image,
         container.args,
         gpus=container.gpus if ACCELERATORS[spec.device].is_gpu else None,

@@ -19,7 +19,7 @@ from ddp_ladder.settings import placeholders
 from ddp_ladder.settings.keys import BatchRange, Settings
 from ddp_ladder.settings.placeholders import expand, whole_number
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, batches
-from ddp_ladder.settings.yaml import Document, KeyPath, shown
+from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
 
 # The launchers and ddp-ladder set these for each process; another value would break the process group.
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -128,7 +128,7 @@ def _samples(text: str, values: Mapping[str, object]) -> int:
     raise ValueError("no samples in a step")
 
 
-def _environments(settings: Settings) -> Iterator[tuple[Document, KeyPath, Mapping[str, str]]]:
+def _environments(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, Mapping[str, str]]]:
     yield settings.config, ("workload", "env"), settings.experiment.workload.env
     for name, variant in settings.experiment.variants.items():
         yield settings.config, ("variants", name, "env"), variant.env
@@ -297,7 +297,7 @@ def _variables(settings: Settings) -> Iterator[Problem]:
 
 
 def _sbatch_options(settings: Settings) -> Iterator[Problem]:
-    options_of: list[tuple[Document, KeyPath, tuple[str, ...]]]
+    options_of: list[tuple[YamlFile, KeyPath, tuple[str, ...]]]
     options_of = [(settings.cluster, ("slurm", "extra"), settings.site.slurm.extra)]
     for stage in settings.experiment.ladder:
         options_of += [(settings.config, ("stages", stage.name, "slurm", "extra"), stage.slurm.extra)]

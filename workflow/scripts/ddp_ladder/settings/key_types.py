@@ -38,7 +38,7 @@ from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 T = TypeVar("T")
 
 
-class Section(Model):
+class KeySection(Model):
     """A section of a file. The text below a key describes it, in the JSON Schema and docs/ too.
 
     A key that is left empty has its default, unless null is one of its values.
@@ -63,7 +63,7 @@ class Section(Model):
         # Pydantic's use_attribute_docstrings reads the sources at each start; only the schemas need the texts.
         written = handler(core_schema)
         keys = handler.resolve_ref_schema(written)["properties"]
-        sections = reversed([each for each in cls.__mro__ if issubclass(each, Section)])
+        sections = reversed([each for each in cls.__mro__ if issubclass(each, KeySection)])
         bodies = [ast.parse(inspect.getsource(section)).body[0] for section in sections]
         for key, text in chain.from_iterable(pairwise(ast.iter_child_nodes(body)) for body in bodies):
             match key, text:

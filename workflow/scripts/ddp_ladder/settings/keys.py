@@ -26,6 +26,7 @@ from ddp_ladder.settings.key_types import (
     Gres,
     Interface,
     InterfaceName,
+    KeySection,
     Launcher,
     Module,
     Name,
@@ -36,7 +37,6 @@ from ddp_ladder.settings.key_types import (
     PathText,
     Scales,
     Script,
-    Section,
     SiteLauncher,
     Text,
     Typed,
@@ -57,10 +57,10 @@ from ddp_ladder.settings.terms import (
     Scale,
     Transport,
 )
-from ddp_ladder.settings.yaml import Document
+from ddp_ladder.settings.yaml import YamlFile
 
 
-class SettingsFile(Section):
+class SettingsFile(KeySection):
     """What a whole file holds."""
 
     _file: Path = PrivateAttr(default=Path("the settings"))
@@ -74,7 +74,7 @@ class SettingsFile(Section):
 # cluster.yaml
 
 
-class Slurm(Section):
+class Slurm(KeySection):
     """Options of sbatch, but for replace_bad_node; those left out or null are Slurm's own. extra is appended."""
 
     account: OfSlurm | None = Field(default=None, examples=["my-project"])
@@ -103,7 +103,7 @@ class Slurm(Section):
         return self.replace(**{**given, "extra": self.extra + other.extra})
 
 
-class Node(Section):
+class Node(KeySection):
     """Resources of one node; a scale that uses some of its GPUs requests their share of cores and memory."""
 
     gpus: int = Field(ge=1, le=MOST_GPUS, examples=[4])
@@ -122,7 +122,7 @@ class Node(Section):
         return max(1, self.cpus // self.gpus)
 
 
-class Container(Section):
+class Container(KeySection):
     """The image that the training runs in."""
 
     image: PathText = Field(examples=["/images/pytorch.sif"])
@@ -137,7 +137,7 @@ class Container(Section):
     """Further options of the engine's exec, start or run."""
 
 
-class Software(Section):
+class Software(KeySection):
     """Software of the training. Modules and setup run on the node; Python is in the container if there is one."""
 
     python: PathText | None = Field(default=None, examples=["/opt/venv/bin/python"])
@@ -150,7 +150,7 @@ class Software(Section):
     """Image that the training runs in; null for none."""
 
 
-class Network(Section):
+class Network(KeySection):
     """Communication between the processes."""
 
     backend: BackendOrAuto = "auto"
@@ -188,7 +188,7 @@ class Site(SettingsFile, title="The site"):
 # config.yaml
 
 
-class BatchRange(Section):
+class BatchRange(KeySection):
     """The batches per GPU among which the job of the first scale searches; all are multiples of the smallest."""
 
     least: int = Field(default=8, ge=1, le=10_000_000, alias="from")
@@ -213,7 +213,7 @@ BatchSize = Annotated[
 ]
 
 
-class Workload(Section):
+class Workload(KeySection):
     """The training script, unmodified, and its arguments."""
 
     script: Script = Field(examples=["train.py"])
@@ -258,7 +258,7 @@ class Workload(Section):
         return self.batch_per_gpu.least if isinstance(self.batch_per_gpu, BatchRange) else self.batch_per_gpu
 
 
-class Measure(Section):
+class Measure(KeySection):
     """Which steps of a run are measured, and when it may end early."""
 
     warmup_steps: int | None = Field(default=None, ge=0, le=1_000_000, examples=[50])
@@ -283,7 +283,7 @@ class Measure(Section):
         return ACCELERATORS[device].warmup_steps if self.warmup_steps is None else self.warmup_steps
 
 
-class Hang(Section):
+class Hang(KeySection):
     """When a run in which no rank makes a step any more is ended; null switches a bound off."""
 
     times_median_step: float | None = Field(default=10, ge=2, le=1_000_000)
@@ -294,7 +294,7 @@ class Hang(Section):
     """Seconds until the first step, and of a pause outside the training loop: a validation, a checkpoint."""
 
 
-class GateThresholds(Section):
+class GateThresholds(KeySection):
     """Thresholds that a stage must meet before the next one starts; one that is left out, or null, is not checked."""
 
     min_efficiency: float | None = Field(default=None, gt=0, le=1, examples=[0.8])
@@ -310,7 +310,7 @@ class GateThresholds(Section):
     uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
 
 
-class Repeats(Section):
+class Repeats(KeySection):
     """Repetitions of every measurement: as many as it takes to know it, within bounds."""
 
     at_least: int = Field(default=3, ge=1, le=MOST_REPEATS)
@@ -337,7 +337,7 @@ class Repeats(Section):
         return self
 
 
-class Stage(Section):
+class Stage(KeySection):
     """One rung of the ladder: its scales, the limits of their jobs, and the gate that opens the next one."""
 
     name: ClassVar[str]
@@ -375,7 +375,7 @@ class Stage3(Stage):
     """Scales of two or more nodes, with more GPUs than stage1's."""
 
 
-class Stages(Section):
+class Stages(KeySection):
     """The stages of the ladder. A stage that is left out, or null, is skipped."""
 
     stage1: Stage1 = Field(examples=[{"scales": ["1x1"], "runtime": 10}])
@@ -383,14 +383,14 @@ class Stages(Section):
     stage3: Stage3 | None = Field(default=None, examples=[{"scales": ["2x1"], "runtime": 10}])
 
 
-class FingerprintKeys(Section):
+class FingerprintKeys(KeySection):
     """Comparison of two runs before their throughputs are divided."""
 
     may_differ: Annotated[Several[FieldName], DIFFERENT] = Field(default=(), examples=[["num_workers"]])
     """Fields that differ between scales on purpose; the report shows both values."""
 
 
-class VariantNetwork(Section):
+class VariantNetwork(KeySection):
     """Overrides of cluster.yaml's network."""
 
     backend: BackendOrAuto | None = None
@@ -399,7 +399,7 @@ class VariantNetwork(Section):
     """Network interface of NCCL and Gloo."""
 
 
-class Variant(Section):
+class Variant(KeySection):
     """Overrides of one variant; left out or null keeps the base value."""
 
     launcher: Launcher | None = None
@@ -415,7 +415,7 @@ class Variant(Section):
     """Why the variant is measured; shown in the report."""
 
 
-class Preflight(Section):
+class Preflight(KeySection):
     """The test of the nodes, their network and the collectives, in each scale's job before its runs."""
 
     enabled: bool = True
@@ -444,14 +444,14 @@ _Variants = Annotated[
 ]
 
 
-class Logs(Section):
+class Logs(KeySection):
     """What is kept of the output of a run."""
 
     max_mb_per_node: int = Field(default=DEFAULT_LOG_MB, ge=1, le=1_000_000)
     """Limit of the logs of one run on each node, in MB. Of more output the first half of this and the end are kept."""
 
 
-class Monitor(Section):
+class Monitor(KeySection):
     """The samples of each node during a run: GPUs, CPUs, memory, network."""
 
     enabled: bool = True
@@ -460,7 +460,7 @@ class Monitor(Section):
     """Seconds from one sample to the next."""
 
 
-class Report(Section):
+class Report(KeySection):
     """The training whose time and cost the report computes for each scale, by epochs, samples or steps; without it, for
     a million samples."""
 
@@ -528,8 +528,8 @@ class Settings:
 
     experiment: Experiment
     site: Site
-    config: Document = field(default_factory=lambda: Document(Path("config/config.yaml")))
-    cluster: Document = field(default_factory=lambda: Document(Path("config/cluster.yaml")))
+    config: YamlFile = field(default_factory=lambda: YamlFile(Path("config/config.yaml")))
+    cluster: YamlFile = field(default_factory=lambda: YamlFile(Path("config/cluster.yaml")))
 
     def with_batch(self, batch_per_gpu: int) -> "Settings":
         """Return the settings with this batch in place of a range."""

@@ -26,7 +26,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlFile:
     """One YAML file as plain data, with the place of each part.
 
     lines: line (from 1) of each key and list item.
@@ -36,7 +36,7 @@ class Document:
     file: Path
     data: dict[str, Any] = field(default_factory=dict)
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    overridden: Mapping[KeyPath, Document | None] = field(default_factory=dict)
+    overridden: Mapping[KeyPath, YamlFile | None] = field(default_factory=dict)
 
     def where(self, *path: str | int) -> str:
         """Return ``config/config.yaml, line 14: measure.max_steps``."""
@@ -91,7 +91,7 @@ def scalar(text: str) -> str | int | float | bool | None:
     return float(text) if is_number else text
 
 
-def read(file: Path) -> Document:
+def read(file: Path) -> YamlFile:
     """Read a YAML mapping. Raises UserError for the first thing that is none."""
     lines: dict[KeyPath, int] = {}
     place, allowed = "", "lines of the form key: value, in YAML"
@@ -102,7 +102,7 @@ def read(file: Path) -> Document:
     try:
         root = yaml.compose(file.read_bytes().decode("utf-8-sig"), Loader=yaml.BaseLoader)
         if isinstance(root, yaml.MappingNode):
-            return Document(file, _mapping(root, (), lines), lines)
+            return YamlFile(file, _mapping(root, (), lines), lines)
         what, advice = "the file is empty, or holds no keys", f"restore the shipped file: git checkout -- {file}"
     except FileNotFoundError:
         what, allowed, advice = "there is no such file", f"a file, {places()}", "check the spelling and the directory"
