@@ -524,10 +524,11 @@ class Experiment(SettingsFile, title="The experiment"):
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of the user, checked. config, cluster: their files, for the line of each key."""
+    """All settings of the user, checked."""
 
     experiment: Experiment
     site: Site
+    # The files, for the line of each key.
     config: YamlFile = field(default_factory=lambda: YamlFile(Path("config/config.yaml")))
     cluster: YamlFile = field(default_factory=lambda: YamlFile(Path("config/cluster.yaml")))
 

@@ -97,8 +97,8 @@ def _validated(checked: Sequence[tuple[YamlFile, type[Model]]]) -> list[Any]:
         try:
             values.append(model.model_validate(document.data))
         except ValidationError as errors:
-            found = [_explained(error, document, model) for error in errors.errors() if not _follows(error)]
-            problems += [problem for _, problem in sorted(found, key=lambda item: item[0])]
+            by_line = [_explained(error, document, model) for error in errors.errors() if not _follows(error)]
+            problems += [problem for _, problem in sorted(by_line, key=lambda item: item[0])]
     if problems:
         raise UserError(problems)
     return values
@@ -245,18 +245,15 @@ def _bounds(part: Part) -> str:
     if low is not None and high is not None:
         return f" from {low} to {high}"
     bounds = {"above": above, "at least": low, "at most": high}
-    words = " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound is not None)
-    return f" {words}" if words else ""
+    return " and".join(f" {word} {bound}" for word, bound in bounds.items() if bound is not None)
 
 
 def _example(part: Part, key: str) -> str | None:
     """Return a line to type, ``repeats: 3``; only the value if key is empty."""
-    values = [*part.get("examples", []), *part.get("enum", [])]
-    if part.get("default") is not None:
-        values.append(part["default"])
-    if not values:
-        return None
-    return f"{key}: {flow(values[0])}" if key else flow(values[0])
+    default = part.get("default")
+    values = [*part.get("examples", []), *part.get("enum", []), *([] if default is None else [default])]
+    text = flow(values[0]) if values else None
+    return f"{key}: {text}" if text and key else text
 
 
 def flow(value: Any) -> str:
