@@ -58,11 +58,9 @@ Item = TypeVar("Item")
 class Job(Model):
     """The job of a run, and the attempt that made it."""
 
-    id: Annotated[str, Field(min_length=1)]
+    id: Name
     attempt: int = Field(ge=1, description="Number of the attempt, from 1.")
-    run_id: Annotated[str, Field(min_length=1)] = Field(
-        description="Random id of this attempt: each of its processes writes it into its file."
-    )
+    run_id: Name = Field(description="Random id of this attempt: each of its processes writes it into its file.")
 
 
 class RawFile(Model):
@@ -248,18 +246,16 @@ PLAN = TypeAdapter(Plan)
 
 def read_plan(path: Path) -> Plan:
     """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
-    what = "this is no plan of this version of ddp-ladder"
     try:
         return PLAN.validate_python(read_json(path))
     except FileNotFoundError:
         advice = "run `snakemake --cores all` first, or name the results with --results"
         raise UserError(Problem(str(path), "there is no plan here", next=advice)) from None
-    except ValidationError as error:
-        found = first_error(error)
     except (OSError, ValueError) as error:
-        found = str(error)
+        why = first_error(error) if isinstance(error, ValidationError) else str(error)
+    what = "this is no plan of this version of ddp-ladder"
     rewrite = f"run `snakemake --cores 1 {quote(str(path))}`: the plan is written again from config/"
-    raise UserError(Problem(str(path), what, found, next=f"use the version that wrote it; or {rewrite}"))
+    raise UserError(Problem(str(path), what, why, next=f"use the version that wrote it; or {rewrite}"))
 
 
 def first_scale(runs: Iterable[RunSpec]) -> Scale:
@@ -331,12 +327,12 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
 
     The plain baseline is one of them in stage1, if that is one GPU, unless measure.plain_baseline is false.
     """
-    several_nodes = any(scale.nodes > 1 for one in experiment.ladder if one.name == stage for scale in one.scales)
-    given = experiment.variants.items()
-    found = {name: variant for name, variant in given if not several_nodes or variant.launcher in (None, *WITH_RANKS)}
+    variants = dict(experiment.variants)
+    if any(scale.nodes > 1 for rung in experiment.ladder if rung.name == stage for scale in rung.scales):
+        variants = {name: variant for name, variant in variants.items() if variant.launcher in (None, *WITH_RANKS)}
     if stage == STAGES[0] and experiment.first_scale == ONE_GPU and experiment.measure.plain_baseline:
-        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher=Python.name)
-    return found
+        variants[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher=Python.name)
+    return variants
 
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
@@ -375,6 +371,7 @@ def _resolve(
     _, first_batch = batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
+    secrets = dict.fromkeys(workload.secrets, FROM_ENVIRONMENT)
     accelerator, launcher = ACCELERATORS[site.node.device], variant.launcher or site.launcher
     binds = accelerator.is_gpu and LAUNCHERS[launcher].binds_numa and scale.gpus_per_node == site.node.gpus
     spec = RunSpec(
@@ -397,12 +394,7 @@ def _resolve(
         directory=None,
         data_dir=workload.data_dir,
         env={},
-        env_template={
-            **site.network.env,
-            **workload.env,
-            **variant.env,
-            **dict.fromkeys(workload.secrets, FROM_ENVIRONMENT),
-        },
+        env_template={**site.network.env, **workload.env, **variant.env, **secrets},
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,
