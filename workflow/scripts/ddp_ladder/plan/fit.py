@@ -34,7 +34,9 @@ class Trial(Model):
     samples_per_s: float | None = None
     step_time_s: float | None = None
     peak_memory_bytes: int | None = Field(default=None, description="Of the rank that used the most.")
-    memory_headroom_fraction: float | None = Field(None, description="Of what that rank can have; null if unknown.")
+    memory_headroom_fraction: float | None = Field(
+        default=None, description="Of what that rank can have; null if unknown."
+    )
 
     @property
     def fits(self) -> bool:
