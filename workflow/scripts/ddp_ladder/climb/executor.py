@@ -114,8 +114,8 @@ class LadderJobs:
         except NotSubmitted as error:
             why, then = str(error), error.next
             if isinstance(error, Refused) and (bad := left_out(self.ladder.job(scale), self.results)):
-                nodes = ", ".join(each.node for each in bad)
-                why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
+                nodes, reasons = ", ".join(node.node for node in bad), "; ".join(node.in_words for node in bad)
+                why = f"{reasons}; a job without {nodes} is refused: {why}"
                 then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
             end = JobEnd("", stage, scale, NOT_SUBMITTED, "", why=why, next=then)
             self._console.say(f"{stage} {scale}: {end.in_words}")
@@ -149,8 +149,8 @@ class LadderJobs:
         # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
         command = self.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
         left = job_left(self.results, scale) if self._is_same_plan else None
-        is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
-        earlier = left.job_id if left is not None and is_of_same_rule else None
+        is_of_same_rule = left and left.log == shown_path(logs / f"{left.job_id}.log")
+        earlier = left.job_id if left and is_of_same_rule else None
         return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
@@ -164,12 +164,11 @@ class LadderJobs:
             self._follow(info)
         ends = {end.job_id: end for end in self._watch.look()}
         for info in own:
-            end = ends.get(info.external_jobid)
-            if end is None:
-                yield info
-            else:
+            if end := ends.get(info.external_jobid):
                 self._submitter.over(end.job_id)
                 self._report(info, end)
+            else:
+                yield info
         if ends:
             self._account()
 
@@ -198,8 +197,7 @@ class LadderJobs:
         if only_asks or not planned.slurm.replace_bad_node or end.scale in self._replaced:
             return False
         try:
-            bad = only_bad_node(self.results, planned, end.job_id, end.nodes)
-            if bad is None:
+            if (bad := only_bad_node(self.results, planned, end.job_id, end.nodes)) is None:
                 return False
             add_bad_node(self.results, bad)
         except (OSError, ValueError) as error:
@@ -376,11 +374,10 @@ class JobWatch:
         elif job.is_held():  # else it has released it
             job.is_reported_silent = True
             node = next(iter(host_names(job.state.nodes)), "its first node")
-            self._console.say(
-                f"{job.label} runs, but has given no sign of life for {duration(now_s - job.alive_s)}: its "
-                f"run_scale.py on {node} is stopped, or {node} or its file system hangs; if it stays so, end it "
-                f"with `scancel {job.id}`, and start snakemake again"
-            )
+            silent = f"has given no sign of life for {duration(now_s - job.alive_s)}"
+            why = f"its run_scale.py on {node} is stopped, or {node} or its file system hangs"
+            end = f"if it stays so, end it with `scancel {job.id}`, and start snakemake again"
+            self._console.say(f"{job.label} runs, but {silent}: {why}; {end}")
 
     def _is_due(self) -> bool:
         if not self._jobs or self._asked_s is None:
@@ -447,23 +444,12 @@ class JobWatch:
         words = "".join(slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
         # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
         well = state == ENDED_WELL or (state in (GONE, NODE_FAIL) and job.is_finished)
-        cause = advice(job.state, words, job.stage)
+        cause = Advice("", "") if well else advice(job.state, words, job.stage)
         if not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
             cause = full
-        end = JobEnd(
-            job_id=job.id,
-            stage=job.stage,
-            scale=job.scale,
-            state=state,
-            ok=well,
-            nodes=job.state.nodes,
-            reason=words or job.state.reason,
-            why="" if well else cause.why,
-            next="" if well else cause.next,
-            log=str(job.log),
-        )
-        after = f"after {duration(ran_s)}"
-        self._console.say(f"{job.stage} {job.scale}: {end.in_words}, {after}")
+        named, reason = (job.id, job.stage, job.scale, state, str(job.log)), words or job.state.reason
+        end = JobEnd(*named, ok=well, nodes=job.state.nodes, reason=reason, why=cause.why, next=cause.next)
+        self._console.say(f"{job.stage} {job.scale}: {end.in_words}, after {duration(ran_s)}")
         return end
 
     def _print_lines(self, job: WatchedJob) -> None:
