@@ -174,15 +174,8 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
 
 def _probe(path: str, module: str, device: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return a Python's report on itself. Raises OSError, ValueError or SubprocessError if it gives none."""
-    done = subprocess.run(
-        [path, "-c", PROBE.read_text(), module, device],
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=IMPORT_WITHIN_S,
-        check=False,
-    )
+    argv, no_input = [path, "-c", PROBE.read_text(), module, device], subprocess.DEVNULL
+    done = subprocess.run(argv, env=env, stdin=no_input, capture_output=True, text=True, timeout=IMPORT_WITHIN_S)
     if done.returncode:
         raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
