@@ -18,40 +18,15 @@ from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1, first_
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.platform.launchers.python import Python
+from ddp_ladder.settings import keys, terms
 from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
-from ddp_ladder.settings.keys import (
-    BatchRange,
-    Container,
-    Experiment,
-    GateThresholds,
-    Hang,
-    Monitor,
-    Preflight,
-    Settings,
-    Slurm,
-    Stage,
-    Variant,
-    Workload,
-)
+from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Settings, Slurm, Stage, Variant, Workload
 from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
-from ddp_ladder.settings.terms import (
-    DEFAULT_LOG_MB,
-    ONE_GPU,
-    PLAIN_VARIANT,
-    REFERENCE_VARIANT,
-    STAGES,
-    Interface,
-    Mode,
-    NumaBinding,
-    Scale,
-    Transport,
-    batches,
-    scaled_lr,
-)
+from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, STAGES, Interface, Mode, NumaBinding, Scale, Transport
 
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
-NO_PREFLIGHT = Preflight(enabled=False)
+NO_PREFLIGHT = keys.Preflight(enabled=False)
 Item = TypeVar("Item")
 
 
@@ -107,7 +82,7 @@ class RunSpec(Model):
     python: str | None
     modules: Several[str]
     setup: str
-    container: Container | None = Field(description="With the data bound.")
+    container: keys.Container | None = Field(description="With the data bound.")
     launcher: Launcher
     numa_binding: NumaBinding | None = Field(None, description="Of torchrun, at scales with all GPUs of a node.")
     device: Device
@@ -169,11 +144,11 @@ class ScaleJob:
     slurm: Slurm
     memory_mb: int | None = None  # per node; None leaves it to the partition
     gres: str | None = None  # per node, with its count: gpu:a100:4
-    preflight: Preflight = NO_PREFLIGHT
+    preflight: keys.Preflight = NO_PREFLIGHT
     transport: Transport = "any"
-    max_log_mb_per_node: int = DEFAULT_LOG_MB
-    hang: Hang | None = None  # like the Slurm options, not part of a run
-    monitor: Monitor | None = None
+    max_log_mb_per_node: int = terms.DEFAULT_LOG_MB
+    hang: keys.Hang | None = None  # like the Slurm options, not part of a run
+    monitor: keys.Monitor | None = None
     more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them
     until_percent: float = 0.0  # half the interval of an efficiency that is known well enough
 
@@ -331,7 +306,7 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
     if any(scale.nodes > 1 for rung in experiment.ladder if rung.name == stage for scale in rung.scales):
         variants = {name: variant for name, variant in variants.items() if variant.launcher in (None, *WITH_RANKS)}
     if stage == STAGES[0] and experiment.first_scale == ONE_GPU and experiment.measure.plain_baseline:
-        variants[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher=Python.name)
+        variants[PLAIN_VARIANT] = experiment.variants[terms.REFERENCE_VARIANT].replace(launcher=Python.name)
     return variants
 
 
@@ -367,8 +342,8 @@ def _resolve(
     name, variant = named_variant
     workload, measure = experiment.workload, experiment.measure
     first_size = experiment.first_scale.world_size
-    batch, global_batch = batches(workload.least_batch, mode, scale.world_size, first_size, workload.global_batch)
-    _, first_batch = batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
+    batch, global_batch = terms.batches(workload.least_batch, mode, scale.world_size, first_size, workload.global_batch)
+    _, first_batch = terms.batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
     secrets = dict.fromkeys(workload.secrets, FROM_ENVIRONMENT)
@@ -384,7 +359,7 @@ def _resolve(
         batch_per_gpu=batch,
         global_batch=global_batch,
         accumulation=None if workload.global_batch is None else global_batch // (batch * scale.world_size),
-        lr=scaled_lr(workload.lr, workload.lr_rule, global_batch / first_batch),
+        lr=terms.scaled_lr(workload.lr, workload.lr_rule, global_batch / first_batch),
         seed=workload.seed + repeat - 1,
         samples_per_step=None,
         throughput_regex=workload.throughput_regex,
