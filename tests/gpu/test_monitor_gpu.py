@@ -37,10 +37,10 @@ def figure(row: dict[str, Value], name: str) -> float:
 
 
 def test_the_gpus_are_those_that_torch_sees(gpus: Gpus) -> None:
-    assert [gpu.about.name for gpu in gpus.each] == [
+    assert [gpu.about.name for gpu in gpus.sampled] == [
         torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
     ]
-    for index, gpu in enumerate(gpus.each):
+    for index, gpu in enumerate(gpus.sampled):
         uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)  # torch 2.4 has none
         assert uuid is None or gpu.about.uuid == f"GPU-{uuid}"
         assert gpu.about.memory_bytes

@@ -131,7 +131,7 @@ class FailedJobs(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if a record of Snakemake's logger is shown."""
-        is_hidden = self._is_on_a_job(record) or any(each in record.getMessage() for each in CLOSING)
+        is_hidden = self._is_on_a_job(record) or any(words in record.getMessage() for words in CLOSING)
         return bool(not is_hidden or self._settings.printshellcmds or self._settings.verbose)
 
     def _is_on_a_job(self, record: Any) -> bool:
@@ -264,8 +264,8 @@ def _print_unless_ended(kind: type[BaseException], error: BaseException, trace: 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
     global _ended_by
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for later in SIGNALS:
+        signal.signal(later, signal.SIG_IGN)
     leave_lost_terminal()
     _ended_by = name = signal.Signals(signum).name
     with contextlib.suppress(OSError):  # not print: it may be what was interrupted

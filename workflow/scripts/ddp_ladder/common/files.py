@@ -36,8 +36,8 @@ class NotWritten(OSError):
     @property
     def problem(self) -> Problem:
         """The message for the user."""
-        there = quote(str(nearest(Path(self.filename).parent)))
-        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=there)
+        directory = quote(str(nearest(Path(self.filename).parent)))
+        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=directory)
         next_step = f"{advice}; then start snakemake again: it repeats what is missing"
         return Problem(str(self.filename), f"it cannot be written: {self.strerror}", lost=self.lost, next=next_step)
 
@@ -61,13 +61,12 @@ def make_directory(path: Path) -> None:
 
 def nearest(path: Path) -> Path:
     """Return the path, or its nearest parent, that exists."""
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def shown_path(path: Path) -> str:
     """Return the path for a message: relative if it is below the working directory."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def check_room(directory: Path) -> None:
@@ -319,8 +318,7 @@ def profile(name: str) -> str:
 
 def places() -> str:
     """Return, for messages, the directories that a relative path is searched in."""
-    here = Path.cwd()
-    return f"relative to {here}" if here.samefile(OWN) else f"relative to {here} or else to {OWN}"
+    return f"relative to {Path.cwd()}" + ("" if Path.cwd().samefile(OWN) else f" or else to {OWN}")
 
 
 SHARED = (
@@ -332,8 +330,8 @@ ALONE = "tmpfs ramfs overlay ext2 ext3 ext4 xfs btrfs zfs f2fs apfs hfs".split()
 def filesystem(path: Path) -> str:
     """Return the type of the file system that holds a path; empty if the system does not report it."""
     real = path.resolve()
-    mounts = [each for each in psutil.disk_partitions(all=True) if real.is_relative_to(each.mountpoint)]
-    return max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else ""
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if real.is_relative_to(mount.mountpoint)]
+    return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
 
 
 def is_shared(kind: str) -> bool:

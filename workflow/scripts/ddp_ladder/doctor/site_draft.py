@@ -28,10 +28,10 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """What Slurm says of a cluster. partitions: the one to use first."""
+    """What Slurm says of a cluster."""
 
     name: str
-    partitions: Sequence[Partition]
+    partitions: Sequence[Partition]  # the one to use first
     records: Partitions
 
     def limits(self, name: str) -> str:
@@ -50,27 +50,26 @@ def read_cluster() -> Cluster:
     except UserError as error:
         raise UserError(replace(problem, what=_NO_SLURM) for problem in error.problems) from None
     except SlurmError as error:
-        raise UserError(
-            Problem("Slurm", _NO_SLURM, str(error), next="try `scontrol show node` on this machine")
-        ) from None
+        advice = "try `scontrol show node` on this machine"
+        raise UserError(Problem("Slurm", _NO_SLURM, str(error), next=advice)) from None
 
 
 def cluster_of(name: str, partitions: Partitions, nodes: Sequence[Mapping[str, str]]) -> Cluster:
     """Return the cluster of these records. Raises UserError if no partition has nodes."""
-    found = [each for row in partitions.values() if (each := shapes_of(row, nodes)).shapes]
-    if not found:
-        raise UserError(
-            Problem("Slurm", _NO_SLURM, "no partition has nodes", next="ask your site for one: `sinfo --all`")
-        )
+    with_nodes = [partition for row in partitions.values() if (partition := shapes_of(row, nodes)).shapes]
+    if not with_nodes:
+        advice = "ask your site for one: `sinfo --all`"
+        raise UserError(Problem("Slurm", _NO_SLURM, "no partition has nodes", next=advice))
 
-    def rank(partition: Partition) -> tuple[bool, ...]:
+    def rank(partition: Partition) -> tuple[int, ...]:
         row = partitions[partition.name]
         is_open = row.get("State") == "UP" and row.get("RootOnly") != "YES" and row.get("Hidden") != "YES"
-        return is_open, partition.usual.gpus > 0, row.get("Default") == "YES"
+        # Of equal ones that with the most nodes; sorting keeps Slurm's order.
+        nodes = sum(partition.shapes.values())
+        return is_open, partition.usual.gpus > 0, row.get("Default") == "YES", nodes
 
-    # Of equal ones that with the most nodes; sorting keeps Slurm's order.
-    found.sort(key=lambda each: (*rank(each), sum(each.shapes.values())), reverse=True)
-    return Cluster(re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-") or "my-cluster", found, partitions)
+    with_nodes.sort(key=rank, reverse=True)
+    return Cluster(re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-") or "my-cluster", with_nodes, partitions)
 
 
 # The file
@@ -96,7 +95,7 @@ slurm:
   qos: null
 
 node:
-  # {confirm} {shapes}
+  # {confirm} GPUs of one node{shapes}
   gpus: {gpus}
   # {confirm} cuda for NVIDIA and AMD GPUs; cpu without GPUs, a "GPU" is then one CPU process.
   device: {device}
@@ -118,10 +117,8 @@ network:
 
 launcher: torchrun
 """
-_ONE_SHAPE = "GPUs of one node; all nodes of this partition are alike."
-_SEVERAL_SHAPES = (
-    "GPUs of one node. The nodes of this partition differ: slurm.constraint or nodelist chooses among them."
-)
+_ONE_SHAPE = "; all nodes of this partition are alike."
+_SEVERAL_SHAPES = ". The nodes of this partition differ: slurm.constraint or nodelist chooses among them."
 
 
 def draft(cluster: Cluster, file: Path) -> str:
@@ -131,7 +128,7 @@ def draft(cluster: Cluster, file: Path) -> str:
         schema=os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent),
         name=cluster.name,
         confirm=CONFIRM,
-        partitions="\n".join(f"#   {each.in_words}; {cluster.limits(each.name)}" for each in cluster.partitions),
+        partitions="\n".join(f"#   {part.in_words}; {cluster.limits(part.name)}" for part in cluster.partitions),
         site=flow(cluster.name),
         partition=flow(chosen.name),
         shapes=_ONE_SHAPE if len(chosen.shapes) == 1 else _SEVERAL_SHAPES,
@@ -151,16 +148,15 @@ def write_draft(cluster: Cluster, wanted: Path) -> tuple[Path, bool, list[Path]]
     sites = [SITES / f"{cluster.name}{suffix}.yaml" for suffix in ("", *(f"-{number}" for number in range(2, 100)))]
     kept = list[Path]()
     for file in (wanted, *sites):
-        text, there = draft(cluster, file), file_text(file) or ""
-        if there == text:
+        text, present = draft(cluster, file), file_text(file) or ""
+        if present == text:
             return file, False, kept
-        if not file.exists() or (there and _values(there) == _values(file_text(SHIPPED) or "")):
+        if not file.exists() or (present and _values(present) == _values(file_text(SHIPPED) or "")):
             write_atomically(file, text)
             return file, True, kept
         kept.append(file)
-    raise UserError(
-        Problem(str(SITES), "it has too many drafts of this site", str(len(kept)), next="delete some of them")
-    )
+    what, advice = "it has too many drafts of this site", "delete some of them"
+    raise UserError(Problem(str(SITES), what, str(len(kept)), next=advice))
 
 
 def _values(text: str) -> str:

@@ -163,9 +163,8 @@ def _environment(spec: RunSpec, places: Places) -> dict[str, str]:
 
 def _module_path(spec: RunSpec, places: Places) -> str | None:
     """Return the search path of the module; None if none is needed, or the configuration sets PYTHONPATH itself."""
-    if spec.directory is None or not is_module(spec) or "PYTHONPATH" in spec.env:
-        return None
-    return str(places.start)
+    is_needed = spec.directory is not None and is_module(spec) and "PYTHONPATH" not in spec.env
+    return str(places.start) if is_needed else None
 
 
 def _interface_exports(spec: RunSpec) -> str:

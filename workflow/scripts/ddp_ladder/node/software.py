@@ -31,17 +31,13 @@ Runner = Callable[[Sequence[str], Mapping[str, str], int, int], int]
 
 
 class SetUpError(Exception):
-    """A node could not be set up as the site's settings ask.
-
-    what: one line that begins with the setting's key; the exception's text adds the end of the output, without secrets.
-    exit_code: negative when a signal ended the shell.
-    """
+    """A node could not be set up as the site's settings ask. Its text ends with the output's end, without secrets."""
 
     def __init__(self, key: str, why: str, output: str = "", exit_code: int = 1) -> None:
-        self.what = f"{key}: {why}"
+        self.what = f"{key}: {why}"  # one line that begins with the setting's key
         text = "\n".join([self.what, *output.strip().splitlines()[-MESSAGE_LINES:]])
         super().__init__(without_values(text, os.environ))
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # negative when a signal ended the shell
 
 
 def run_shell(argv: Sequence[str], env: Mapping[str, str], output: int, result: int) -> int:
@@ -132,7 +128,7 @@ def container_binds(spec: RunSpec, places: Places, *more: Path) -> tuple[str, ..
         needed.append(Path(spec.script).parent)
     given = [bind for bind in spec.container.binds if ":" in bind]
     needed += [Path(bind) for bind in spec.container.binds if ":" not in bind]
-    wanted = dict.fromkeys(path for each in needed for path in (Path(os.path.abspath(each)), each.resolve()))
+    wanted = dict.fromkeys(path for file in needed for path in (Path(os.path.abspath(file)), file.resolve()))
     outer = [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
     return (*map(str, outer), *given)
 
@@ -159,15 +155,10 @@ def git_state(script: Path) -> dict[str, Any] | None:
 
 def _git(directory: Path, *words: str) -> str | None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    argv, no_input = [*GIT, "-C", str(directory), *words], subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            [*GIT, "-C", str(directory), *words],
-            env={**env, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        done = subprocess.run(argv, env=env, stdin=no_input, capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -16,16 +16,15 @@ from ddp_ladder.settings.load import OVERLAY, load_settings
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
-WITHOUT_TRAINING = frozenset(
-    {"compare", "doctor", "eject", "new_site", "report"}
-)  # quick targets that run on this machine alone
+# Quick targets that run on this machine alone.
+WITHOUT_TRAINING = frozenset({"compare", "doctor", "eject", "new_site", "report"})
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Files and overrides of this start's settings. config: None if the overrides are a whole experiment."""
+    """Files and overrides of this start's settings."""
 
-    config: Path | None
+    config: Path | None  # None if the overrides are a whole experiment
     cluster: Path
     overrides: Mapping[str, Any]
     preflight_scale: str | None = None  # of `snakemake preflight`

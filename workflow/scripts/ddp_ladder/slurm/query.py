@@ -169,10 +169,10 @@ def sacct(fields: str, *options: str, within_s: float | None = None) -> list[dic
     return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
 
 
-def no_job(job_id: str, found: str) -> Problem:
+def no_job(job_id: str, why: str) -> Problem:
     """Return the problem of an allocation that Slurm does not know."""
     advice = "look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch"
-    return Problem(f"Slurm job {job_id}", "Slurm does not show the nodes of this allocation", found, next=advice)
+    return Problem(f"Slurm job {job_id}", "Slurm does not show the nodes of this allocation", why, next=advice)
 
 
 # The environment of a query

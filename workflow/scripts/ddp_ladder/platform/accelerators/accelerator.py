@@ -55,21 +55,19 @@ class SampledGpu(Protocol):
 
 @dataclass
 class Gpus:
-    """The GPUs of a run, and what of them cannot be sampled, and why."""
+    """The GPUs of a run."""
 
-    each: Sequence[SampledGpu] = ()
-    notes: tuple[str, ...] = ()
+    sampled: Sequence[SampledGpu] = ()
+    notes: tuple[str, ...] = ()  # what is not sampled, and why
 
     def sample(self) -> dict[str, Value]:
         """Read each GPU and return its columns."""
-        return {
-            f"gpu{index}_{name}": value for index, gpu in enumerate(self.each) for name, value in gpu.read().items()
-        }
+        return {f"gpu{k}_{name}": value for k, gpu in enumerate(self.sampled) for name, value in gpu.read().items()}
 
     @property
     def errors(self) -> list[str]:
         """Why values are missing."""
-        return [f"GPU {k}: {what}: {why}" for k, gpu in enumerate(self.each) for what, why in gpu.errors.items()]
+        return [f"GPU {k}: {what}: {why}" for k, gpu in enumerate(self.sampled) for what, why in gpu.errors.items()]
 
 
 class Accelerator:

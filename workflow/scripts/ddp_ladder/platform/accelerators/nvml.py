@@ -57,25 +57,25 @@ def open_nvidia(environment: Mapping[str, str]) -> Gpus:
 
 
 def _gpus(nvml: Any, chosen: str | None) -> Gpus:
-    found = []
+    handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError_NoPermission):  # a cgroup keeps it for other jobs, also from CUDA
-            found.append(nvml.nvmlDeviceGetHandleByIndex(index))
-    places = visible_gpus(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in found])
-    gpus = [NvidiaGpu(nvml, found[place], index) for index, place in enumerate(places)]
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
+    places = visible_gpus(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
+    gpus = [NvidiaGpu(nvml, handles[place], index) for index, place in enumerate(places)]
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
-        return Gpus(notes=(f"NVML: {len(found)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}",))
+        return Gpus(notes=(f"NVML: {len(handles)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}",))
     return Gpus(gpus)
 
 
 class NvidiaGpu:
-    """A GPU. errors: why later samples lack what the first one had, by column."""
+    """A GPU, as SampledGpu describes it."""
 
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle = nvml, handle
-        self._first_mj: float | None = None
-        self._lacks: set[str] = set()
+        self._first_mj: float | None = None  # of energy, when it was opened
+        self._lacks: set[str] = set()  # what it does not report at all: no error later
         self.errors: dict[str, str] = {}
         self.read()
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
