@@ -64,10 +64,7 @@ FAULTS = {
         "node3",
         "node3 is slow",
         scale="4x1",
-        on_node=(
-            "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms",
-            "tc qdisc del dev ib0 root",
-        ),
+        on_node=("tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms", "tc qdisc del dev ib0 root"),
         min_busbw_gb_per_s=1000,
         timeout_s=60,
     ),

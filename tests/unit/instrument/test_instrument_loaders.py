@@ -25,12 +25,7 @@ def facts(measured: Measured, *names: str) -> list[Any]:
     return [loader[name] for name in names]
 
 
-STATEFUL = (
-    "",
-    "--workers 1 --persistent --asked-early",
-    "--workers 2 --no-set-epoch",
-    "--stream --workers 1",
-)
+STATEFUL = ("", "--workers 1 --persistent --asked-early", "--workers 2 --no-set-epoch", "--stream --workers 1")
 
 
 @pytest.mark.parametrize("line", STATEFUL)
