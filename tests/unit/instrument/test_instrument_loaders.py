@@ -15,7 +15,7 @@ from warm import Warm
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader", "torchdata.nodes")
+    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader")
     yield process
     process.close()
 
@@ -84,18 +84,3 @@ def test_what_arrives_is_counted(warm: Warm, tmp_path: Path, line: str) -> None:
 def test_what_fills_the_buffer_of_a_web_loader_is_no_sample(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)
     assert facts(measured, "num_workers", "sampler", "passes") == [int(line[-1]), "Stream", 2]
-
-
-def test_batches_of_a_loader_that_is_none_of_torch_are_not_counted(warm: Warm, tmp_path: Path) -> None:
-    measured = run(warm, tmp_path, "nodes.py", ranks=2)
-    for rank in (0, 1):
-        record = measured.ran.rank(rank)
-        assert (record["loader"], record["source"], record["steps"]["count"]) == (None, "counted", 40)
-        assert set(measured.samples(rank)) == {0}
-
-
-@pytest.mark.parametrize("advice", ["samples_per_step", "metrics"])
-def test_what_the_gate_advises_then_works(warm: Warm, tmp_path: Path, advice: str) -> None:
-    words, settings = (["write"], {}) if advice == "metrics" else ([], {"samples_per_step": 8})
-    measured = check(warm, tmp_path, "nodes.py", *words, ranks=2, **settings)
-    assert measured.ran.rank()["source"] == advice

@@ -28,7 +28,6 @@ LINES = (
     "gan.py twice",
     "eval_mode.py adversarial",
     "eval_mode.py pseudo",
-    "eval_mode.py minibatches",
     "loaders.py collated 2",
     "workers.py --workers 2 --persistent --prefetch 4",
     "workers.py --workers 1 --start-method spawn --epochs 1",
