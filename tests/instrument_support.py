@@ -118,12 +118,5 @@ def run_plainly(
 
 
 def _run(directory: Path, words: tuple[object, ...], env: dict[str, str], timeout_s: float) -> Ran:
-    done = subprocess.run(
-        [*map(str, words)],
-        cwd=directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    done = subprocess.run([*map(str, words)], cwd=directory, env=env, capture_output=True, text=True, timeout=timeout_s)
     return Ran(done.returncode, done.stdout, done.stderr, directory / "run")

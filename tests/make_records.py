@@ -13,16 +13,7 @@ from ddp_ladder.measuring.timing import measure
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Ddp, Job
-from ddp_ladder.records.record import (
-    MEDIAN_OF_BLOCKS,
-    Check,
-    Failure,
-    Rank,
-    Record,
-    Throughput,
-    Timing,
-    World,
-)
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.steps import Steps
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches

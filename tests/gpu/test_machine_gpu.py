@@ -9,10 +9,7 @@ import torch
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.platform.accelerators import ACCELERATORS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 
 
 def test_the_gpus_of_the_node_contain_those_that_torch_sees(tmp_path: Path) -> None:

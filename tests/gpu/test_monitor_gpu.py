@@ -10,10 +10,7 @@ import torch
 from ddp_ladder.platform.accelerators.accelerator import Gpus, Value
 from ddp_ladder.platform.accelerators.nvml import open_nvidia
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 
 
 @pytest.fixture(scope="module")

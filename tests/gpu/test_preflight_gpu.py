@@ -6,10 +6,7 @@ import pytest
 import torch
 from ddp_ladder.preflight.node_facts import gpus_facts
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 
 
 def test_nvidia_smi_tells_of_the_gpus_that_torch_sees() -> None:

@@ -56,10 +56,7 @@ def processes_that_mention(root: Path) -> list[str]:
 def test_a_cluster_whose_owner_was_killed_is_cleaned_away(cluster_without_accounting: Cluster) -> None:
     before = host_state()
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER],
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", OWNER], env={**os.environ, "PYTHONPATH": str(HERE)}, stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout is not None
         root = Path(owner.stdout.readline().strip())

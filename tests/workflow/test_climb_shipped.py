@@ -174,11 +174,3 @@ def test_each_stage_was_forecast_before_it_began_and_compared_after(shipped: Cli
         assert [line for line in lines if line.startswith(f"forecast {scale}: ") and "; measured " in line]
     text = (checkout.results / "report/scaling.md").read_text()
     assert "| scale | forecast | measured since |" in text
-
-
-def test_a_second_time_does_nothing_and_says_so(checkout: Checkout) -> None:
-    before = checkout.run_times()
-    again = checkout.snakemake("stage3", "--profile", "profiles/local")
-    assert again.returncode == 0
-    assert "nothing to measure" in again.stdout
-    assert checkout.run_times() == before

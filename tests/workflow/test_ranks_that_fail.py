@@ -44,28 +44,18 @@ def main():
         if step == 6 and rank == dying:
             if how == "SEGFAULT":
                 ctypes.string_at(0)
-            if how in ("EXCEPTION", "CAUGHT"):
+            if how == "EXCEPTION":
                 raise ValueError("out of coffee")
             if how == "EXIT":
                 sys.exit("dataset is missing")
             os.kill(os.getpid(), getattr(signal, how))
         dist.all_reduce(torch.ones(1))
 
-def main_that_catches():
-    import traceback
-    try:
-        main()
-    except ValueError:  # and not that of the rank that lost the other
-        traceback.print_exc()
-        sys.exit(0)
-
 if how == "AT_SHUTDOWN":
     train()
 elif how == "NONE":
     with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
         file.write('{"samples": 4, "seconds": 0.01}\\n' * 60)
-elif how == "CAUGHT":
-    main_that_catches()
 elif how == "EXCEPTION":
     from torch.distributed.elastic.multiprocessing.errors import record
     record(main)()
@@ -122,15 +112,6 @@ def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:
     (what,) = (remark.what for remark in record.remarks if remark.name == "end")
     cause = r"a rank crashed: rank 1 \(node 0, .*\): ended by SIGSEGV"
     assert re.match(f"after its training, which is complete and counts, {cause}", what)
-
-
-def test_an_exception_that_the_script_catches_and_prints_is_shown(here: Here) -> None:
-    found = failure_of(run(here, "1x2", "CAUGHT", 1, launcher="srun"))
-    assert found.verdict == "a rank left the others"
-    assert [each.line for each in found.evidence][1:] == [
-        'raise ValueError("out of coffee")',
-        "ValueError: out of coffee",
-    ]
 
 
 def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> None:

@@ -86,12 +86,7 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     """NaN has many bit patterns: diverged replicas need not be equal."""
     broken = {"count": 3, "names": ["0.weight", "0.bias", "2.weight"]}
     for number, letter in enumerate("ab"):
-        seen = {
-            "count": 1,
-            "checksum": f"sha256:{letter}",
-            "not_finite": broken,
-            "tensors": [["a", letter]],
-        }
+        seen = {"count": 1, "checksum": f"sha256:{letter}", "not_finite": broken, "tensors": [["a", letter]]}
         edit_rank(run, number, parameters=seen)
     assert failure_of(run).verdict == "the training diverged"
 

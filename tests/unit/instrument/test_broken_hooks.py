@@ -18,7 +18,7 @@ from warm import Warm
 VALIDATES = "validate.py --where inside --grad no_grad --eval-mode"
 HOOKS = [
     ("recorder:Recorder.after_step", "accumulate.py sync"),
-    ("recorder:Recorder.backward", "ahead.py one 4 carried"),
+    ("recorder:Recorder.backward", "accumulate.py sync"),
     ("recorder:Recorder.forward", "accumulate.py sync"),
     ("recorder:Recorder.zeroed", "accumulate.py sync"),
     ("recorder:Recorder.skipped", "amp.py"),

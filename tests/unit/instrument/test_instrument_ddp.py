@@ -98,12 +98,7 @@ class Both:
         for path in directory.glob("notes.*"):
             path.unlink()
         self.measured = run(
-            directory,
-            train,
-            "notes",
-            launcher=TORCHRUN,
-            env={"DDP_LADDER_LAUNCHED_AT": "1000.5"},
-            python=python,
+            directory, train, "notes", launcher=TORCHRUN, env={"DDP_LADDER_LAUNCHED_AT": "1000.5"}, python=python
         )
 
     def notes(self, rank: int) -> list[dict[str, Any]]:

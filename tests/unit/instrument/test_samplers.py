@@ -318,8 +318,7 @@ def with_epochs(loader: DataLoader[Any], thing: Any, epochs: Iterable[int]) -> t
 
 
 @pytest.mark.parametrize(
-    ("epochs", "found"),
-    [((0, 1), (True, 2)), ((0, 1, 2), (True, 3)), ((0, 0, 0), (False, 1)), ((7, 7), (True, 1))],
+    ("epochs", "found"), [((0, 1), (True, 2)), ((0, 1, 2), (True, 3)), ((0, 0, 0), (False, 1)), ((7, 7), (True, 1))]
 )
 def test_the_epochs_of_the_passes(data: Data, epochs: tuple[int, ...], found: tuple[bool, int]) -> None:
     for sampler in (distributed(data), Divided(data), distributed(data, RepeatAugSampler)):
