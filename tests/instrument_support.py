@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddp_ladder.records.steps import matrix_of
+from ddp_ladder_instrument.contract import HEADER
 from needed import need
 
 INSTRUMENT = Path(__file__).parents[1] / "workflow" / "scripts" / "instrument.py"
@@ -56,8 +57,8 @@ class Ran:
         return record
 
     def rows(self, rank: int = 0) -> list[dict[str, float]]:
-        with self.path(rank, "csv").open() as file:
-            return [{key: float(row[key] or "nan") for key in row} for row in csv.DictReader(file)]
+        matrix = matrix_of(self.path(rank, "steps").read_bytes())
+        return [dict(zip(HEADER, row, strict=True)) for row in matrix.T.tolist()]
 
     def path(self, rank: int, suffix: str) -> Path:
         return self.directory / "ranks" / f"rank{rank}.{suffix}"

@@ -52,10 +52,11 @@ def begin_run(results: Path, plan: Plan, scale: str, gpus: int, slurm: bool) -> 
     own = str(100 + number) if slurm else "local-here"
     for spec in job.runs[:2]:
         run = write_run(results, spec, RATE_OF_A_GPU * spec.gpus)
-        run.record.unlink()  # the job writes its records at its end
+        run.record.rename(run.assembled)  # the job writes its records at its end
         write_json(run.progress, progress_of(40))
     edit_job(run, own)
     run.ended.unlink()
+    run.assembled.unlink()
     shutil.rmtree(run.ranks)
     for node_rank in range(spec.nodes):
         write_samples(run, node_rank, gpus, [time.time() - 4, time.time() - 1])

@@ -128,7 +128,7 @@ def probe_rank(spec: RunSpec, k: int, job: Mapping[str, Any], **changes: Any) ->
 def run_file(spec: RunSpec, path: Path, host: str = "10.0.0.1", port: int = 23456) -> RunFile:
     """Return the run.json of a preflight in this directory. host, port: of the head."""
     return RunFile(
-        schema_version=1,
+        schema_version=2,
         spec=spec,
         spec_hash=spec.hash,
         job=JOB,

@@ -216,7 +216,7 @@ def make_record(
         checks=(Check(name="complete", ok=True, measured="all files", wanted="all files"),),
         failure=None,
         remarks=(),
-        schema_version=1,
+        schema_version=2,
     )
     waits_s = [data_wait_fraction * step] * spec.world_size
     return with_ranks(record, compute_s=(), exposed_comm_s=None, data_wait_s=waits_s)
@@ -339,7 +339,7 @@ def make_failed_record(
         checks=(Check(name="exit codes", ok=False, measured="rank 1: 1", wanted="0 on every rank and node"),),
         failure=Failure(verdict=verdict, why=why, next=next_step),
         remarks=(),
-        schema_version=1,
+        schema_version=2,
     )
 
 

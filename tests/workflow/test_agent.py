@@ -69,7 +69,7 @@ def start(
     script = Path(spec.script)
     script.write_text(SAY_READY + body)
     run = {
-        "schema_version": 1,
+        "schema_version": 2,
         "spec": spec.model_dump(),
         "spec_hash": spec.hash,
         "job": {"id": "test", "attempt": 1, "run_id": "1"},

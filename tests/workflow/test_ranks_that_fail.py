@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass, field
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -193,3 +194,24 @@ def test_a_port_that_is_taken_is_left_for_another(
     assert record.job.attempt == 2
     said = f"another process listens on port {port}, at which the ranks were to meet; starting again on another port"
     assert said in capfd.readouterr().err
+
+
+def test_a_repeat_is_ended_when_the_one_before_it_turns_out_to_have_failed(here: Here) -> None:
+    """Both are started by the same job, the second while the record of the first is assembled."""
+    text = """
+        import json, os, pathlib, time
+        begun = pathlib.Path(__file__).with_suffix(".begun")
+        if begun.exists():
+            time.sleep(600)
+        begun.touch()
+        with open(os.environ["DDP_LADDER_METRICS"], "w") as metrics:
+            for _ in range(3):
+                print(json.dumps({"samples": 8, "seconds": 0.1}), file=metrics)
+    """
+    first, second = here.runs(dedent(text), "1x1", [{}, {"repeat": 2}])
+    assert failure_of(first).why == "no trained parameters were seen on rank 0"
+    assert (failure_of(second).kind, second.job) == ("variant stopped", None)
+    assert failure_of(second).why == f"{first.spec.name} failed in the same job"
+    attempt = here.directory(second.spec).attempts / "1"
+    assert (attempt / "run.json").exists(), "it was not started before the record of the first was there"
+    assert not here.directory(first.spec).assembled.exists()

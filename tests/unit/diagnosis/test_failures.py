@@ -206,7 +206,7 @@ def looks(node: int, elsewhere: int | None) -> Change:
         usual = {"stuck": False, "process": "alive", "pid": 7, "phase": "starting", "steps": 0, "step_s": None}
         usual |= {"silent_s": 90.0, "sequence": None}
         ranks = [{**usual, "rank": k, "stack": frame if k == elsewhere else waits} for k in (2 * node, 2 * node + 1)]
-        head = {key: read_json(run.run)[key] for key in ("schema_version", "spec_hash", "job")}
+        head = {key: read_json(run.ended)[key] for key in ("schema_version", "spec_hash", "job")}
         place = {"node_rank": node, "local_rank": None, "node": f"node{node}", "host": f"node{node}"}
         bounds = {"times_median_step": 10.0, "at_least_s": 60.0, "first_step_s": 1800.0}
         write_json(run.look(Agent(node)), {**head, **place, "found_at_s": AT_S - 9, "bounds": bounds, "ranks": ranks})

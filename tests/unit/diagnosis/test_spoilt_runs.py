@@ -161,7 +161,10 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     ),
     "no parameters": (in_rank(1, "parameters", to=None), ("no trained parameters were seen on rank 1",)),
     # Files of another run, job or attempt.
-    "rank of another repeat": (from_sibling(RANK, "ranks/rank3.csv"), ("rank3.json is damaged: it is of another run",)),
+    "rank of another repeat": (
+        from_sibling(RANK, "ranks/rank3.steps"),
+        ("rank3.json is damaged: it is of another run",),
+    ),
     "node of another repeat": (from_sibling(NODE), ("node1.json is damaged: it is of another run",)),
     "end of another repeat": (from_sibling("ended.json"), ("ended.json is damaged: it is of another run",)),
     "rank of another attempt": (in_rank(3, "job", "attempt", to=2), ("rank3.json is damaged: it is of another",)),
@@ -171,22 +174,25 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     ),
     "end of another spec": (in_end("spec_hash", to="0" * 64), ("ended.json is damaged: it is of another run",)),
     "ranks exchanged": (
-        on_ranks(exchange("ranks/rank0.json", "ranks/rank1.json"), exchange("ranks/rank0.csv", "ranks/rank1.csv")),
-        ("rank0.csv is damaged: its end record is that of rank 1",),
+        on_ranks(exchange("ranks/rank0.json", "ranks/rank1.json"), exchange("ranks/rank0.steps", "ranks/rank1.steps")),
+        ("rank0.steps is damaged: its end record is that of rank 1",),
     ),
     # Missing, damaged and surplus files.
     "rank missing": (remove(RANK), ("ranks/rank3.json is missing",)),
-    "steps missing": (remove("ranks/rank3.csv"), ("ranks/rank3.csv is missing",)),
-    "steps of another rank": (copy("ranks/rank2.csv", "ranks/rank3.csv"), ("rank3.csv is damaged: its digest",)),
+    "steps missing": (remove("ranks/rank3.steps"), ("ranks/rank3.steps is missing",)),
+    "steps of another rank": (copy("ranks/rank2.steps", "ranks/rank3.steps"), ("rank3.steps is damaged: its digest",)),
     "times that go back": (
         steps(lambda rows: [[*row[:5], str(1e9 - int(row[0]) * 100), *row[6:]] for row in rows], 3),
-        ("rank3.csv is damaged: its times go back",),
+        ("rank3.steps is damaged: its times go back",),
     ),
     "steps counted wrong": (in_rank(3, "steps", "count", to=9999), ("it has 60 steps, not 9999",)),
     "rank too many": (copy(RANK, "ranks/rank4.json"), ("rank4.json is of a rank that the plan does not have",)),
     "node too many": (copy(NODE, "nodes/node2.json"), ("node2.json is of a node that the plan does not have",)),
     "rank truncated": (truncate(RANK), ("rank3.json is damaged",)),
-    "rank of another version": (in_rank(3, "schema_version", to=2), ("rank3.json is damaged", "schema_version")),
+    "rank of another version": (
+        in_rank(3, "schema_version", to=1),
+        ("rank3.json is damaged", "schema_version: 1, not 2: another"),
+    ),
     "rank number a word": (in_rank(3, "rank", to="3"), ("rank3.json is damaged: rank",)),
     "not a number": (replaced(RANK, '"total": 4.2', '"total": NaN'), ("rank3.json", "NaN is not a figure")),
     "true for a number": (in_rank(3, "exit_code", to=False), ("rank3.json", "exit_code")),

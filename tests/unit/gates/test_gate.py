@@ -158,7 +158,7 @@ MUTATIONS: dict[str, Mutation] = {
     **FAILED,
     "removed": _remove("record.json"),
     "not JSON": _write("record.json", "status: ok\n"),
-    "schema_version 2": lambda run: edit(run.record, lambda data: data.update(schema_version=2)),
+    "schema_version 1": lambda run: edit(run.record, lambda data: data.update(schema_version=1)),
     "record of another repeat": lambda run: shutil.copy(run.path.parent / "r1/record.json", run.record),
     "run.json removed": _remove("run.json"),
     "faster step": _faster_step,

@@ -152,8 +152,8 @@ def test_end_records(both: Both) -> None:
         assert (record["backend"], record["exit_code"], record["ended_by"]) == ("gloo", 0, "script")
         assert record["fingerprint"]["backend_class"] == "ProcessGroupGloo"
         assert record["steps"]["count"] == len(both.measured.rows(rank))
-        csv = both.measured.path(rank, "csv").read_bytes()
-        assert record["steps"]["sha256"] == hashlib.sha256(csv).hexdigest()
+        steps = both.measured.path(rank, "steps").read_bytes()
+        assert record["steps"]["sha256"] == hashlib.sha256(steps).hexdigest()
         assert record["device"]["id"] == f"cpu:{record['pid']}"
         assert record["not_measured"] == []
         assert record["loader"] == {

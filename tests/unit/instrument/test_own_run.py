@@ -47,7 +47,7 @@ def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, t
     assert (done.code, done.out.count("trained")) == (0, 2), done.err
     (directory,) = tmp_path.glob("ddp-ladder-local-*")
     assert {path.name for path in (directory / "ranks").glob("rank*.*")} == {
-        f"rank{rank}{end}" for rank in (0, 1) for end in (".csv", ".json", ".log", "of2.claim")
+        f"rank{rank}{end}" for rank in (0, 1) for end in (".csv", ".json", ".log", ".steps", "of2.claim")
     }
     assert done.err.count("ddp-ladder: rank 0 of 2") == 1
     rate, of_rank = re.findall(r"throughput +([\d,]+) samples/s: ([\d,]+) of rank 0 x 2 ranks", done.err)[0]

@@ -111,8 +111,6 @@ def test_the_wait_is_taken_off_ddps_exchange(run: RunDirectory) -> None:
     alone(run, "validation")
     add_ddp_times(run, 0, 0.05, 0.01)
     add_ddp_times(run, 1, 0.05, 0.01)
-    rows = (run.ranks / "rank1.csv").read_text().splitlines()
-    assert len(rows) == STEPS + 1
     raw = read_raw_run(run)
     steps = raw.ranks[1].steps
     assert steps.ddp_s is not None

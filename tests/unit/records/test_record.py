@@ -73,7 +73,7 @@ def test_not_a_number_is_in_no_record() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"schema_version": 1', '"schema_version": 2', "schema_version"),
+        ('"schema_version": 2', '"schema_version": 1', "schema_version"),
         ('"exit_code": 0', '"exit_code": "0"', "ranks/0/exit_code"),
         ('"remarks": []', '"remarks": [], "colour": 1', "colour: there is no such key"),
         ("{", "", "is not JSON"),

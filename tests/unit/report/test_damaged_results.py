@@ -61,7 +61,7 @@ def read(results: Path) -> LadderResults:
 
 
 def newer(path: str) -> Damage:
-    return lambda results: edit(results / path, lambda data: data.update(schema_version=2))
+    return lambda results: edit(results / path, lambda data: data.update(schema_version=3))
 
 
 def write(path: str, content: bytes) -> Damage:
@@ -97,14 +97,14 @@ def text(path: str, old: str, new: str) -> Damage:
 LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
-    "record: newer": (newer(f"{RUN}/record.json"), "schema_version"),
+    "record: newer": (newer(f"{RUN}/record.json"), "schema_version: 3, not 2: another version of ddp-ladder wrote"),
     "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
     "record: alone": (
         remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
         "(run.json is missing: if this is a copy, copy all files below runs/)",
     ),
     "rank: missing": (remove(f"{RUN}/ranks/rank1.json"), "ranks/rank1.json is missing"),
-    "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv has changed"),
+    "rank: other steps": (write(f"{RUN}/ranks/rank0.steps", b"\0"), "ranks/rank0.steps has changed"),
 }
 """Damage to one of twelve runs, and what is said of it."""
 

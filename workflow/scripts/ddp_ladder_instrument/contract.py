@@ -20,5 +20,6 @@ BEAT_S = 1.0  # between two heartbeats of a rank
 HEADER_BYTES = 512  # of a heartbeat; stacks follow
 
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
-DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # empty for a step that DDP did not time
-HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")  # of ranks/rank<k>.csv
+DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # unknown for a step that DDP did not time
+HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")
+"""Columns of ranks/rank<k>.steps: little-endian doubles, column after column; nan is unknown."""

@@ -1,15 +1,16 @@
-"""The rows, written as the rank's CSV, and the phases of a rank. Pure."""
+"""The rows, as columns of the rank's file and as CSV, and the phases of a rank. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
+import sys
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ddp_ladder_instrument.contract import HEADER
+from ddp_ladder_instrument.contract import DDP_COLUMNS, HEADER
 from ddp_ladder_instrument.trained import Pass
 
 MOST = 10_000
@@ -104,16 +105,33 @@ class StepTable:
         batches = [real + padding for real, padding in zip(self.samples, self.padding_samples)]
         return (int(statistics.median_high(batches)) or None) if batches else None
 
-    def csv(self) -> Iterator[str]:
-        """Yield the rows as CSV lines; steps count from 1, an unknown end is nan, unknown times of DDP are empty."""
-        yield ",".join(HEADER) + "\n"
-        for row in range(self.count):
-            ddp = self.ddp.get(row)
-            times = "{:.9f},{:.9f},{:.9f},{:.9f}".format(*ddp) if ddp else ",,,"
-            yield (
-                f"{row + 1},{self.samples[row]},{self.padding_samples[row]},{self.step_time_s[row]:.9f},"
-                f"{self.data_wait_s[row]:.9f},{self.ended_at_s[row]:.6f},{times},{self.collectives_s[row]:.9f}\n"
-            )
+    def columns(self) -> list[array[float]]:
+        """Return the columns of contract.HEADER; steps count from 1."""
+        of_ddp = [array("d", [math.nan]) * self.count for _ in DDP_COLUMNS]
+        for row, times in self.ddp.items():
+            for column, seconds in zip(of_ddp, times):
+                column[row] = seconds
+        counts = (array("d", each) for each in (range(1, self.count + 1), self.samples, self.padding_samples))
+        return [*counts, self.step_time_s, self.data_wait_s, self.ended_at_s, *of_ddp, self.collectives_s]
+
+
+def little_endian(column: array[float]) -> bytes:
+    """Return the bytes of a column in a file."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def csv_lines(columns: Iterable[Iterable[float]]) -> Iterator[str]:
+    """Yield the columns of contract.HEADER as lines of a CSV; unknown times of DDP are empty."""
+    yield ",".join(HEADER) + "\n"
+    for step, samples, padding, step_s, wait_s, ended_s, *ddp_s, collectives_s in zip(*columns):
+        times = ",".join("" if math.isnan(seconds) else f"{seconds:.9f}" for seconds in ddp_s)
+        yield (
+            f"{step:.0f},{samples:.0f},{padding:.0f},{step_s:.9f},{wait_s:.9f},{ended_s:.6f},{times},"
+            f"{collectives_s:.9f}\n"
+        )
 
 
 class Phases:

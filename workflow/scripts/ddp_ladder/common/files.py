@@ -204,6 +204,8 @@ class RunDirectory:
         self.run = path / "run.json"
         self.job_script = path / "job.sh"
         self.record = path / "record.json"
+        self.assembled = path / "assembled.json"  # the record, until its job writes all records of its scale
+        self.checked = path / "checked.json"  # digests of the raw files, as they were last read
         self.ended = path / "ended.json"
         self.progress = path / "progress.json"
         self.log = path / "train.log"
@@ -260,6 +262,10 @@ class RunDirectory:
     def sign(self, agent: Agent) -> Path:
         """Return the file with the address of an agent's node, which the agent touches while it lives."""
         return self.nodes / f"{agent.stem}.alive"
+
+    def packed(self, agent: Agent) -> Path:
+        """Return the archive with the raw files of an agent's ranks."""
+        return self.nodes / f"{agent.stem}.zip"
 
     def agent_end(self, agent: Agent) -> Path:
         """Return the end record of an agent."""

@@ -5,6 +5,7 @@ A file is read again only if it has changed, and a run whose record is there is 
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +14,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
-from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.points import ScalePoint
@@ -21,7 +21,7 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.files import THROTTLE_REASONS
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
-from ddp_ladder.records.raw_models import RunFile, read_run_file
+from ddp_ladder.records.raw_models import Job, RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run.progress import Progress, expected_steps, read_progress
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, ask, job_end_file, read_job_end
@@ -31,6 +31,7 @@ from ddp_ladder.slurm.query import SlurmError
 ASK_EVERY_S = 10.0
 SILENT_EVERY_S = 60.0  # after a question to Slurm without an answer
 ANSWER_WITHIN_S = 5.0  # the picture stands still while Slurm is asked
+MOST_NODES = 32  # that are looked at each time, and at most shown
 TAIL_BYTES = 8192  # of a file of samples: more than one line, also of a node with eight GPUs
 
 T = TypeVar("T")
@@ -143,6 +144,11 @@ class Reader:
         self._plan: Plan | None = None
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
+        self._samples: tuple[Job | None, dict[str, Mapping[str, float]]] = (
+            None,
+            {},
+        )  # of the run that goes on, by node
+        self._turn = 0  # the next node to be looked at, where there are many
         self._jobs: dict[str, JobState] = {}
         self._ask_at_s = 0.0
 
@@ -188,8 +194,7 @@ class Reader:
         if run is None or run.spec_hash != spec.hash:
             return RunState(spec)
         if directory.ended.exists():
-            # Its job has not written the record yet.
-            return RunState(spec, "ended", self._parsed(directory.ended, lambda _: assemble(directory)))
+            return RunState(spec, "ended", self._parsed(directory.assembled, read_record))  # until its job ends
         is_own = held is not None and held.is_alive and held.holder.job_id == run.job.id
         return RunState(spec, "started" if is_own else "interrupted", file=run)
 
@@ -199,14 +204,29 @@ class Reader:
         if run is None or run.file is None:
             return scale
         directory = self._directory(run.spec)
-        samples = {node: self._parsed(directory.samples(k), last_sample) for k, node in enumerate(run.file.nodes)}
+        self._look_at_nodes(run.file, directory)
         now = replace(
             run,
             progress=self._parsed(directory.progress, read_progress),
             expected=expected_steps(run.spec, records),
-            samples={node: sample for node, sample in samples.items() if sample},
+            samples=self._samples[1],
         )
         return replace(scale, runs=tuple(now if each is run else each for each in scale.runs))
+
+    def _look_at_nodes(self, run: RunFile, directory: RunDirectory) -> None:
+        """Read the last samples of a run's nodes: of many the least busy ones, and of the rest some more each time."""
+        if self._samples[0] != run.job:
+            self._samples = run.job, {}
+        known = self._samples[1]
+        nodes = {node: k for k, node in enumerate(run.nodes)}
+        looked_at = list(nodes)
+        if len(nodes) > MOST_NODES:
+            least = sorted(known, key=lambda node: busy(known[node]))[: MOST_NODES // 2]
+            looked_at = [*least, *itertools.islice(itertools.cycle(nodes), self._turn, self._turn + MOST_NODES // 2)]
+            self._turn = (self._turn + MOST_NODES // 2) % len(nodes)
+        for node in dict.fromkeys(looked_at):
+            if sample := self._parsed(directory.samples(nodes[node]), last_sample):
+                known[node] = sample
 
     def _gates(self, scales: Collection[ScaleState]) -> dict[str, Verdict]:
         """Return the gates of stages whose runs have all ended; others are of earlier runs."""
@@ -264,6 +284,17 @@ class Reader:
             text = " ".join(str(error).split())
             self._problems[path] = text if str(path) in text else f"{path}: {text}"
         return None if known is None else known[1]
+
+
+def of_gpus(sample: Mapping[str, float], column: str) -> list[float]:
+    """Return the values of a column of all GPUs in a node's sample."""
+    return [value for name, value in sample.items() if name.startswith("gpu") and name.partition("_")[2] == column]
+
+
+def busy(sample: Mapping[str, float]) -> float:
+    """Return how busy a node's GPUs are, or without any its CPUs."""
+    gpus = of_gpus(sample, "busy_fraction")
+    return sum(gpus) / len(gpus) if gpus else sample.get("cpu_fraction", 0.0)
 
 
 def last_sample(path: Path) -> dict[str, float]:

@@ -9,7 +9,6 @@ from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.machine import RULES, Batches, Judged, judge
 from ddp_ladder_instrument.table import StepTable
-from numpy.typing import NDArray
 
 from ddp_ladder.common.files import read_bytes, sha256
 from ddp_ladder.records.raw_models import RankEnd
@@ -45,7 +44,7 @@ def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]
         "fingerprint": end.fingerprint.replace(**fields["fingerprint"]).model_dump(),
         "steps": {"count": judged.table.count, "sha256": end.steps.sha256},
     }
-    return RankEnd.from_json(changed), _steps_of(judged.table)
+    return RankEnd.from_json(changed), Steps.of(np.array(judged.table.columns()))
 
 
 def _as_judged_before(end: RankEnd, steps: Steps) -> Judged:
@@ -57,21 +56,3 @@ def _as_judged_before(end: RankEnd, steps: Steps) -> Judged:
         table.add(int(samples), int(padding), *map(float, times_s), 0.0, 0, 0, 0, float(times_s[-1]))
     phases = end.phases.model_dump(mode="json") if end.phases else {}
     return Judged(table, phases, None, {}, -1, {}, Batches(), False)
-
-
-def _steps_of(table: StepTable) -> Steps:
-    def column(values: object) -> NDArray[np.float64]:
-        return np.array(values, dtype=np.float64)
-
-    unknown = (np.nan,) * 4
-    ddp_s = np.array([table.ddp.get(row, unknown) for row in range(table.count)], dtype=np.float64).reshape(-1, 4)
-    ended_at_s = column(table.ended_at_s)
-    return Steps(
-        samples=np.array(table.samples, dtype=np.int64),
-        padding_samples=np.array(table.padding_samples, dtype=np.int64),
-        step_time_s=column(table.step_time_s),
-        data_wait_s=column(table.data_wait_s),
-        ended_at_s=None if np.isnan(ended_at_s).any() else ended_at_s,
-        ddp_s=None if np.isnan(ddp_s).all() else ddp_s,
-        collectives_s=column(table.collectives_s),
-    )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from ddp_ladder.common.files import Agent, RunDirectory, read_bytes, read_json, sha256
+from pydantic import TypeAdapter
+
+from ddp_ladder.common.files import Agent, NotWritten, RunDirectory, read_bytes, read_json, sha256, write_json
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.judging import is_of_other_rules, judged_anew
 from ddp_ladder.records.raw_models import (
@@ -25,10 +28,15 @@ from ddp_ladder.records.raw_models import (
     read_run_file,
     read_stalls,
 )
-from ddp_ladder.records.steps import Steps, parse_steps
+from ddp_ladder.records.steps import Steps, matrix_of
 
 File = TypeVar("File", bound=RawFile)
-_DIGESTED = re.compile(r"rank[0-9]+\.(json|csv)|node[0-9]+(\.task[0-9]+)?\.json")
+_DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.json")
+
+
+Stamped = tuple[int, int, int, str]  # size in bytes, time of change in ns, inode; and the digest that goes with them
+_STAMPED = TypeAdapter(dict[str, Stamped])
+SETTLED_NS = 2_000_000_000  # a file that has just changed may change again in the same tick of its file system's clock
 
 
 @dataclass(frozen=True)
@@ -129,13 +137,15 @@ def read_raw_run(
         with noted(path := directory.ranks / f"rank{k}.json"):
             ends[k] = of_run(run, RankEnd, path)
     for k, end in ends.items():
-        with noted(path := directory.ranks / f"rank{k}.csv"):
+        with noted(path := directory.ranks / f"rank{k}.steps"):
             if end.rank != k:
                 raise ValueError(f"its end record is that of rank {end.rank}")
             ranks[k] = _judged(directory, RankFiles(end, _read_steps(path, end)))
     of_plan = {f"rank{k}" for k in planned} | {agent.stem for agent in run.all_agents}
-    names = [path.relative_to(directory.path) for path in _files(directory) if path.stem not in of_plan]
-    problems += [f"{name} is of a {name.name[:4]} that the plan does not have" for name in names]
+    names = [Path(name) for name, _ in _files(directory) if "/" in name]
+    problems += [
+        f"{name} is of a {name.name[:4]} that the plan does not have" for name in names if name.stem not in of_plan
+    ]
     unwritten = tuple(why for k in planned if k not in ranks and (why := _unwritten(directory, k)))
     hung = ended is not None and ended.outcome == "hang"
     stalls = tuple(read_stalls(directory.hang if hung else directory.look, run.all_agents).values())
@@ -166,23 +176,49 @@ def _read_steps(path: Path, end: RankEnd) -> Steps:
     content = read_bytes(path)
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
-    steps = parse_steps(content.decode())
+    steps = Steps.of(matrix_of(content))
     if len(steps) != end.steps.count:
         raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
     return steps
 
 
-def _files(directory: RunDirectory) -> Iterator[Path]:
-    """Yield the files of ranks and nodes behind the figures, also of those that the plan does not have."""
-    for folder in (directory.ranks, directory.nodes):
+def _files(directory: RunDirectory) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files behind the figures, also those that the plan does not have: path below the run, and its stat."""
+    for file in (directory.run, directory.ended):
         with contextlib.suppress(OSError):
-            yield from (folder / name for name in sorted(os.listdir(folder)) if _DIGESTED.fullmatch(name))
+            yield file.name, file.stat()
+    for folder in (directory.ranks, directory.nodes):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if _DIGESTED.fullmatch(entry.name):
+                    yield f"{folder.name}/{entry.name}", entry.stat()
 
 
 def digests(directory: RunDirectory) -> dict[str, str]:
     """Return the SHA-256 of each raw file behind the figures, by its path below the run; empty if it is unreadable."""
-    found = (path for path in (directory.run, directory.ended) if path.exists())
-    return {path.relative_to(directory.path).as_posix(): _digest(path) for path in (*found, *_files(directory))}
+    return {name: _digest(directory.path / name) for name, _ in _files(directory)}
+
+
+def known_digests(directory: RunDirectory) -> dict[str, str]:
+    """Return what ``digests`` returns, after reading only the files that have changed since the last full check.
+
+    Each check leaves them beside the record, with what shows a change of a file (checked.json).
+    """
+    before: dict[str, Stamped] = {}
+    with contextlib.suppress(OSError, ValueError):
+        before = _STAMPED.validate_python(read_json(directory.checked))
+    now, settled = {}, {}
+    checked_at_ns = time.time_ns()
+    for name, status in _files(directory):
+        stamp, known = (status.st_size, status.st_mtime_ns, status.st_ino), before.get(name)
+        digest = known[-1] if known and known[:-1] == stamp else _digest(directory.path / name)
+        now[name] = digest
+        if digest and checked_at_ns - status.st_mtime_ns > SETTLED_NS:
+            settled[name] = (*stamp, digest)
+    if settled != before:
+        with contextlib.suppress(NotWritten):  # those of someone else are checked each time
+            write_json(directory.checked, settled)
+    return now
 
 
 def _digest(path: Path) -> str:
@@ -198,7 +234,7 @@ def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
 
 
 def _unwritten(directory: RunDirectory, rank: int) -> str | None:
-    """Return ``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.csv'``."""
+    """Return ``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.steps'``."""
     try:
         note = read_json(directory.ranks / f"rank{rank}.unwritten")
         return f"rank {rank} ({note['host']}): {note['error']}"

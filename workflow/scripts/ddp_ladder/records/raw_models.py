@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
@@ -51,8 +51,9 @@ class PreflightLimits(Model):
 
 
 class RunFile(RawFile):
-    """Input of a run (run.json), written by its job before it starts."""
+    """Input of a run (run.json), written by its job before it starts. Its version is that of all files of the run."""
 
+    schema_version: Version2
     spec: RunSpec
     rendezvous: Rendezvous
     start_directory: str  # absolute path where Snakemake was started; the spec's paths start there
@@ -196,7 +197,7 @@ class GpusSeen(Model):
 
 
 class StepsFile(Model):
-    """The rank's CSV of its steps."""
+    """The rank's file of its steps."""
 
     count: Count
     sha256: str
@@ -269,6 +270,7 @@ class RankPhases(Model):
 class Profiling(RawFile):
     """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
 
+    schema_version: Version2
     rank: Count
     problem: str | None  # why there is no trace
     took_s: Duration  # what the run took longer: the profiled steps, and writing their trace
@@ -368,6 +370,7 @@ class RankFingerprint(Model):
 class RankEnd(RawFile, RankFacts):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
+    schema_version: Version2
     world_size: Positive
     backend: str | None
     gpus_seen: GpusSeen | None = None

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
@@ -31,7 +31,7 @@ from ddp_ladder.records.raw_models import (
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Statistic = Literal["median of blocks", "samples / time"]
 MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
@@ -230,7 +230,7 @@ class Record(Model):
     usage: Usage | None = None  # None if the nodes were not sampled
     rules: Count = 0  # version of the rules that judged the ranks' logs; 0: a rank kept no log
     owners_s: Mapping[str, Duration] = {}  # of the slowest rank's seconds; empty if the ends of steps are not known
-    schema_version: Version1
+    schema_version: Version2
 
     @property
     def memory(self) -> Memory | None:

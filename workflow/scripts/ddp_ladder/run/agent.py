@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,7 @@ def run_node(task: NodeTask) -> int:
     error = interface = None
     watch: HangWatch | None = None
     monitor: NodeMonitor | None = None
+    beside, gpus = ThreadPoolExecutor(1), None
     code = 1
     try:
         working = _working_directory(task)
@@ -122,6 +124,7 @@ def run_node(task: NodeTask) -> int:
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
+        gpus = beside.submit(_gpus, task.spec)
         watch = HangWatch.started(task.directory, task.run, task.agent)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
@@ -152,7 +155,7 @@ def run_node(task: NodeTask) -> int:
         failed_ranks=tuple(failed),
         argv=starts[0].argv if starts else (),
         cpus=tuple(_cpus()),
-        gpus=_gpus(task.spec),
+        gpus=gpus.result() if gpus else (),
         interface=interface,
         error=error,
         orphaned=os.getppid() != parent,

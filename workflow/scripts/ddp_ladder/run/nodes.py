@@ -314,7 +314,7 @@ def write_run_file(
     names = [f"node {k}" for k in range(spec.nodes)] if key is None else nodes.names(spec)
     places = Places.here(directory.path)
     run = RunFile(
-        schema_version=1,
+        schema_version=2,
         spec=spec,
         spec_hash=spec.hash,
         job=identity,
