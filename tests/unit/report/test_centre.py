@@ -246,7 +246,7 @@ FORMS = {
 
 def form_of(name: str, results: Path, records: Sequence[Record], **work: Any) -> Written:
     view = view_of(records)
-    return write_report(results, replace(view.results, work=Work(**work)), TODAY, read_centre(name))
+    return write_report(replace(view.results, directory=results, work=Work(**work)), TODAY, read_centre(name))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -272,7 +272,7 @@ def test_the_pages_of_a_form_are_counted(
 
     def length(results: Path, **changes: Any) -> Found:
         found, centre = view_of(records).results, read_centre(name).replace(**changes)
-        written = write_report(results, replace(found, work=Work(samples=1e8, runs=12)), TODAY, centre)
+        written = write_report(replace(found, directory=results, work=Work(samples=1e8, runs=12)), TODAY, centre)
         return {rule.check: found for rule, found in written.rules}["length"]
 
     assert length(tmp_path) == Found(
@@ -291,7 +291,7 @@ def test_the_pages_of_a_form_are_counted(
 
 def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
     view = view_of([], make_specs(["1x1"]))
-    written = write_report(tmp_path, view.results, TODAY, read_centre("eurohpc"))
+    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"))
     assert {found.figure for _, found in written.rules} == {"nothing was measured"}
     assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 

@@ -39,13 +39,12 @@ def proposal(view: ReportView, form: Sequence[Chapter] = (), rules: Sequence[Sec
     """
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
-    series = [decision.points for decision in view.decisions]
-    if not series:
+    if not view.decisions:
         return Document(title, _nothing(view, rules), ending)
     sections = [
         Section(
             heading.title,
-            tuple(block for part in heading.parts for block in PARTS[part](view, series)),
+            tuple(block for part in heading.parts for block in PARTS[part](view)),
             chapter=chapter.title,
         )
         for chapter in form or DEFAULT
