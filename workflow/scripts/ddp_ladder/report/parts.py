@@ -19,7 +19,7 @@ from ddp_ladder.records.record import SOURCE_IN_WORDS, Record
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, beyond, in_mode, milestone_table, request, time_to_solution
 from ddp_ladder.report.sections import explained
-from ddp_ladder.report.view import ReportView, measured_on, scale_names
+from ddp_ladder.report.view import ReportView, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 TEST_CASE = (
@@ -109,7 +109,7 @@ def _blank(what: str, where: str, view: ReportView) -> Iterator[Block]:
 
 
 def _parallel(view: ReportView) -> Iterator[Block]:
-    runs = _runs_of(view)
+    runs = view.good_runs(*view.proposed)
     launchers = " or ".join(dict.fromkeys(run.spec.launcher for run in runs))
     backends = " or ".join(dict.fromkeys(run.spec.backend for run in runs))
     processes = "one process per GPU" if view.unit == "GPU" else "CPU processes"
@@ -133,19 +133,14 @@ def _nodes(view: ReportView) -> Iterator[Block]:
         yield Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
 
 
-def _known(view: ReportView) -> Mapping[str, str]:
-    """Return what the runs of the table were measured on, by the name of the field."""
-    return {name: words for name, _, words in measured_on(_runs_of(view), view.plan.may_differ)}
-
-
 def _fields(text: str, names: Sequence[str], view: ReportView) -> Iterator[Block]:
-    known = _known(view)
+    known = view.proposed_on
     rows = tuple((IN_PLAIN_WORDS.get(name, name), known[name]) for name in names if name in known)
     yield Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
 def _in_a_sentence(names: Sequence[str], view: ReportView) -> Iterator[Block]:
-    known = _known(view)
+    known = view.proposed_on
     parts = (f"{IN_PLAIN_WORDS.get(name, name)}: {known[name]}" for name in names if name in known)
     yield Block(full_stop(capitalised("; ".join(parts))))
 
@@ -154,7 +149,7 @@ def _in_a_sentence(names: Sequence[str], view: ReportView) -> Iterator[Block]:
 
 
 def _method(view: ReportView) -> Iterator[Block]:
-    points, runs = view.proposed, _runs_of(view)
+    points, runs = view.proposed, view.good_runs(*view.proposed)
     timings = [run.timing for run in runs if run.timing]
     elsewhere = _names([point for point in points if (point.jobs or 1) > 1], view)
     several = f" (in several jobs at {elsewhere})" if elsewhere else ""
@@ -203,7 +198,7 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def _mechanism(view: ReportView) -> Iterator[Block]:
-    runs = [run for run in _runs_of(view) if run.timing]
+    runs = [run for run in view.good_runs(*view.proposed) if run.timing]
     timings = [run.timing for run in runs if run.timing]
     clock = " or ".join(dict.fromkeys(ACCELERATORS[run.spec.device].clock for run in runs))
     counted = any(point.tflop_per_s_per_gpu is not None for point in view.proposed)
@@ -215,13 +210,6 @@ def _mechanism(view: ReportView) -> Iterator[Block]:
         "samples/s are of the training loop with its data loading, without start-up, validation and checkpoints; wall "
         f"times are of the whole application with I/O. FLOPs are {flops}."
     )
-
-
-def _runs_of(view: ReportView, *points: ScalePoint) -> list[Record]:
-    """Return the good runs of these points, or of all that the proposal shows."""
-    wanted = {(point.mode, point.variant, point.scale) for point in points or view.proposed}
-    good = [run for run in view.runs if run.status == "ok"]
-    return [run for run in good if (run.spec.mode, run.spec.variant, run.spec.scale) in wanted]
 
 
 # --- The results.
@@ -271,7 +259,7 @@ def _scaling(view: ReportView) -> Iterator[Block]:
 
 def _jobs_of(view: ReportView, point: ScalePoint) -> list[str]:
     """Return the ids in Slurm of the jobs of a scale; ``local`` stands for all that ran without it."""
-    ids = (run.job.id for run in _runs_of(view, point) if run.job)
+    ids = (run.job.id for run in view.good_runs(point) if run.job)
     return list(dict.fromkeys("local" if job.startswith("local-") else job for job in ids))
 
 

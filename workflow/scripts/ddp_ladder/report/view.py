@@ -155,6 +155,17 @@ class ReportView:
         return [point for decision in self.decisions for point in decision.points]
 
     @cached_property
+    def proposed_on(self) -> Mapping[str, str]:
+        """Return what the runs of the proposal were measured on, by the name of the field."""
+        return {name: words for name, _, words in measured_on(self.good_runs(*self.proposed), self.plan.may_differ)}
+
+    def good_runs(self, *points: ScalePoint) -> list[Record]:
+        """Return the good runs of these points."""
+        wanted = {(point.mode, point.variant, point.scale) for point in points}
+        good = [run for run in self.runs if run.status == "ok"]
+        return [run for run in good if (run.spec.mode, run.spec.variant, run.spec.scale) in wanted]
+
+    @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:
         """Return what is predicted for the next larger scale, in each mode."""
         return outlooks(self.plan, self.points)
@@ -258,7 +269,12 @@ def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tu
         ("cpu sets", "", lambda run: run.fingerprint.cpu_sets),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
-    table = [(name, mark, _values(name, value, seen)) for name, mark, value in rows if seen]
+    several = len({(run.spec.mode, run.spec.variant) for run in seen}) > 1
+    placed = [
+        (run, f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale))
+        for run in seen
+    ]
+    table = [(name, mark, _values(name, value, placed)) for name, mark, value in rows if seen]
     hosts = sorted({host for run in seen for host in run.world.hosts})
     table += [("hosts", "", in_short(hosts, MOST_VALUES))] if hosts else []
     return tuple(row for row in table if row[2] != in_full(None) or row[0] in SHOWN_WHEN_ABSENT)
@@ -282,12 +298,10 @@ def _batch(run: Record) -> str:
     return f"{global_batch_seen(run)} global"
 
 
-def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -> str:
-    """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the scales that have it."""
+def _values(name: str, value: Callable[[Record], Any], runs: Sequence[tuple[Record, str]]) -> str:
+    """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the places that have it."""
     places_of: dict[str, dict[str, None]] = {}  # by value
-    several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
-    for run in runs:
-        place = f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale)
+    for run, place in runs:
         text = in_full(value(run))
         text = text[:DIGEST_LENGTH] if name.endswith("sha256") and text != UNREAD else text
         places_of.setdefault(text, {})[place] = None
