@@ -11,15 +11,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, scale_points
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Record, Remark, Source
-from make_records import (
-    make_failed_record,
-    make_record,
-    make_spec,
-    make_specs,
-    records_by_name,
-    repeated,
-    with_steps,
-)
+from make_records import make_failed_record, make_record, make_spec, make_specs, records_by_name, repeated, with_steps
 
 RATES = {"1x1": 1000.0, "1x2": 1800.0, "2x1": 1600.0, "2x2": 3000.0}
 
