@@ -201,12 +201,10 @@ def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[
 
 
 def _assignments(variables: Mapping[str, str]) -> list[str]:
-    """Return NAME=VALUE of all variables, for lines of export."""
     return [" ".join(line) for line in _lines([quoted_option(f"{n}={value}") for n, value in variables.items()])]
 
 
 def _lines(options: Sequence[str], width: int = 84) -> list[list[str]]:
-    """Return options in lines of at most this width."""
     lines: list[list[str]] = []
     for option in options:
         if lines and len(" ".join([*lines[-1], option])) <= width:
@@ -243,7 +241,6 @@ def _snakefile(project: Path) -> list[str]:
 
 
 def _settings(sources: Sources) -> list[str]:
-    """Return the options of Snakemake for the same settings as those of this start."""
     config = [] if sources.config == CONFIG else [f"experiment={sources.config}"]
     config += [] if sources.cluster == CLUSTER else [f"cluster={sources.cluster}"]
     config += [f"{key}={json.dumps(value)}" for key, value in sources.overrides.items()]

@@ -61,7 +61,6 @@ class Gpus:
     notes: tuple[str, ...] = ()  # what is not sampled, and why
 
     def sample(self) -> dict[str, Value]:
-        """Read each GPU and return its columns."""
         return {f"gpu{k}_{name}": value for k, gpu in enumerate(self.sampled) for name, value in gpu.read().items()}
 
     @property
