@@ -24,7 +24,6 @@ class SettingsFile(KeySection):
 
     @property
     def file(self) -> Path:
-        """The file that was read."""
         return self._file
 
 
