@@ -171,7 +171,7 @@ def test_a_rank_of_another_job_counts_as_missing(tmp_path: Path) -> None:
     found = write_result(tmp_path, JOB)
     assert found.failure is not None
     assert "no report came from rank 1 on node1" in found.failure.measured
-    assert found.failure.wanted == "4 ranks done within preflight.timeout_s"
+    assert found.failure.wanted == "4 ranks done within 60 s (preflight.timeout_s)"
 
 
 def test_a_killed_rank_comes_before_an_ambiguous_line_of_another(tmp_path: Path) -> None:

@@ -99,12 +99,12 @@ def _measure(
     file.now("all-reducing over pairs of nodes")
     group = collectives.Group(device, time.monotonic() + share_s)
     pairs = collectives.Pairs(group, spec["nodes"], collectives.pair_size(file.content["sizes"]), timeout)
-    for entry in pairs.in_rounds():
-        if entry:
-            file.add("pairs", entry)
+    for in_round in pairs.in_rounds():
+        if in_round:
+            file.add("pairs", in_round)
         file.now("all-reducing over pairs of nodes")  # the pair that hangs has the fewest steps
-    for entry in pairs.alone():
-        file.add("pairs", entry)
+    for alone in pairs.alone():
+        file.add("pairs", alone)
 
 
 def _rate(file: RankFile, device: Any) -> None:
