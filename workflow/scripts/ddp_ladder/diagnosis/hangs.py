@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import count, duration, in_short
+from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import LIBRARY, Case
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
@@ -194,10 +194,10 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
     awaited = {rank.stall.rank for rank in causes}
     waiting = [rank for rank in ranks if rank.stall.rank not in awaited and rank.waits]
     if causes and waiting:
-        others = in_short([str(rank.stall.rank) for rank in waiting], NAMED)
-        named.append(f"rank {others} waited {doing(waiting[0].stack)}")
-    if causes and not causes[0].ended:
-        named += [rank.text for rank in ranks if rank.ended][:NAMED]
+        others = rank_numbers([rank.stall.rank for rank in waiting])
+        named.append(f"{others} waited {doing(waiting[0].stack)}")
+    if causes and not causes[0].ended and (ended := [rank.text for rank in ranks if rank.ended]):
+        named.append(in_short(ended, NAMED, "; "))
     verdict, next_step = _verdict(ranks, causes, stacks)
     one_in_each = {doing(rank.stack): rank for rank in reversed(waiting)}  # collective
     return Failure(

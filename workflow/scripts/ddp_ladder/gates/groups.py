@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.gates.interval import JOBS_DIFFER_PERCENT, Estimate, LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
@@ -246,8 +247,8 @@ def _held_up(records: Sequence[Record], runs: Sequence[StepParts]) -> StepFacts:
 def _place(record: Record, slow: Sequence[int]) -> str:
     """Return ``rank 3 on node2``, or ``ranks 2, 3 on node1``."""
     here = [rank for rank in record.ranks if rank.rank in slow]
-    ranks = ", ".join(str(rank.rank) for rank in here)
-    return f"rank{'s' if len(here) > 1 else ''} {ranks} on {', '.join(dict.fromkeys(rank.host for rank in here))}"
+    hosts = in_short([*dict.fromkeys(rank.host for rank in here)])
+    return f"{rank_numbers([rank.rank for rank in here])} on {hosts}"
 
 
 def _timed_steps(record: Record) -> int:
