@@ -14,7 +14,7 @@ from ddp_ladder_instrument.contract import HOOK
 from ddp_ladder.common.formats import count, in_short, rank_numbers
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.diagnosis.failures import is_complete
-from ddp_ladder.diagnosis.signatures import cut
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut
 from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
@@ -102,7 +102,7 @@ def _exit_codes(raw: RawRun) -> Diagnosis:
     ranks: dict[str, list[int]] = {}  # by how they ended
     for end in raw.ends:
         if end.failed:
-            ranks.setdefault(cut(str(end.exception or end.exit_code)), []).append(end.rank)
+            ranks.setdefault(cut(str(end.exception or end.exit_code), LONGEST_OF_SEVERAL), []).append(end.rank)
     agents: dict[str, list[str]] = {}
     for agent, of_agent in raw.agents.items():
         if of_agent.failed:
@@ -118,7 +118,8 @@ def _exit_codes(raw: RawRun) -> Diagnosis:
 
 def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     """Check that no hook of the instrument failed: what it did not see any more is missing in the figures."""
-    failed = [f"rank {end.rank}: {note}" for end in ends for note in end.not_measured if note.startswith(HOOK)]
+    notes = ((end.rank, note) for end in ends for note in end.not_measured if note.startswith(HOOK))
+    failed = [f"rank {rank}: {cut(note, LONGEST_OF_SEVERAL)}" for rank, note in notes]
     if failed:
         yield diagnose(
             "hooks",

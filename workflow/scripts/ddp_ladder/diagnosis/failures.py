@@ -32,7 +32,7 @@ from ddp_ladder.diagnosis.case import (
 )
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
 from ddp_ladder.diagnosis.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
-from ddp_ladder.diagnosis.signatures import classify, cut, is_consequence
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, classify, cut, is_consequence
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -129,7 +129,7 @@ def not_written(case: Case) -> Failure | None:
     why = case.raw.unwritten or (f"an agent could not write below {path}: see its message in the log",)
     return Failure(
         verdict="the records could not be written",
-        why=in_short(why, NAMED, "; "),
+        why=in_short([cut(each, LONGEST_OF_SEVERAL) for each in why], NAMED, "; "),
         next=f"check space, quota and permissions of {path} (df -h {path}), and start snakemake again: the run is "
         "repeated",
     )
@@ -359,7 +359,10 @@ def left_early(case: Case) -> Failure | None:
         return Failure(
             verdict="the ranks waited for each other",
             why=in_short(
-                [f"rank {end.rank} after {end.steps.count} steps: {cut(end.exception or '')}" for end in raised],
+                [
+                    f"rank {end.rank} after {end.steps.count} steps: {cut(end.exception or '', LONGEST_OF_SEVERAL)}"
+                    for end in raised
+                ],
                 NAMED,
                 "; ",
             ),

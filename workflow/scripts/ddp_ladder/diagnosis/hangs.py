@@ -14,7 +14,7 @@ from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import LIBRARY, Case
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
-from ddp_ladder.diagnosis.signatures import matches
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, matches
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
 
@@ -74,7 +74,7 @@ class Stalled:
             return f"{place}: its script ended {after}{then}"
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
-        handles = f"while it handled {stall.handles}" if stall.handles else ""
+        handles = f"while it handled {cut(stall.handles, LONGEST_OF_SEVERAL)}" if stall.handles else ""
         return (
             f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack), handles)))}"
         )
