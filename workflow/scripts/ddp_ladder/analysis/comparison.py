@@ -109,6 +109,7 @@ class Compared:
     found: str = ""
     repeats: int = 0
     has_failed: bool = False  # a repeat, or all
+    is_absent: bool = False  # no run of it was made, and none was left out on purpose
     samples_per_s: float | None = None
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
@@ -199,7 +200,8 @@ def _measured(group: Group) -> Compared:
     if not group.good:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
-        return replace(row, found=f"failed: {failed}" if group.failed else left_out)
+        found = f"failed: {failed}" if group.failed else left_out
+        return replace(row, found=found, is_absent=not (group.failed or group.left_out))
     first = group.good[0].record
     batch = f"{batch_per_gpu_seen(first)} of {global_batch_seen(first)}"
     memory_bytes, headroom, exposed = (
@@ -299,7 +301,7 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
         reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
         found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED])}.")
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
-    absent = [name for name, row in rows if row.found == NOT_RUN]
+    absent = [name for name, row in rows if row.is_absent]
     failed = [name for name, row in rows if row.has_failed]
     if absent and any(row.repeats for _, row in rows):
         found.append(f"Not run: {in_short(absent)}.")
