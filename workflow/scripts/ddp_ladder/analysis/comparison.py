@@ -97,6 +97,7 @@ class Compared:
     found: str = ""  # the verdict in words, or why there is no ratio
     repeats: int = 0  # pairs, or good runs if there is no ratio
     has_failed: bool = False  # a repeat, or all
+    is_absent: bool = False  # no run of it was made, and none was left out on purpose
     samples_per_s: float | None = None
     reference_samples_per_s: float | None = None
     step_time_s: float | None = None
@@ -183,7 +184,8 @@ def _measured(group: RepeatGroup) -> Compared:
     if not group.good:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
-        return replace(row, found=f"failed: {failed}" if group.failed else left_out)
+        words = f"failed: {failed}" if group.failed else left_out
+        return replace(row, found=words, is_absent=not (group.failed or group.left_out))
     records = [run.record for run in group.good]
     medians: dict[str, Any] = {key: median_of_known([*map(read, records)]) for key, read in MEDIANS.items()}
     return replace(
@@ -269,7 +271,7 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     if not lines:
         reasons = dict.fromkeys(row.found for _, row in rows if row.found != REFERENCE)
         lines.append(f"Nothing can be compared: {'; '.join([*reasons][:MOST_NAMED])}.")
-    absent = [name for name, row in rows if row.found == NOT_RUN]
+    absent = [name for name, row in rows if row.is_absent]
     failed = [name for name, row in rows if row.has_failed]
     if absent and any(row.repeats for _, row in rows):
         lines.append(f"Not run: {in_short(absent)}.")

@@ -6,7 +6,7 @@ There is one for each scale: of the first repeat of the default variant that was
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +59,13 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
 
     runs: in the order of the tables.
     """
-    pictures: dict[tuple[str, str], Block] = {}
+    pictures: dict[tuple[str, str], Block] = {}  # by mode and scale
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for record in runs:
         spec = record.spec
         place = (spec.mode, str(spec.scale))
-        if spec.variant != REFERENCE_VARIANT or place in pictures or record.usage is None or not record.usage.nodes:
+        if spec.variant != REFERENCE_VARIANT or place in pictures or not (record.usage and record.usage.nodes):
             continue
         try:
             nodes, timeline = _read(RunRecords(results).directory(spec), record, notes)
@@ -74,14 +74,14 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
             continue
         if shown := charts(nodes):
             name = f"{FOLDER}/usage_{spec.name.replace('/', '_')}"
-            files.update({f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()})
+            files |= {f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()}
             title = f"{spec.scale} {spec.mode}, r{spec.repeat}"
             pictures[place] = Block(f"What {title} used over time. {_caption(nodes)}", picture=name, style="usage")
     return [*pictures.values(), *([Block(items=tuple(notes), style="notes")] if notes else [])], files
 
 
 def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[list[NodeSamples], Timeline]:
-    """Return the samples of a run's nodes and the timeline of its first node.
+    """Return the samples of a run's nodes and the timeline of its first node: no record has them.
 
     Raises OSError or ValueError if its files have been damaged since.
     """
@@ -101,8 +101,9 @@ def _caption(nodes: Sequence[NodeSamples]) -> str:
 
 
 def charts(nodes: Sequence[NodeSamples]) -> list[Chart]:
-    """Return the panels of a run from the top; one without any known value is left out."""
-    return [panel for panel in (*_of_gpus(nodes), *_of_nodes(nodes)) if panel.kinds]
+    """Return the charts of a run from the top; one without any known value is left out."""
+    known = (replace(chart, kinds=_known(chart.kinds)) for chart in (*_of_gpus(nodes), *_of_nodes(nodes)))
+    return [chart for chart in known if chart.kinds]
 
 
 def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
@@ -110,17 +111,12 @@ def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
     abouts = [gpu.about for node in nodes for gpu in node.gpus]
 
     def of(quantity: str, size: float = 1.0) -> dict[str, list[Trace]]:
-        traces = {
-            f"{node.about.node} GPU {gpu.about.index}" if several else f"GPU {gpu.about.index}": [
-                (node.times_s, gpu.columns[quantity] / size)
-            ]
-            for node in nodes
-            for gpu in node.gpus
-            if quantity in gpu.columns
-        }
-        if len(traces) > MOST_LINES:
-            traces = {f"{len(traces)} GPUs": [trace for each in traces.values() for trace in each]}
-        return _known(traces)
+        known = [(node, gpu) for node in nodes for gpu in node.gpus if quantity in gpu.columns]
+        traces = [(node.times_s, gpu.columns[quantity] / size) for node, gpu in known]
+        if len(known) > MOST_LINES:
+            return {f"{len(known)} GPUs": traces}
+        names = (f"{node.about.node} " * several + f"GPU {gpu.about.index}" for node, gpu in known)
+        return {name: [trace] for name, trace in zip(names, traces, strict=True)}
 
     memory = max((gpu.memory_bytes or 0 for gpu in abouts), default=0) / GIGA
     limit = max((gpu.power_limit_w or 0 for gpu in abouts), default=0)
@@ -131,12 +127,10 @@ def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
 
 def _of_nodes(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
     def of(size: float, quantities: Mapping[str, str]) -> dict[str, list[Trace]]:
-        return _known(
-            {
-                kind: [(node.times_s, node.columns[key] / size) for node in nodes if key in node.columns]
-                for kind, key in quantities.items()
-            }
-        )
+        return {
+            kind: [(node.times_s, node.columns[key] / size) for node in nodes if key in node.columns]
+            for kind, key in quantities.items()
+        }
 
     yield Chart("CPU, %", of(0.01, {"mean": "cpu_fraction", "busiest": "cpu_busiest_fraction"}), 100)
     for title, name in (("Network", "network"), ("IB or Slingshot", "fabric")):
@@ -162,35 +156,32 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
         height_in = 0.9 + PANEL_IN * len(shown)
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained", facecolor=PAPER)
         axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
-        for panel, each in zip(shown, axes, strict=True):
-            _draw(each, panel, begin_s, size_s)
-            for span in timeline.spans:
-                if colour := SHADES.get(span.phase):
-                    ends = ((span.begin_s - begin_s) / size_s, (span.end_s - begin_s) / size_s)
-                    each.axvspan(*ends, color=colour, linewidth=0, zorder=0)
+        shaded = [span for span in timeline.spans if span.phase in SHADES]
+        for chart, own in zip(shown, axes, strict=True):
+            _draw(own, chart, begin_s, size_s)
+            for span in shaded:
+                ends = ((span.begin_s - begin_s) / size_s, (span.end_s - begin_s) / size_s)
+                own.axvspan(*ends, color=SHADES[span.phase], linewidth=0, zorder=0)
         axes[-1].set_xlim(0, (end_s - begin_s) / size_s)
         axes[-1].set_xlabel(f"time since the start of the run, {unit}")
-        phases = {span.phase for span in timeline.spans}
-        keys = [
-            Patch(facecolor=colour, edgecolor=GREY, linewidth=0.4, label=phase)
-            for phase, colour in SHADES.items()
-            if phase in phases and phase != "end"
-        ]
+        phases = {span.phase for span in shaded} - {"end"}
+        style = {"edgecolor": GREY, "linewidth": 0.4}
+        keys = [Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases]
         figure.legend(handles=keys, loc="outside upper left", ncols=4, columnspacing=0.9, handlelength=1.1)
     return figure
 
 
-def _draw(axes: Axes, panel: Chart, begin_s: float, size_s: float) -> None:
+def _draw(axes: Axes, chart: Chart, begin_s: float, size_s: float) -> None:
     keys, highest = [], 0.0
-    for (kind, traces), colour in zip(panel.kinds.items(), (*COLOURS, GREY), strict=False):
+    for (kind, traces), colour in zip(chart.kinds.items(), (*COLOURS, GREY), strict=False):
         times_s, low, median, high = in_bins(traces)
         times = (times_s - begin_s) / size_s
         axes.fill_between(times, low, high, color=colour, alpha=0.28, linewidth=0, zorder=2)
         axes.plot(times, median, color=colour, linewidth=1.0, zorder=3)
         keys.append(legend_key(kind, color=colour, linewidth=1.5))
         highest = max(highest, np.nanmax(high))
-    axes.set_ylim(0, 1.05 * (panel.top or highest or 1.0))
-    axes.set_title(panel.title)
+    axes.set_ylim(0, 1.05 * (chart.top or highest or 1.0))
+    axes.set_title(chart.title)
     axes.locator_params(axis="y", nbins=3)
     axes.grid(visible=True, axis="y")
     if len(keys) > 1:
