@@ -15,7 +15,7 @@ from typing import Any
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of
 from ddp_ladder.gates.interval import LogMean, median_of_known, student_t
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
@@ -164,8 +164,7 @@ def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
 def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None = None) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``. fit: what chose the batch."""
     runs = [run for run in plan.runs if not run.is_plain]
-    groups = groups_of(runs, records, plan.may_differ, plan.gates)
-    groups = with_one_statistic(groups, lambda group: group.first.mode)
+    groups = groups_of(runs, records, plan.may_differ, plan.gates, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for key, group in groups.items() if key[::2] == (mode, scale)]

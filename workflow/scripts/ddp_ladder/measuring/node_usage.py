@@ -27,12 +27,12 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
     ranks = tuple(_rank_use(raw, end) for end in raw.ends)
     timelines = timelines_of(raw, warmup.steps)
     samples = read_node_samples(raw, notes)
-    nodes = [node_usage(each, timelines[k], ranks) for k, each in samples.items()]
+    nodes = [node_usage(of_node, timelines[k], ranks) for k, of_node in samples.items()]
     lacking: dict[str, list[str]] = {}
-    for about in (each.about for each in samples.values()):
-        for note in about.notes:
-            lacking.setdefault(note, []).append(about.node)
-    notes += [f"{in_short(there)}: {note}" for note, there in lacking.items()]
+    for of_node in samples.values():
+        for note in of_node.about.notes:
+            lacking.setdefault(note, []).append(of_node.about.node)
+    notes += [f"{in_short(names)}: {note}" for note, names in lacking.items()]
     good = tuple(node for node in nodes if node.is_enough)
     run = RunUse(
         nodes=good,
