@@ -61,7 +61,7 @@ def rows(found: Comparison, place: int = -1) -> dict[str, Compared]:
 def test_pairs_show_what_the_drift_hides() -> None:
     found = compared(specs_of(list(SPEED)))
     own = rows(found)
-    assert [(name, row.found) for name, row in own.items()] == [
+    assert [(name, row.verdict) for name, row in own.items()] == [
         ("fast", FASTER), ("alike", NO_DIFFERENCE), ("default", REFERENCE), ("slow", SLOWER),
     ]  # fmt: skip
     fast = own["fast"].ratio
@@ -145,10 +145,10 @@ def test_a_difference_that_one_of_many_may_show_by_chance_is_not_shown() -> None
     for spec in specs:
         if spec.variant == "near":
             records[spec.name] = make_record(spec, near[spec.repeat] * rate(spec.replace(variant="default")))
-    assert rows(compared(specs, records))["near"].found == NO_DIFFERENCE
+    assert rows(compared(specs, records))["near"].verdict == NO_DIFFERENCE
     alone = [spec for spec in specs if spec.variant in ("default", "near")]
     found = compared(alone, {spec.name: records[spec.name] for spec in alone})
-    assert rows(found)["near"].found == FASTER
+    assert rows(found)["near"].verdict == FASTER
 
 
 def test_no_variant_is_silently_dropped() -> None:
@@ -163,10 +163,10 @@ def test_no_variant_is_silently_dropped() -> None:
     found = compared(specs, records)
     own = rows(found)
     assert set(own) == set(variants)
-    assert own["broken"].found == "failed: CUDA out of memory"
-    assert own["missing"].found == NOT_RUN
-    assert own["left-out"].found == "not run: an earlier run hung"
-    assert (own["part"].found, own["part"].repeats) == (NO_DIFFERENCE, 2)
+    assert own["broken"].verdict == "failed: CUDA out of memory"
+    assert own["missing"].verdict == NOT_RUN
+    assert own["left-out"].verdict == "not run: an earlier run hung"
+    assert (own["part"].verdict, own["part"].repeats) == (NO_DIFFERENCE, 2)
     assert "1 of 3 repeats failed: CUDA out of memory" in own["part"].notes[0]
     text = " ".join(sentences(found))
     assert "Failed runs: part at 1x2 weak, broken at 1x2 weak." in text
@@ -177,7 +177,7 @@ def test_without_a_default_nothing_is_compared_and_it_says_why() -> None:
     specs = specs_of(["default", "fast"])
     records = records_of([spec for spec in specs if spec.variant == "fast"])
     found = compared(specs, records)
-    assert {name: row.found for name, row in rows(found).items()} == {"default": "not run", "fast": "default not run"}
+    assert {name: row.verdict for name, row in rows(found).items()} == {"default": "not run", "fast": "default not run"}
     assert sentences(found)[0].startswith("Nothing can be compared: ")
 
 

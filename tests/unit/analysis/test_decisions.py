@@ -273,7 +273,7 @@ def compared_by_its_own_rule(view: ReportView) -> None:
     said = " ".join(sentences(view.comparison))
     assert said == next(iter(comparison_blocks(view.comparison))).text
     for panel in view.comparison.panels:
-        by_name = {row.name: row.found for row in panel.rows}
+        by_name = {row.name: row.verdict for row in panel.rows}
         for name in re.findall(rf"At {panel.place}, use (\S+) ", said):
             several = {FASTER, SLOWER, NO_DIFFERENCE} & {*by_name.values()}
             assert by_name[name] in ({REFERENCE, FASTER} if several else {REFERENCE, WITHHELD})

@@ -103,10 +103,11 @@ def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
         point = ScalePoint(**fields, status="not comparable")
         return replace(point, note=notes.joined(obstacle, notes.notes_on(point, group)))
     fields |= _ratios(group, baseline) | {"unsteady": fields["unsteady"] or notes.unsteady(baseline)}
-    point = ScalePoint(**fields)
-    suspect = (point.efficiency or 0) > MOST_EFFICIENCY
-    excess = notes.excess_note(point) if suspect else ""
-    status: Status = "check" if suspect else "incomplete" if len(group.good) < len(group.specs) else "ok"
+    point, excess = ScalePoint(**fields), ""
+    status: Status = "incomplete" if len(group.good) < len(group.specs) else "ok"
+    if point.efficiency is not None and point.efficiency > MOST_EFFICIENCY:  # the gate says what to do
+        status, percent = "check", f"{100 * point.efficiency:.0f} %"
+        excess = f"{percent}: more than the ideal; the baseline is slower than it should be"
     why = notes.no_plain_ratio(group, plain) if group is baseline else ""
     return replace(point, status=status, note=notes.joined(excess, notes.notes_on(point, group), why))
 

@@ -144,40 +144,40 @@ def _training(record: Record) -> AmountOfTraining | None:
     )
 
 
-def _same_training(one: AmountOfTraining | None, other: AmountOfTraining | None) -> bool:
+def _same_training(first: AmountOfTraining | None, second: AmountOfTraining | None) -> bool:
     """Return True if both runs did the same amount of training, or if nothing can be expected of them.
 
     A script counts in steps or in passes over its data. With the same settings it makes the same number of steps at
     every scale, or it consumes the same samples, in fewer steps if more ranks share them. A run that did neither did
     not do what the settings ask for; for example, it resumed from a snapshot of another run.
     """
-    if one is None or other is None or (one.cut and other.cut):
+    if first is None or second is None or (first.cut and second.cut):
         return True
-    slack = 0.0 if one.ranks == other.ranks else _slack(one, other)
-    if one.cut or other.cut:
-        part, whole = (one, other) if one.cut else (other, one)
+    slack = 0.0 if first.ranks == second.ranks else _slack(first, second)
+    if first.cut or second.cut:
+        part, whole = (first, second) if first.cut else (second, first)
         return whole.steps >= (1 - TOLERANCE) * part.steps or whole.samples + slack >= (1 - TOLERANCE) * part.samples
-    if _near(one.steps, other.steps) or _near(one.samples, other.samples):
+    if _near(first.steps, second.steps) or _near(first.samples, second.samples):
         return True
-    return _near(one.samples, other.samples, slack) and _as_many_passes(one, other)
+    return _near(first.samples, second.samples, slack) and _as_many_passes(first, second)
 
 
 def _near(a: float, b: float, slack: float = 0.0) -> bool:
     return abs(a - b) <= TOLERANCE * max(a, b) + slack
 
 
-def _slack(one: AmountOfTraining, other: AmountOfTraining) -> float:
+def _slack(first: AmountOfTraining, second: AmountOfTraining) -> float:
     """Return the samples that passes may leave out at their ends: up to one batch of all ranks for each pass."""
-    if one.passes is None or other.passes is None:
-        return LOOSE * max(one.samples, other.samples)
-    return max(one.passes, other.passes) * (one.samples / one.steps + other.samples / other.steps)
+    if first.passes is None or second.passes is None:
+        return LOOSE * max(first.samples, second.samples)
+    return max(first.passes, second.passes) * (first.samples / first.steps + second.samples / second.steps)
 
 
-def _as_many_passes(one: AmountOfTraining, other: AmountOfTraining) -> bool:
+def _as_many_passes(first: AmountOfTraining, second: AmountOfTraining) -> bool:
     """Compare passes. One more or less is equal: a budget of samples may end just before or after a pass."""
-    if one.passes is None or other.passes is None:
+    if first.passes is None or second.passes is None:
         return True
-    return abs(one.passes - other.passes) <= max(1.0, TOLERANCE * max(one.passes, other.passes))
+    return abs(first.passes - second.passes) <= max(1.0, TOLERANCE * max(first.passes, second.passes))
 
 
 MUST_MATCH = (
@@ -286,8 +286,8 @@ def varying_batches(files: RankFiles) -> tuple[int, int] | None:
 
 def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
     """Return the fields that could not be read, with the ranks that could not."""
-    found: dict[str, list[int]] = {}
+    ranks: dict[str, list[int]] = {}
     for end in ends:
         for name in end.fingerprint.unread:
-            found.setdefault(name, []).append(end.rank)
-    return found
+            ranks.setdefault(name, []).append(end.rank)
+    return ranks

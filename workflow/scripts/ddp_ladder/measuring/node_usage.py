@@ -58,7 +58,7 @@ def timelines_of(raw: RawRun, warmup_steps: int) -> dict[int, Timeline]:
 
 def read_node_samples(raw: RawRun, notes: list[str]) -> dict[int, NodeSamples]:
     """Return the samples of each node whose agent has ended, by its rank; ``notes`` gets why others have none."""
-    found: dict[int, NodeSamples] = {}
+    by_node: dict[int, NodeSamples] = {}
     ends = _agents(raw)
     for node_rank, node in enumerate(raw.run.nodes):
         if node_rank not in ends:
@@ -76,12 +76,12 @@ def read_node_samples(raw: RawRun, notes: list[str]) -> dict[int, NodeSamples]:
             samples = read_samples(path, about)
             if monitored is not None and len(samples) < monitored.samples:
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
-            found[node_rank] = samples
+            by_node[node_rank] = samples
         except FileNotFoundError:
             notes.append(f"{node}: there is no {path.name}")
         except (OSError, ValueError) as error:
             notes.append(f"{node}: {path.name} is damaged: {error}")
-    return found
+    return by_node
 
 
 def _agents(raw: RawRun) -> dict[int, AgentEnd]:

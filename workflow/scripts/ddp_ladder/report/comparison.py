@@ -51,7 +51,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 def _cells(row: Compared) -> tuple[Content, ...]:
     return (
         row.name,
-        number(row.ratio.value) if row.ratio else "1" if row.found == REFERENCE else formats.UNKNOWN,
+        number(row.ratio.value) if row.ratio else "1" if row.verdict == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
         formats.significant(row.samples_per_s),
         row.batch,
@@ -59,7 +59,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         formats.megabytes(row.peak_memory_bytes),
         formats.share(row.memory_headroom_fraction),
         formats.share(row.exposed_comm_fraction),
-        Cell(row.found, style=STYLES.get(row.found, "")),
+        Cell(row.verdict, style=STYLES.get(row.verdict, "")),
         "; ".join(notes_of(row)),
     )
 
@@ -67,7 +67,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
 def notes_of(row: Compared) -> tuple[str, ...]:
     """Return in what a row is not alike, why it has no ratio, and its notes."""
     notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
-    failed = row.found if row.ratio is None and ":" in row.found and not row.notes else ""
+    failed = row.verdict if row.ratio is None and ":" in row.verdict and not row.notes else ""
     return tuple(filter(None, (*notes, failed)))
 
 
@@ -86,7 +86,7 @@ def _csv_row(row: Compared) -> dict[str, object]:
         "nodes": row.scale.nodes,
         "gpus_per_node": row.scale.gpus_per_node,
         "variant": row.name,
-        "found": row.found,
+        "found": row.verdict,
         "ratio": ratio and ratio.value,
         "ratio_low": ratio and ratio.low,
         "ratio_high": ratio and ratio.high,
@@ -119,4 +119,4 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
-    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.found.partition(":")[0]))
+    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.verdict.partition(":")[0]))
