@@ -15,7 +15,7 @@ from typing import Any
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of
 from ddp_ladder.gates.interval import LogMean, median_of_known, student_t
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
@@ -94,7 +94,7 @@ class Compared:
     name: str
     mode: str
     scale: Scale
-    found: str = ""  # the verdict in words, or why there is no ratio
+    verdict: str = ""  # in words, or why there is no ratio
     repeats: int = 0  # pairs, or good runs if there is no ratio
     has_failed: bool = False  # a repeat, or all
     is_absent: bool = False  # no run of it was made, and none was left out on purpose
@@ -149,9 +149,9 @@ def _judged_together(rows: Sequence[Compared]) -> tuple[Compared, ...]:
     """Return the rows of a scale with their verdicts, the fastest first."""
     beyond = beyond_chance([row.ratio for row in rows])
     judged = [
-        replace(row, found=verdict(row.ratio, b)) if row.ratio else row for row, b in zip(rows, beyond, strict=True)
+        replace(row, verdict=verdict(row.ratio, b)) if row.ratio else row for row, b in zip(rows, beyond, strict=True)
     ]
-    judged.sort(key=lambda row: row.ratio.value if row.ratio else float(row.found == REFERENCE), reverse=True)
+    judged.sort(key=lambda row: row.ratio.value if row.ratio else float(row.verdict == REFERENCE), reverse=True)
     return tuple(judged)
 
 
@@ -165,8 +165,7 @@ def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
 def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None = None) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``. fit: what chose the batch."""
     runs = [run for run in plan.runs if not run.is_plain]
-    groups = groups_of(runs, records, plan.may_differ, plan.gates)
-    groups = with_one_statistic(groups, lambda group: group.first.mode)
+    groups = groups_of(runs, records, plan.may_differ, plan.gates, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
         own = [group for key, group in groups.items() if key[::2] == (mode, scale)]
@@ -185,7 +184,7 @@ def _measured(group: RepeatGroup) -> Compared:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
         words = f"failed: {failed}" if group.failed else left_out
-        return replace(row, found=words, is_absent=not (group.failed or group.left_out))
+        return replace(row, verdict=words, is_absent=not (group.failed or group.left_out))
     records = [run.record for run in group.good]
     medians: dict[str, Any] = {key: median_of_known([*map(read, records)]) for key, read in MEDIANS.items()}
     return replace(
@@ -200,13 +199,13 @@ def _measured(group: RepeatGroup) -> Compared:
 def _compared(group: RepeatGroup, reference: RepeatGroup | None) -> Compared:
     """Return a row with its ratio to the default, or why there is none."""
     row = _measured(group)
-    if row.found or group is reference:
-        return replace(row, found=row.found or REFERENCE)
+    if row.verdict or group is reference:
+        return replace(row, verdict=row.verdict or REFERENCE)
     if reference is None or not reference.good:
-        return replace(row, found=f"{REFERENCE_VARIANT} {_measured(reference).found if reference else NOT_RUN}")
+        return replace(row, verdict=f"{REFERENCE_VARIANT} {_measured(reference).verdict if reference else NOT_RUN}")
     pairs = _pairs(group, reference)
     if not pairs:
-        return replace(row, found=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
+        return replace(row, verdict=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
     own, base = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
     return replace(
         row,
@@ -269,7 +268,7 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     lines += _recommended(comparison)
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
     if not lines:
-        reasons = dict.fromkeys(row.found for _, row in rows if row.found != REFERENCE)
+        reasons = dict.fromkeys(row.verdict for _, row in rows if row.verdict != REFERENCE)
         lines.append(f"Nothing can be compared: {'; '.join([*reasons][:MOST_NAMED])}.")
     absent = [name for name, row in rows if row.is_absent]
     failed = [name for name, row in rows if row.has_failed]
@@ -287,9 +286,8 @@ def _found_in(panel: ComparedScale) -> Iterator[str]:
         NO_DIFFERENCE: "not beyond chance",
         WITHHELD: "no interval, as one repeat shows no scatter",
     }
-    for found, text in words.items():
-        named = [f"{row.name} {ratio_text(row.ratio)}" for row in panel.compared if row.found == found and row.ratio]
-        if named:
+    for kind, text in words.items():
+        if named := [f"{r.name} {ratio_text(r.ratio)}" for r in panel.compared if r.verdict == kind and r.ratio]:
             yield f"At {panel.place}, {text}: {in_short(named, MOST_NAMED)}."
 
 
@@ -311,13 +309,15 @@ def _recommendation(panel: ComparedScale, wanted_headroom: float) -> tuple[str, 
     Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
     fastest in one is preferred only where no variant has more, and otherwise only named, both with that doubt.
     """
-    measured = {row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.found == REFERENCE}
-    best, why = next(row for row in measured if row.found == REFERENCE), "nothing is faster beyond chance"
-    if all(row.found in (REFERENCE, WITHHELD) for row in measured):
+    measured = {
+        row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.verdict == REFERENCE
+    }
+    best, why = next(row for row in measured if row.verdict == REFERENCE), "nothing is faster beyond chance"
+    if all(row.verdict in (REFERENCE, WITHHELD) for row in measured):
         best, why = max(measured, key=lambda row: measured[row]), "the fastest in one repeat, which may be chance"
-    elif faster := [row for row in measured if row.found == FASTER]:
+    elif faster := [row for row in measured if row.verdict == FASTER]:
         best, why = faster[0], "the fastest"
-    once = [row.name for row in measured if row.found == WITHHELD and measured[row] > measured[best]]
+    once = [row.name for row in measured if row.verdict == WITHHELD and measured[row] > measured[best]]
     why += f"; in one repeat, which may be chance, {in_short(once)} was faster" if once else ""
     figures = f"{formats.significant(best.samples_per_s)} samples/s"
     if best.exposed_comm_fraction is not None:

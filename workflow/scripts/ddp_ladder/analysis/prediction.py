@@ -123,11 +123,6 @@ class MeasuredSeries:
         return factor(freedom) * math.sqrt(variance / len(point.repeats))
 
 
-def doublings(small: Scale, large: Scale) -> float:
-    """Return how often the number of GPUs doubles from one scale to another; negative if it becomes smaller."""
-    return math.log2(large.world_size / small.world_size)
-
-
 def series_of(points: Sequence[Point], variant: str, mode: Mode) -> MeasuredSeries:
     """Return the measured scales of a variant and mode that compare with its first one, with the noise they show.
 
@@ -257,7 +252,7 @@ def step_to(series: MeasuredSeries, at: Scale) -> Step | None:
     most_per_node = max(point.scale.gpus_per_node for point in series.points)
     if beside is None or (anchor.scale.nodes > 1 and at.gpus_per_node > most_per_node):
         return None
-    before = abs(doublings(beside.scale, anchor.scale))
+    before = abs(math.log2(anchor.scale.world_size / beside.scale.world_size))
     lost = math.log(anchor.gpu_s_per_sample / beside.gpu_s_per_sample) * (-1 if above else 1)
     kinds: tuple[tuple[bool, Kind], ...] = (
         (bool(above), "between measured scales"),

@@ -140,10 +140,22 @@ Groups = dict[tuple[str, str, Scale], RepeatGroup]  # by mode, variant and scale
 Gates = Mapping[str, GateThresholds]  # by stage
 
 
+def comparison_key(group: RepeatGroup) -> Hashable:
+    """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
+    return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
+
+
 def groups_of(
-    runs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str], gates: Gates
+    runs: Sequence[RunSpec],
+    records: Mapping[str, Record],
+    may_differ: Collection[str],
+    gates: Gates,
+    compared_by: Callable[[RepeatGroup], Hashable] = comparison_key,
 ) -> Groups:
-    """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``."""
+    """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``.
+
+    All groups that are compared with each other have one statistic: samples / time if any of them needs it.
+    """
     specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}
     baseline = first_scale(runs)
     for run in runs:
@@ -151,7 +163,12 @@ def groups_of(
     # Each by its first appearance.
     names = [list(dict.fromkeys(part)) for part in zip(*specs, strict=True)]
     order = sorted(specs, key=lambda key: [known.index(part) for known, part in zip(names, key, strict=True)])
-    return {key: _group(specs[key], records, may_differ, baseline, gates) for key in order}
+    groups = {key: _group(specs[key], records, may_differ, baseline, gates) for key in order}
+    needed = {compared_by(group) for group in groups.values() if group.needs_samples_per_time}
+    return {
+        key: replace(group, statistic=SAMPLES_PER_TIME) if compared_by(group) in needed else group
+        for key, group in groups.items()
+    }
 
 
 def _group(
@@ -174,23 +191,6 @@ def _group(
         baseline=baseline,
         jobs_differ_percent=gates.get(specs[0].stage, GateThresholds()).jobs_differ_percent,
     )
-
-
-def with_one_statistic(groups: Groups, alike: Callable[[RepeatGroup], Hashable]) -> Groups:
-    """Give all groups that are compared one statistic: samples / time if any of them needs it.
-
-    alike: what the groups that are compared with each other have in common.
-    """
-    needed = {alike(group) for group in groups.values() if group.needs_samples_per_time}
-    return {
-        key: replace(group, statistic=SAMPLES_PER_TIME) if alike(group) in needed else group
-        for key, group in groups.items()
-    }
-
-
-def comparison_key(group: RepeatGroup) -> tuple[str, str]:
-    """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
-    return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
 
 
 STEP_PARTS = ("compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s")

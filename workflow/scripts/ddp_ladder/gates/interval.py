@@ -104,25 +104,21 @@ class LogMean:
         return self.repeats + self.steps + (self.between if self.jobs > 1 else Variance())
 
     def interval(self, estimate: float) -> Ends:
-        """Return the shown interval; (None, None) if it is not known."""
-        return ends(self.mean, self.shown, estimate)
+        """Return the shown interval; (None, None) if it is not known, or wider than a factor of 4.
+
+        It is widened to hold the estimate: that is the median of the repeats, and not their mean.
+        """
+        variance = self.shown
+        if variance is None or 2 * variance.half_width > math.log(WIDEST):
+            return None, None
+        if not variance.value:
+            return estimate, estimate
+        low, high = (math.exp(self.mean + side * variance.half_width) for side in (-1, 1))
+        return min(low, estimate), max(high, estimate)
 
     def interval_of_any_job(self, estimate: float) -> Ends:
         """Return the interval with what jobs differ by, measured or usual; (None, None) if it is not known."""
         return replace(self, jobs=max(2, self.jobs)).interval(estimate)
-
-
-def ends(mean: float, variance: Variance | None, estimate: float) -> Ends:
-    """Return the ends of an interval; (None, None) without a variance, or if it is wider than a factor of 4.
-
-    It is widened to hold the estimate: that is the median of the repeats, and not their mean.
-    """
-    if variance is None or 2 * variance.half_width > math.log(WIDEST):
-        return None, None
-    if not variance.value:
-        return estimate, estimate
-    low, high = (math.exp(mean + side * variance.half_width) for side in (-1, 1))
-    return min(low, estimate), max(high, estimate)
 
 
 def half_width_percent(log: LogMean) -> float | None:
@@ -135,6 +131,8 @@ def half_width_percent(log: LogMean) -> float | None:
 
 def factor(freedom: float) -> float:
     """Return half the width of an interval in standard errors: Student's t, for any degrees of freedom from 1 on."""
+    if freedom >= KNOWN:
+        return STANDARD_ERRORS
     width, slope = STANDARD_ERRORS, _peak(freedom) * 2 / math.sqrt(freedom)
     # Newton's method from below, where the probability is concave: it never steps too far.
     while (missing := COVERAGE - student_t(width, freedom)) > 1e-12:

@@ -70,11 +70,6 @@ def no_plain_baseline(plain: RepeatGroup) -> str:
     return ""
 
 
-def excess_note(point: ScalePoint) -> str:
-    """Return what an efficiency above the ideal means; the gate says what to do."""
-    return f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; the baseline is slower than it should be"
-
-
 def notes_on(point: ScalePoint, group: RepeatGroup) -> str:
     """Return what a reader should know beside the status."""
     spec, notes = group.first, [] if point.simulated is None else [point.simulated]

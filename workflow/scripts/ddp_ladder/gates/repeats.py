@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ddp_ladder.gates.groups import Groups, RepeatGroup, comparison_key, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of
 from ddp_ladder.gates.interval import half_width_percent
 from ddp_ladder.gates.notes import obstacle_to_ratio
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -22,7 +22,6 @@ def not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out
     jobs = (plan.job(plan.first_scale), job)
     specs = {run.name: run for known in jobs for run in (*known.runs, *known.more)}
     groups = groups_of([*specs.values()], records, plan.may_differ, plan.gates)
-    groups = with_one_statistic(groups, comparison_key)
     judged = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
     return [*filter(None, (_unknown(plan, job, group, groups) for group in judged))]
 

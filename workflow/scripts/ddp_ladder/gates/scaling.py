@@ -16,15 +16,7 @@ from typing import Any, TypeVar
 
 from ddp_ladder.gates import notes
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import (
-    Groups,
-    RepeatGroup,
-    comparison_key,
-    groups_of,
-    job_of,
-    split_of_repeats,
-    with_one_statistic,
-)
+from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
 from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
@@ -88,7 +80,7 @@ def scale_points(
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     gates: by stage; a stage that is left out has the usual difference between jobs.
     """
-    groups = with_one_statistic(groups_of(runs, records, may_differ, gates), comparison_key)
+    groups = groups_of(runs, records, may_differ, gates)
     return tuple(_point(group, groups) for group in groups.values())
 
 
@@ -111,10 +103,11 @@ def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
         point = ScalePoint(**fields, status="not comparable")
         return replace(point, note=notes.joined(obstacle, notes.notes_on(point, group)))
     fields |= _ratios(group, baseline) | {"unsteady": fields["unsteady"] or notes.unsteady(baseline)}
-    point = ScalePoint(**fields)
-    suspect = (point.efficiency or 0) > MOST_EFFICIENCY
-    excess = notes.excess_note(point) if suspect else ""
-    status: Status = "check" if suspect else "incomplete" if len(group.good) < len(group.specs) else "ok"
+    point, excess = ScalePoint(**fields), ""
+    status: Status = "incomplete" if len(group.good) < len(group.specs) else "ok"
+    if point.efficiency is not None and point.efficiency > MOST_EFFICIENCY:  # the gate says what to do
+        status, percent = "check", f"{100 * point.efficiency:.0f} %"
+        excess = f"{percent}: more than the ideal; the baseline is slower than it should be"
     why = notes.no_plain_ratio(group, plain) if group is baseline else ""
     return replace(point, status=status, note=notes.joined(excess, notes.notes_on(point, group), why))
 

@@ -32,8 +32,8 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         of_node.setdefault(rank.node_rank, []).append(rank)
     timelines = timelines_of(raw, warmup.steps)
     samples = read_node_samples(raw, lacking)
-    nodes = [node_usage(each, timelines[k], of_node.get(k, ())) for k, each in samples.items()]
-    for about in (each.about for each in samples.values()):
+    nodes = [node_usage(of_agent, timelines[k], of_node.get(k, ())) for k, of_agent in samples.items()]
+    for about in (of_agent.about for of_agent in samples.values()):
         for note in about.notes:
             lacking.setdefault(note, []).append(about.node)
     good = tuple(node for node in nodes if node.is_enough)
@@ -73,7 +73,7 @@ def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, N
     def note(node: str, text: str) -> None:
         lacking.setdefault(text, []).append(node)
 
-    found: dict[int, NodeSamples] = {}
+    by_node: dict[int, NodeSamples] = {}
     ends = _agents(raw)
     for node_rank, node in enumerate(raw.run.nodes):
         if node_rank not in ends:
@@ -91,12 +91,12 @@ def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, N
             samples = parse_samples(raw.content.read(path, agent).decode(), about)
             if monitored is not None and len(samples) < monitored.samples:
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
-            found[node_rank] = samples
+            by_node[node_rank] = samples
         except FileNotFoundError:
             note(node, f"there is no {path.name.replace(f'node{node_rank}', 'node<k>')}")
         except (OSError, ValueError) as error:
             note(node, f"{path.name} is damaged: {error}")
-    return found
+    return by_node
 
 
 def _agents(raw: RawRun) -> dict[int, AgentEnd]:

@@ -27,18 +27,15 @@ NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
 
 @dataclass(frozen=True)
 class Pauses:
-    """What lies before each step of a rank but the first, in seconds.
+    """What lies before each step of a rank but the first, in seconds."""
 
-    rows_s: the steps themselves. idle_s: in no step. validating_s, saving_s: what known spans cover between the ends
-    of two steps, without the time in which a GPU still worked through earlier steps; no second is in both. covered_s:
-    by both together, on the host.
-    """
-
-    rows_s: Array
-    idle_s: Array
+    rows_s: Array  # the steps themselves
+    idle_s: Array  # in no step
+    # This and the next: what known spans cover between the ends of two steps, without the time in which a GPU still
+    # worked through earlier steps; no second is in both.
     validating_s: Array
     saving_s: Array
-    covered_s: Array
+    covered_s: Array  # by both together, on the host
 
     @property
     def known_s(self) -> Array:
@@ -77,24 +74,23 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     there is left as it is.
     """
     ranks = [*raw.ranks.values()]
-    pauses = [each for each in map(pauses_of, ranks) if each is not None]
+    pauses = [*filter(None, map(pauses_of, ranks))]
     if len(ranks) < 2 or len(pauses) < len(ranks):
         return raw, ()
-    if not any(each.covered_s.any() for each in pauses):
+    if not any(of_rank.covered_s.any() for of_rank in pauses):
         return raw, ()
-    shared = min(len(each.rows_s) for each in pauses)
-    rows_s = np.stack([each.rows_s[:shared] for each in pauses])
-    known_s = np.stack([each.known_s[:shared] for each in pauses])
-    spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
+    shared = min(len(of_rank.rows_s) for of_rank in pauses)
+    rows_s = np.stack([of_rank.rows_s[:shared] for of_rank in pauses])
+    known_s = np.stack([of_rank.known_s[:shared] for of_rank in pauses])
+    spans_s = np.stack([(of_rank.validating_s + of_rank.saving_s)[:shared] for of_rank in pauses])
+    covered_s = np.stack([of_rank.covered_s[:shared] for of_rank in pauses])
+    all_idle_s = np.stack([of_rank.idle_s[:shared] for of_rank in pauses])
     alone, steps = known_s.argmax(axis=0), np.arange(shared)
     span_s = known_s[alone, steps]
-    covered_s = np.stack([each.covered_s[:shared] for each in pauses])
     is_waiting = (covered_s <= TOO * covered_s[alone, steps]) & (span_s >= SHORTEST_S)
     waits_s = np.where(is_waiting, np.minimum(span_s, rows_s - rows_s[alone, steps]).clip(0.0), 0.0)
     # In eval mode, or between two passes, the others wait in no step.
-    idle_s = np.where(
-        is_waiting, np.minimum(span_s - waits_s, np.stack([each.idle_s[:shared] for each in pauses])), 0.0
-    )
+    idle_s = np.where(is_waiting, np.minimum(span_s - waits_s, all_idle_s), 0.0)
     if waits_s.any():
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
@@ -156,7 +152,7 @@ def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> 
         name=ALONE,
         what=f"rank {rank} {' and '.join(does)} {significant(100 * share)} s of each 100 s while the others wait; this "
         f"is {where}",
-        next="; ".join(cures[each] for each in does),
+        next="; ".join(cures[kind] for kind in does),
     )
 
 
