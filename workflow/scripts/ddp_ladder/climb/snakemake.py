@@ -75,12 +75,9 @@ PLANNED = frozenset({"all", *STAGES})
 HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
 # Snakemake's messages on a failure, which has the ladder's box.
 CLOSING = (
-    "Shutting down, this might take",
-    "Exiting because a job execution failed",
-    "Complete log",
-    "Elapsed time",
+    "Shutting down, this might take", "Exiting because a job execution failed", "Complete log", "Elapsed time",
     "At least one job did not complete successfully",
-)
+)  # fmt: skip
 # Warnings of the Slurm executor about its own check of job states, which is not used.
 IRRELEVANT_WARNINGS = ("MinJobAge", "The 'sacct' command is not available")
 

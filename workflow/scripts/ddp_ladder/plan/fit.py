@@ -30,13 +30,11 @@ class Trial(Model):
 
     batch_per_gpu: int = Field(ge=1)
     outcome: Outcome
-    why: str = Field(default="", description="How it ended; empty if it fits.")
+    why: str = ""  # how it ended; empty if it fits
     samples_per_s: float | None = None
     step_time_s: float | None = None
-    peak_memory_bytes: int | None = Field(default=None, description="Of the rank that used the most.")
-    memory_headroom_fraction: float | None = Field(
-        default=None, description="Of what that rank can have; null if unknown."
-    )
+    peak_memory_bytes: int | None = None  # of the rank that used the most
+    memory_headroom_fraction: float | None = None  # of what that rank can have; None if unknown
 
     @property
     def fits(self) -> bool:
@@ -53,8 +51,8 @@ class Trial(Model):
 class Fit(Model):
     """A finished search (results/fit/<scale>.json): the trials, by batch, and the choice."""
 
-    key: str = Field(description="SHA-256 of what it depends on: another one is a reason to search again.")
-    workload: str = Field(description="SHA-256 of what was run, whatever its batch; see workload_key.")
+    key: str  # SHA-256 of what it depends on: another one is a reason to search again
+    workload: str  # SHA-256 of what was run, whatever its batch; see workload_key
     scale: str
     headroom_percent: float
     trials: Several[Trial]

@@ -34,8 +34,8 @@ class Job(Model):
     """The job of a run, and the attempt that made it."""
 
     id: Name
-    attempt: int = Field(ge=1, description="Number of the attempt, from 1.")
-    run_id: Name = Field(description="Random id of this attempt: each of its processes writes it into its file.")
+    attempt: Positive  # from 1
+    run_id: Name  # random, of this attempt: each of its processes writes it into its file
 
 
 class RawFile(Model):
@@ -58,37 +58,31 @@ class RunSpec(Model):
     mode: Mode
     nodes: Positive
     gpus_per_node: Positive
-    repeat: int = Field(ge=1, description="From 1.")
+    repeat: Positive  # from 1
     batch_per_gpu: Positive
     global_batch: Positive
-    accumulation: Positive | None = Field(
-        None, description="Batches per step that workload.global_batch asks of each GPU; null without it."
-    )
-    lr: float | None = Field(description="After the learning-rate rule.")
+    accumulation: Positive | None = None  # batches per step that workload.global_batch asks of each GPU, if it is set
+    lr: float | None  # after the learning-rate rule
     seed: int
-    samples_per_step: Positive | None = Field(
-        description="Samples of one process in one step, if they cannot be counted; null counts them."
-    )
-    throughput_regex: str | None = Field(description="Finds samples per second in the log.")
+    samples_per_step: Positive | None  # of one process, if they cannot be counted; None counts them
+    throughput_regex: str | None  # finds samples per second in the log
     script: Name
     args: Several[str]
-    args_template: Several[str] = Field(description="With placeholders: equal at every scale.")
-    directory: str | None = Field(
-        description="Working directory, relative to where Snakemake was started; null is that one."
-    )
+    args_template: Several[str]  # with placeholders: equal at every scale
+    directory: str | None  # working directory, relative to where Snakemake was started; None is that one
     data_dir: str | None
-    env: Mapping[str, str] = Field(description="With a marker in place of each secret.")
-    env_template: Mapping[str, str] = Field(description="As args_template.")
+    env: Mapping[str, str]  # with a marker in place of each secret
+    env_template: Mapping[str, str]  # as args_template
     python: str | None
     modules: Several[str]
     setup: str
-    container: keys.Container | None = Field(description="With the data bound.")
+    container: keys.Container | None  # with the data bound
     launcher: Launcher
-    numa_binding: NumaBinding | None = Field(None, description="Of torchrun, at scales with all GPUs of a node.")
+    numa_binding: NumaBinding | None = None  # of torchrun, at scales with all GPUs of a node
     device: Device
     backend: Backend
-    backend_wanted: BackendOrAuto = Field(description="As configured: auto leaves the choice to the script.")
-    interface: Interface = Field(description="auto, a name, or a name for each node.")
+    backend_wanted: BackendOrAuto  # as configured: auto leaves the choice to the script
+    interface: Interface  # auto, a name, or a name for each node
     cpus_per_node: Positive
     threads_per_rank: Positive
     warmup_steps: int = Field(ge=0)
@@ -96,8 +90,8 @@ class RunSpec(Model):
     max_steps: Positive | None
     # An integer stays one: the hash of a spec depends on how its figures are written.
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
-    profile_steps: int = Field(0, ge=0, description="Steps that are traced after the measured ones.")
-    count_flops: bool = Field(False, description="Count the FLOPs of some steps of the warm-up; at the first scale.")
+    profile_steps: Annotated[int, Field(ge=0)] = 0  # traced after the measured ones
+    count_flops: bool = False  # of some steps of the warm-up; at the first scale
 
     @property
     def world_size(self) -> int:

@@ -142,16 +142,10 @@ def _values(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
         if not batch or global_batch % (batch * size):
             continue  # reported by _strong_mode or _global_batch
         values: dict[str, object] = {
-            "batch_per_gpu": batch,
-            "global_batch": global_batch,
-            "accumulation": global_batch // (batch * size),
-            "lr": workload.lr,
-            "nodes": scale.nodes,
-            "gpus_per_node": scale.gpus_per_node,
-            "world_size": scale.world_size,
-            "threads_per_rank": settings.site.node.threads_per_rank,
-            "data_dir": workload.data_dir,
-        }
+            "batch_per_gpu": batch, "global_batch": global_batch, "accumulation": global_batch // (batch * size),
+            "nodes": scale.nodes, "gpus_per_node": scale.gpus_per_node, "world_size": size,
+            "lr": workload.lr, "threads_per_rank": settings.site.node.threads_per_rank, "data_dir": workload.data_dir,
+        }  # fmt: skip
         yield f"{mode}/{scale}", {**dict.fromkeys(placeholders.NAMES, "known"), **values}
 
 

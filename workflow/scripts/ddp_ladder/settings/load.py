@@ -138,16 +138,10 @@ def _explained(error: ErrorDetails, document: YamlFile, model: type[Model]) -> t
 
 
 _WHAT = {
-    "literal_error": "not one of the allowed values",
-    "greater_than": "too small",
-    "greater_than_equal": "too small",
-    "less_than_equal": "too large",
-    "string_pattern_mismatch": "not in the expected format",
-    "too_short": "empty",
-    "string_too_short": "empty",
-    "too_long": "too many",
-    "string_too_long": "too many characters",
-}
+    "literal_error": "not one of the allowed values", "string_pattern_mismatch": "not in the expected format",
+    "greater_than": "too small", "greater_than_equal": "too small", "less_than_equal": "too large",
+    "too_short": "empty", "string_too_short": "empty", "too_long": "too many", "string_too_long": "too many characters",
+}  # fmt: skip
 _SEE = "see config/README.md"
 
 

@@ -30,8 +30,6 @@ _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* 
 # If control groups do not limit memory, a job that takes too much is FAILED or CANCELLED.
 _OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
 
-_SQUEUE = "iTSNr"
-
 
 @dataclass(frozen=True)
 class JobState:
@@ -157,7 +155,7 @@ def _queued(job_ids: list[str], within_s: float | None) -> dict[str, JobState]:
     if not job_ids:
         return {}
     try:
-        rows = squeue(_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}", within_s=within_s)
+        rows = squeue("iTSNr", "--states=all", f"--jobs={','.join(job_ids)}", within_s=within_s)
         return {job.strip(): job_state(*rest) for job, *rest in rows}
     except SlurmError as error:
         if not unknown(str(error)):

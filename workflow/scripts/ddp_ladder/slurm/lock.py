@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from ddp_ladder.common.files import read_json, touched_s, write_json
 from ddp_ladder.common.messages import Problem, UserError
@@ -47,11 +48,7 @@ class Holder:
 
     @classmethod
     def here(cls, job_id: str) -> Holder:
-        try:
-            user = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:
-            user = str(os.getuid())
-        return cls(job_id, ProcessId.own(), user, str(Path.cwd()), time.time())
+        return cls(job_id, ProcessId.own(), psutil.Process().username(), str(Path.cwd()), time.time())
 
     @property
     def since(self) -> str:

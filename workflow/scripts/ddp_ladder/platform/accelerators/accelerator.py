@@ -34,13 +34,11 @@ class NodeGpu(Model):
 class MonitoredGpu(Model):
     """A GPU that the run may use. Null: the driver does not report it."""
 
-    index: Annotated[int, Field(ge=0)] = Field(
-        description="The i of the columns gpu<i>_...: its place among the GPUs that the run may use."
-    )
+    index: Annotated[int, Field(ge=0)]  # the i of the columns gpu<i>_...: its place among the GPUs that the run may use
     name: Annotated[str, Field(min_length=1)]
     uuid: Annotated[str, Field(min_length=1)]
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
-    power_limit_w: float | None = Field(None, description="The limit that is enforced now.")
+    power_limit_w: float | None = None  # the limit that is enforced now
 
 
 class SampledGpu(Protocol):

@@ -12,18 +12,10 @@ from typing import Any
 from ddp_ladder.platform.accelerators.accelerator import NO_REASON, Gpus, MonitoredGpu, Value
 
 REASONS = {
-    0x2: "application_clocks",
-    0x4: "power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "thermal",  # by the driver
-    0x40: "thermal",  # by the hardware
-    0x80: "hw_power_brake",
-    0x100: "display_clocks",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-"""Names of nvmlClocksEventReason*; that a GPU is idle (0x1) is none."""
+    0x2: "application_clocks", 0x4: "power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost", 0x20: "thermal",
+    0x40: "thermal", 0x80: "hw_power_brake", 0x100: "display_clocks", 0x200: "board_limit", 0x400: "reliability",
+}  # fmt: skip
+"""Names of nvmlClocksEventReason*; that a GPU is idle (0x1) is none. thermal: by the driver, or by the hardware."""
 
 
 def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
@@ -79,15 +71,10 @@ class NvidiaGpu:
         self.errors: dict[str, str] = {}
         self.read()
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        limit_mw = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
         self._lacks, self.errors = {*self.errors}, {}
-        self.about = MonitoredGpu(
-            index=index,
-            name=nvml.nvmlDeviceGetName(handle),
-            uuid=nvml.nvmlDeviceGetUUID(handle),
-            memory_bytes=memory_bytes,
-            power_limit_w=limit_mw and limit_mw / 1000,
-        )
+        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
+        self.about = MonitoredGpu(index=index, name=name, uuid=uuid, memory_bytes=memory_bytes, power_limit_w=limit_w)
 
     def read(self) -> dict[str, Value]:
         nvml, handle = self._nvml, self._handle
