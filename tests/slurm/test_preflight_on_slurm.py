@@ -124,6 +124,8 @@ def test_a_fault_is_named_and_no_run_is_started(four_nodes: Cluster, checkout: C
     assert [(each["place"], fault.told in each["measured"]) for each in failed] == [(fault.node, True)], failed
     assert result["status"] == "failed"
     assert fault.told in printed
+    if name == "slow link":  # of which 1.5 bytes have to cross for each byte of an all-reduce over four nodes
+        assert result["beta_s_per_byte"] == pytest.approx(1.5 * 8 / 100e6, rel=0.3)
     record = checkout.record(f"default/weak/{fault.scale}/r1")
     assert (record["status"], record["job"]) == ("failed", None)
     assert fault.told in record["failure"]["why"]
