@@ -139,7 +139,7 @@ def by_scale(results: Path, scales: Iterable[str]) -> tuple[dict[str, PreflightR
 
 
 def outcome(result: PreflightResult) -> str:
-    """Return ``preflight passed in 9 s: at most 21.3 GB/s bus bandwidth, latency 31 us, NET/IB``."""
+    """Return ``preflight passed in 9 s: at most 21.3 GB/s bus bandwidth, NET/IB, 4 of 4 pairs of ...``."""
     words = {"ok": "passed", "warned": "passed with warnings", "failed": "FAILED"}[result.status]
     figures = ", ".join(_figures(result))
     return f"preflight {words} in {duration(result.took_s)}" + (f": {figures}" if figures else "")
