@@ -91,8 +91,8 @@ def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout
         end = json.loads((run / f"nodes/node{n}.task{k}.json").read_text())
         assert (end["node_rank"], end["local_rank"], end["exit_code"]) == (n, k, 0)
         assert bool(end["monitor"] and end["monitor"]["samples"]) == (k == 0)  # the first task samples the node
-        monitor = json.loads((run / f"nodes/node{n}.monitor.json").read_text())
-        assert (monitor["node"], monitor["interface"], monitor["gpus"]) == (NODES[n], "ib0", [])
+        monitor = monitor_file(RunDirectory(run), Agent(n, 0))
+        assert (monitor.node, monitor.interface, monitor.gpus) == (NODES[n], "ib0", ())
 
 
 def test_mpirun_numbers_its_ranks_as_ours_and_they_leave_their_ends(launched: Checkout) -> None:

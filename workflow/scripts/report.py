@@ -39,22 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     found = read_results(results, plan, arguments.warning)
-    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
     asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
-    found = replace(found, work=replace(found.work, **asked))
-    of_centre = [] if arguments.summary else write(results, found, arguments.centre)
+    work = replace(found.work, **asked)
+    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows, work=work)
+    of_centre = [] if arguments.summary else write(found, arguments.centre)
     print("\n".join([summary_text(found, arguments.log), *of_centre]))
     return 0
 
 
-def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
+def write(found: LadderResults, name: str | None) -> list[str]:
     """Write the report; return the line on the rules of a centre, if one is named."""
-    # Processes that only read records import this file too, and shall not import what draws.
+    # Imported here: a summary draws nothing.
     from ddp_ladder.report.centre import read_centre, summary
     from ddp_ladder.report.page import write_report
 
     centre = read_centre(name) if name else None
-    written = write_report(results, found, centre=centre)
+    written = write_report(found, centre=centre)
     if centre is None:
         return []
     made = [file for file in written.files if file.stem == "proposal"]
@@ -65,11 +65,7 @@ def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = parser_of(__doc__)
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="the ladder's directory (default: that of the plan, or results)",
-    )
+    parser.add_argument("--results", type=Path, help="the ladder's directory (default: that of the plan, or results)")
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
     parser.add_argument("--summary", action="store_true", help="write nothing")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.analysis.prediction import (
-    Series,
+    MeasuredSeries,
     Step,
     estimate,
     memory_at,
@@ -33,13 +33,13 @@ def ring_rate(scale: Scale) -> float:
     return scale.world_size / (COMPUTE_S + inside + between)
 
 
-RING = Series.of("weak", [(scale, ring_rate(scale)) for scale in SHAPES])
+RING = MeasuredSeries.of("weak", [(scale, ring_rate(scale)) for scale in SHAPES])
 
 
-def series(mode: Mode = "weak", **efficiencies: float) -> Series:
+def series(mode: Mode = "weak", **efficiencies: float) -> MeasuredSeries:
     """Return a series from efficiencies by scale, written ``s1x2``."""
     scales = [(Scale.parse(name[1:]), value) for name, value in efficiencies.items()]
-    return Series.of(mode, [(scale, 100 * scale.world_size * value) for scale, value in scales])
+    return MeasuredSeries.of(mode, [(scale, 100 * scale.world_size * value) for scale, value in scales])
 
 
 def known(found: tuple[float, float | None, float | None] | None) -> tuple[float, float, float]:
@@ -48,7 +48,7 @@ def known(found: tuple[float, float | None, float | None] | None) -> tuple[float
     return low, rate, high
 
 
-def step(measured: Series, at: str) -> Step:
+def step(measured: MeasuredSeries, at: str) -> Step:
     found = step_to(measured, Scale.parse(at))
     return found
 
@@ -124,7 +124,7 @@ def test_a_scale_between_two_measured_ones_lies_between_them() -> None:
         ),
     ],
 )
-def test_what_is_not_known_has_an_upper_bound_alone(measured: Series, at: str, note: str) -> None:
+def test_what_is_not_known_has_an_upper_bound_alone(measured: MeasuredSeries, at: str, note: str) -> None:
     scale = Scale.parse(at)
     assert estimate(measured, scale) is None
     found = predict(measured, scale)
@@ -135,7 +135,7 @@ def test_what_is_not_known_has_an_upper_bound_alone(measured: Series, at: str, n
 
 def test_repeats_widen_the_interval_by_their_noise() -> None:
     low, _, high = known(estimate(RING, Scale(4, 4)))
-    noisy = Series.of("weak", [(scale, ring_rate(scale) * by) for scale in SHAPES for by in (0.9, 1.0, 1.1)])
+    noisy = MeasuredSeries.of("weak", [(scale, ring_rate(scale) * by) for scale in SHAPES for by in (0.9, 1.0, 1.1)])
     wide_low, _, wide_high = known(estimate(noisy, Scale(4, 4)))
     assert wide_high / wide_low > high / low
     low, rate, high = known(estimate(noisy, Scale(2, 4)))

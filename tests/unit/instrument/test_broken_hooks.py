@@ -22,7 +22,7 @@ HOOKS = [
     ("recorder:Recorder.forward", "accumulate.py sync"),
     ("recorder:Recorder.zeroed", "accumulate.py sync"),
     ("recorder:Recorder.skipped", "amp.py"),
-    ("recorder:Recorder.span", "tutorial_snapshot.py 3 1 --batch_size 8"),
+    ("recorder:Recorder.span", "snapshots.py"),
     ("recorder:Recorder.begin", "accumulate.py sync"),
     ("recorder:Recorder.enter", VALIDATES),
     ("recorder:Recorder.drawn", VALIDATES),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from instrument_support import TORCHRUN, need_compiler, oldest_python, python_named
+from instrument_support import TORCHRUN, oldest_python, python_named
 from instrument_support import run as run_with
 from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run
 from warm import Warm
@@ -36,7 +36,7 @@ LINES = (
     "optimizers.py lbfgs",
     "optimizers.py per_layer",
     *(f"left_out.py {kind}" for kind in ("behind", "thrown", "no_grad", "aside", "breaks")),
-    "tutorial_snapshot.py 3 2 --batch_size 4",
+    "snapshots.py",
     "-m package.train --batch-size 7",
 )
 VALIDATIONS = (
@@ -124,17 +124,6 @@ def is_compiled(measured: Measured, what: str) -> None:
         assert record["startup_s"]["compile"] > 0
 
 
-def test_compiled_by_the_default_compiler(warm: Warm, tmp_path: Path) -> None:
-    need_compiler()
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")}
-    measured = check(warm, tmp_path, "compiled.py", "model", "inductor", ranks=2, env=env)
-    for rank in (0, 1):
-        record = measured.ran.rank(rank)
-        assert record["fingerprint"]["compiled_graphs"] == 1
-        assert record["startup_s"]["compile"] > 0
-    assert list((tmp_path / "compiled").rglob("*.so"))
-
-
 @pytest.mark.parametrize("line", VALIDATIONS)
 def test_validation_is_never_counted(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "validate.py", *line.split(), ranks=2)
@@ -158,9 +147,8 @@ def test_loops_without_a_loader(warm: Warm, tmp_path: Path, line: str) -> None:
 
 def test_under_torchrun(tmp_path: Path) -> None:
     """The same, but started as users start it."""
-    args = ["3", "2", "--batch_size", "4"]
     env = {"PYTHONPATH": str(SCRIPTS)}
-    done = run_with(tmp_path, SCRIPTS / "tutorial_snapshot.py", *args, launcher=TORCHRUN, env=env)
+    done = run_with(tmp_path, SCRIPTS / "snapshots.py", launcher=TORCHRUN, env=env)
     assert done.code == 0, done.err
     measured = Measured([], done)
     progress = json.loads((done.directory / "progress.json").read_text())

@@ -75,9 +75,9 @@ def test_only_the_gpus_that_cuda_may_use_in_a_fake_library(
     open_gpus: Open, chosen: str | None, names: list[str]
 ) -> None:
     of_another_job = {**A100, "denied": 1}
-    each = [{**A100, "name": letter, "uuid": f"GPU-{letter}"} for letter in "abc"]
+    others = [{**A100, "name": letter, "uuid": f"GPU-{letter}"} for letter in "abc"]
     environment = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-    gpus = open_gpus([of_another_job, *each], **environment)
+    gpus = open_gpus([of_another_job, *others], **environment)
     assert [gpu.about.name for gpu in gpus.sampled] == names
     assert [gpu.about.index for gpu in gpus.sampled] == list(range(len(names)))
     assert names or f"CUDA_VISIBLE_DEVICES is {chosen!r}" in gpus.notes[0]

@@ -188,7 +188,6 @@ class LadderJobs:
             self._console.say(f"warning: {warning}")
 
     def cancel_jobs(self: Any, active_jobs: Sequence[Any]) -> None:
-        """Cancel every job that was submitted, or is being submitted."""
         if submitted := self._submitter.stop():
             self._console.say(slurm_jobs.cancel(sorted(submitted, key=int)))
         if others := [info for info in active_jobs if not self._is_own(info.job)]:

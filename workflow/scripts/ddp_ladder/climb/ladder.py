@@ -97,7 +97,6 @@ class Ladder:
         return f"{self.results}/preflight/{scale}.json"
 
     def fit_file(self, scale: str) -> str:
-        """Return the file of the search for the batch, by the job of the first scale."""
         return str(fit_file(Path(self.results), scale))
 
     def fit_to_make(self) -> list[str]:
@@ -159,7 +158,6 @@ class Ladder:
             return [file]
 
     def report_options(self, centre: str | None) -> list[str]:
-        """Return the options of report.py that the settings and this start give."""
         wanted = {**self.settings.experiment.report.model_dump(exclude_defaults=True), "centre": centre}
         given = {f"--{name}": str(value) for name, value in wanted.items() if value is not None}
         return [word for option in given.items() for word in option]
@@ -175,7 +173,6 @@ class Ladder:
             return ""  # reported by what needs the plan
 
     def measures(self, stages: Sequence[str]) -> bool:
-        """Return True if a start for these stages has a run to measure."""
         return any(run.stage in stages for missing in self.to_do.values() for run in missing)
 
     def scale_pattern(self, *stages: str) -> str:

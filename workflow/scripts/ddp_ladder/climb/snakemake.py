@@ -99,7 +99,6 @@ class SchedulingMessages(logging.Filter):
         self._workflow = workflow
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record of Snakemake's logger is shown."""
         message, settings = record.getMessage(), self._workflow.output_settings
         # Asked late: Snakemake knows of a dry run only after the Snakefile is read.
         is_listed = settings.printshellcmds or settings.verbose or not shows_plan(self._workflow)
@@ -130,7 +129,6 @@ class FailedJobs(logging.Filter):
         return tuple(self._by_id.values())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record of Snakemake's logger is shown."""
         is_hidden = self._is_on_a_job(record) or any(words in record.getMessage() for words in CLOSING)
         return bool(not is_hidden or self._settings.printshellcmds or self._settings.verbose)
 

@@ -35,7 +35,6 @@ class NotWritten(OSError):
 
     @property
     def problem(self) -> Problem:
-        """The message for the user."""
         directory = quote(str(nearest(Path(self.filename).parent)))
         advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=directory)
         next_step = f"{advice}; then start snakemake again: it repeats what is missing"
@@ -256,7 +255,6 @@ class RunDirectory:
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
 
     def nccl_logs(self) -> list[Path]:
-        """Return the logs that NCCL wrote."""
         return sorted(self.nodes.glob("nccl.*.log"))
 
     def failed_ranks(self, node_rank: int) -> Path:
@@ -280,7 +278,6 @@ class RunDirectory:
         return self.nodes / f"node{node_rank}.monitor.json"
 
     def samples(self, node_rank: int) -> Path:
-        """Return the samples of a node."""
         return self.nodes / f"node{node_rank}.csv"
 
     def sign(self, node_rank: int) -> Path:
@@ -292,7 +289,6 @@ class RunDirectory:
         return self.nodes / f"{agent.stem}.zip"
 
     def agent_end(self, agent: Agent) -> Path:
-        """Return the end record of an agent."""
         return self.nodes / f"{agent.stem}.json"
 
 

@@ -101,7 +101,6 @@ class ProcessId:
 
     @classmethod
     def own(cls) -> ProcessId:
-        """Return the identity of the calling process."""
         pid = os.getpid()
         boot = (file_text(_PROC / "sys/kernel/random/boot_id") or "").strip()
         return cls(socket.gethostname(), boot, _name_space(), pid, _start_time(pid) or 0.0)

@@ -1,4 +1,7 @@
-"""A draft of cluster.yaml from what Slurm says of this cluster, for a person to confirm."""
+"""A draft of cluster.yaml from what Slurm says of this cluster, for a person to confirm.
+
+Its text is workflow/templates/cluster.yaml.j2.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from pathlib import Path
 
 from ddp_ladder.common.files import OWN, SCHEMAS, file_text, write_atomically
 from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.job_script.script import render
 from ddp_ladder.preflight.admission import Partitions, read_partitions
 from ddp_ladder.settings.load import flow
 from ddp_ladder.slurm.query import SlurmError, run_command
 from ddp_ladder.slurm.shapes import Partition, read_nodes, shapes_of
 
-CONFIRM = "confirm:"  # begins the comment at each value that a person must look at
 SITES = Path("config/sites")
 SHIPPED = OWN / SITES / "local.yaml"  # what config/cluster.yaml is before anyone changes it
 _NO_SLURM = "a draft of cluster.yaml needs the answers of Slurm"
@@ -74,70 +77,12 @@ def cluster_of(name: str, partitions: Partitions, nodes: Sequence[Mapping[str, s
 
 # The file
 
-_DRAFT = """\
-# yaml-language-server: $schema={schema}
-# Drafted by `snakemake new_site` from what Slurm says of the cluster {name}. Look at each value with "{confirm}".
-# All keys: config/README.md.
-#
-# Partitions, the first one is used here. Their limits are those of `scontrol show partition`; MaxTime also limits
-# stages.<stage>.runtime of config.yaml.
-{partitions}
-
-site: {site}
-
-slurm:
-  # {confirm} the account to charge; null takes your default one. Yours are shown by
-  # sacctmgr show associations user=$USER format=account,partition,qos
-  account: null
-  # {confirm} one of those above.
-  partition: {partition}
-  # {confirm} the quality of service, if your site wants one; null takes your default one.
-  qos: null
-
-node:
-  # {confirm} GPUs of one node{shapes}
-  gpus: {gpus}
-  # {confirm} cuda for NVIDIA and AMD GPUs; cpu without GPUs, a "GPU" is then one CPU process.
-  device: {device}
-  gres: {gres}
-  # {confirm} CPUs as Slurm counts them, on some sites two for each core. A scale with some of the GPUs has its share.
-  cpus: {cpus}
-  # {confirm} all that a job may have; null takes the partition's default.
-  memory_mb: {memory_mb}
-
-software:
-  # {confirm} the Python that has your packages, its full path; null takes the Python that runs the workflow.
-  python: null
-  # {confirm} the modules that this Python needs, such as [PyTorch/2.8.0].
-  modules: []
-
-network:
-  # {confirm} auto takes each node's route to the first one. The nodes' interfaces: srun ip -brief address
-  interface: auto
-
-launcher: torchrun
-"""
-_ONE_SHAPE = "; all nodes of this partition are alike."
-_SEVERAL_SHAPES = ". The nodes of this partition differ: slurm.constraint or nodelist chooses among them."
-
 
 def draft(cluster: Cluster, file: Path) -> str:
     """Return the text of ``file``, which describes the first partition."""
-    chosen, shape = cluster.partitions[0], cluster.partitions[0].usual
-    return _DRAFT.format(
-        schema=os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent),
-        name=cluster.name,
-        confirm=CONFIRM,
-        partitions="\n".join(f"#   {part.in_words}; {cluster.limits(part.name)}" for part in cluster.partitions),
-        site=flow(cluster.name),
-        partition=flow(chosen.name),
-        shapes=_ONE_SHAPE if len(chosen.shapes) == 1 else _SEVERAL_SHAPES,
-        gpus=shape.gpus or min(2, shape.cpus),
-        device="cuda" if shape.gpus else "cpu",
-        gres=flow(shape.gres or None),
-        cpus=shape.cpus,
-        memory_mb=shape.memory_mb,
-    )
+    chosen, schema = cluster.partitions[0], os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent)
+    of_cluster = {"cluster": cluster, "chosen": chosen, "shape": chosen.usual}
+    return render("cluster.yaml.j2", **of_cluster, schema=schema, flow=flow)
 
 
 def write_draft(cluster: Cluster, wanted: Path) -> tuple[Path, bool, list[Path]]:

@@ -156,7 +156,9 @@ def groups_of(
 def _group(
     specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str], baseline: Scale, gates: Gates
 ) -> RepeatGroup:
-    good, failed, left_out = [], [], []
+    good: list[Good] = []
+    failed: list[Record] = []
+    left_out: list[Record] = []
     for record in (records[spec.name] for spec in specs if spec.name in records):
         if record.status == "ok" and record.throughput and record.timing:
             good.append(Good(record, record.throughput, record.timing))

@@ -214,10 +214,7 @@ MUST_MATCH = (
     MustMatch("steps", _training, same=_same_training, next=OWN_DIRECTORY_ADVICE),
 )
 
-BATCH = {
-    "weak": MustMatch("batch_per_gpu", batch_per_gpu_seen),
-    "strong": MustMatch("global_batch", global_batch_seen),
-}
+BATCH = {"weak": MustMatch("batch_per_gpu", batch_per_gpu_seen), "strong": MustMatch("global_batch", global_batch_seen)}
 
 
 def must_match(mode: str) -> tuple[MustMatch, ...]:

@@ -51,7 +51,6 @@ class Places:
         return self.run / OWN_DIRECTORY
 
     def working(self, spec: RunSpec) -> Path:
-        """Return the directory where the training starts."""
         return self.start if spec.directory is None else self.start / spec.directory
 
     def is_own(self, spec: RunSpec) -> bool:

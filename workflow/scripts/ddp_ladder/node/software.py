@@ -42,16 +42,10 @@ class SetUpError(Exception):
 
 def run_shell(argv: Sequence[str], env: Mapping[str, str], output: int, result: int) -> int:
     """Run to the end and return the exit code. Raises SetUpError after WITHIN_S."""
+    no_input = subprocess.DEVNULL
     try:
         return subprocess.run(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(result,),
-            timeout=WITHIN_S,
-            check=False,
+            argv, env=env, stdin=no_input, stdout=output, stderr=output, pass_fds=(result,), timeout=WITHIN_S
         ).returncode
     except subprocess.TimeoutExpired:
         why = f"modules and setup did not end within {WITHIN_S:.0f} s"

@@ -63,7 +63,6 @@ class Fit(Model):
 
     @property
     def rule(self) -> str:
-        """Return the choice and its rule, in words."""
         first = next((trial for trial in self.trials if not trial.fits), None)
         ended = f". {first.batch_per_gpu} did not fit ({first.why})" if first else ""
         return (

@@ -39,10 +39,8 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
 
 def _start(first: Scale) -> list[str]:
     """Return what a ladder that starts above one GPU means; nothing for one that starts there."""
-    said = (
-        f"The ladder starts at {first}: efficiencies are against it, and the plain baseline, of one GPU, is left out."
-    )
-    return [] if first == ONE_GPU else [said, ""]
+    meaning = "efficiencies are against it, and the plain baseline, of one GPU, is left out."
+    return [] if first == ONE_GPU else [f"The ladder starts at {first}: {meaning}", ""]
 
 
 def _runs(job: ScaleJob) -> str:

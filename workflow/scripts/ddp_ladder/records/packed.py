@@ -65,7 +65,8 @@ class RawContent:
             self._held = agent, None
             with suppress(FileNotFoundError):
                 content = read_bytes(path)
-                self.digests[path.relative_to(self.directory.path).as_posix()] = sha256(content)
+                if (name := path.relative_to(self.directory.path).as_posix()) not in self.digests:
+                    self.digests[name] = sha256(content)
                 try:
                     self._held = agent, ZipFile(BytesIO(content))
                 except BadZipFile as error:

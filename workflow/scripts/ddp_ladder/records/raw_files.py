@@ -170,7 +170,11 @@ def read_raw_run(
         f"{name} is of a {name.name[:4]} that the plan does not have" for name in names if name.stem not in of_plan
     ]
     hung = ended is not None and ended.outcome == "hang"
-    stalls = tuple(read_stalls(directory.hang if hung else directory.look, run.all_agents).values())
+    report_of = directory.hang if hung else directory.look
+    there = {path.name for path in directory.nodes.glob("*-node*.json")}
+    stalls = tuple(
+        read_stalls(report_of, (agent for agent in run.all_agents if report_of(agent).name in there)).values()
+    )
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
         profiling = _of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))

@@ -14,6 +14,8 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -78,13 +80,12 @@ Look = tuple[str, str]
 
 def drawn(figure: Figure) -> dict[str, bytes]:
     """Return a figure as SVG and as PNG of 200 dots per inch."""
-    found = {}
-    with rc_context(STYLE):
-        for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata, dpi=200)
-            found[kind] = buffer.getvalue()
-    return found
+    svg, png = io.BytesIO(), io.BytesIO()
+    with rc_context(STYLE):  # not by savefig, which draws twice, once for the layout alone
+        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+        figure.set_dpi(200)
+        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+    return {"svg": svg.getvalue(), "png": png.getvalue()}
 
 
 # --- What the plots of scales share.

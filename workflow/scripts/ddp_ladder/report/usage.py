@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,7 +19,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.measuring.node_usage import read_node_samples, timelines_of
-from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline
+from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline, Values
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block
@@ -43,13 +42,16 @@ SHADES: Mapping[Phase, str] = {
 TIME_UNITS = ((180.0, 1.0, "s"), (10_800.0, 60.0, "min"), (float("inf"), 3600.0, "h"))  # up to (s), size (s), name
 
 
+Trace = tuple[Values, Values]  # of a device: unix times, and values, nan where one is not known
+
+
 @dataclass(frozen=True)
-class Panel:
-    """One axis of the picture. kinds: values over unix time, of each device, by what they are."""
+class Chart:
+    """One axis of the picture."""
 
     title: str
-    kinds: Mapping[str, Sequence[pd.Series]]
-    top: float | None = None
+    kinds: Mapping[str, Sequence[Trace]]  # of each device, by what the values are
+    top: float | None = None  # of the axis; None: the highest value
 
 
 def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict[str, bytes]]:
@@ -70,7 +72,7 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
         except (OSError, ValueError) as error:
             notes.append(f"{spec.name}: no picture, as its files cannot be read: {error}")
             continue
-        if shown := panels(nodes):
+        if shown := charts(nodes):
             name = f"{FOLDER}/usage_{spec.name.replace('/', '_')}"
             files.update({f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()})
             title = f"{spec.scale} {spec.mode}, r{spec.repeat}"
@@ -96,19 +98,19 @@ def _caption(nodes: Sequence[NodeSamples]) -> str:
     return f"{words} Bands go from the lowest to the highest value, lines are medians."
 
 
-def panels(nodes: Sequence[NodeSamples]) -> list[Panel]:
+def charts(nodes: Sequence[NodeSamples]) -> list[Chart]:
     """Return the panels of a run from the top; one without any known value is left out."""
     return [panel for panel in (*_of_gpus(nodes), *_of_nodes(nodes)) if panel.kinds]
 
 
-def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Panel]:
+def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
     several = len(nodes) > 1
     abouts = [gpu.about for node in nodes for gpu in node.gpus]
 
-    def of(quantity: str, size: float = 1.0) -> dict[str, list[pd.Series]]:
+    def of(quantity: str, size: float = 1.0) -> dict[str, list[Trace]]:
         traces = {
             f"{node.about.node} GPU {gpu.about.index}" if several else f"GPU {gpu.about.index}": [
-                pd.Series(gpu.columns[quantity] / size, node.times_s)
+                (node.times_s, gpu.columns[quantity] / size)
             ]
             for node in nodes
             for gpu in node.gpus
@@ -120,37 +122,37 @@ def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Panel]:
 
     memory = max((gpu.memory_bytes or 0 for gpu in abouts), default=0) / GIGA
     limit = max((gpu.power_limit_w or 0 for gpu in abouts), default=0)
-    yield Panel("GPU busy (a kernel ran), %", of("busy_fraction", 0.01), 100)
-    yield Panel(f"GPU memory, GB of {memory:.0f}", of("memory_used_bytes", GIGA))
-    yield Panel(f"GPU power, W of {limit:.0f}" if limit else "GPU power, W", of("power_w"))
+    yield Chart("GPU busy (a kernel ran), %", of("busy_fraction", 0.01), 100)
+    yield Chart(f"GPU memory, GB of {memory:.0f}", of("memory_used_bytes", GIGA))
+    yield Chart(f"GPU power, W of {limit:.0f}" if limit else "GPU power, W", of("power_w"))
 
 
-def _of_nodes(nodes: Sequence[NodeSamples]) -> Iterator[Panel]:
-    def of(size: float, quantities: Mapping[str, str]) -> dict[str, list[pd.Series]]:
+def _of_nodes(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
+    def of(size: float, quantities: Mapping[str, str]) -> dict[str, list[Trace]]:
         return _known(
             {
-                kind: [pd.Series(node.columns[key] / size, node.times_s) for node in nodes if key in node.columns]
+                kind: [(node.times_s, node.columns[key] / size) for node in nodes if key in node.columns]
                 for kind, key in quantities.items()
             }
         )
 
-    yield Panel("CPU, %", of(0.01, {"mean": "cpu_fraction", "busiest": "cpu_busiest_fraction"}), 100)
+    yield Chart("CPU, %", of(0.01, {"mean": "cpu_fraction", "busiest": "cpu_busiest_fraction"}), 100)
     for title, name in (("Network", "network"), ("IB or Slingshot", "fabric")):
         rates = {"received": f"{name}_received_bytes_per_s", "sent": f"{name}_sent_bytes_per_s"}
-        yield Panel(f"{title}, MB/s", of(MEGA, rates))
+        yield Chart(f"{title}, MB/s", of(MEGA, rates))
     memory = max((node.about.memory_bytes or 0 for node in nodes), default=0) / GIGA
     used = {"training": "training_rss_bytes", "whole node": "node_memory_used_bytes"}
-    yield Panel(f"Host memory, GB of {memory:.0f}", of(GIGA, used))
+    yield Chart(f"Host memory, GB of {memory:.0f}", of(GIGA, used))
 
 
-def _known(kinds: Mapping[str, Sequence[pd.Series]]) -> dict[str, list[pd.Series]]:
-    known = {kind: [each for each in traces if each.notna().any()] for kind, traces in kinds.items()}
+def _known(kinds: Mapping[str, Sequence[Trace]]) -> dict[str, list[Trace]]:
+    known = {kind: [trace for trace in traces if not np.isnan(trace[1]).all()] for kind, traces in kinds.items()}
     return {kind: traces for kind, traces in known.items() if traces}
 
 
-def usage_figure(shown: Sequence[Panel], timeline: Timeline) -> Figure:
+def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
     """Return the panels below each other on one axis of time, with the phases of the training shaded."""
-    begins_s = [trace.index[0] for panel in shown for traces in panel.kinds.values() for trace in traces]
+    begins_s = [times_s[0] for chart in shown for traces in chart.kinds.values() for times_s, _ in traces]
     begin_s = min(*begins_s, timeline.spans[0].begin_s)
     end_s = max(span.end_s for span in timeline.spans)
     size_s, unit = next((size, name) for most, size, name in TIME_UNITS if end_s - begin_s <= most)
@@ -176,15 +178,15 @@ def usage_figure(shown: Sequence[Panel], timeline: Timeline) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, begin_s: float, size_s: float) -> None:
+def _draw(axes: Axes, panel: Chart, begin_s: float, size_s: float) -> None:
     keys, highest = [], 0.0
     for (kind, traces), colour in zip(panel.kinds.items(), (*COLOURS, GREY), strict=False):
-        binned = in_bins(traces)
-        times = (binned.index - begin_s) / size_s
-        axes.fill_between(times, binned["min"], binned["max"], color=colour, alpha=0.28, linewidth=0, zorder=2)
-        axes.plot(times, binned["median"], color=colour, linewidth=1.0, zorder=3)
+        times_s, low, median, high = in_bins(traces)
+        times = (times_s - begin_s) / size_s
+        axes.fill_between(times, low, high, color=colour, alpha=0.28, linewidth=0, zorder=2)
+        axes.plot(times, median, color=colour, linewidth=1.0, zorder=3)
         keys.append(legend_key(kind, color=colour, linewidth=1.5))
-        highest = max(highest, binned["max"].max())
+        highest = max(highest, np.nanmax(high))
     axes.set_ylim(0, 1.05 * (panel.top or highest or 1.0))
     axes.set_title(panel.title)
     axes.locator_params(axis="y", nbins=3)
@@ -194,12 +196,19 @@ def _draw(axes: Axes, panel: Panel, begin_s: float, size_s: float) -> None:
         axes.legend(handles=keys, loc="lower right", bbox_to_anchor=(1.0, 1.02), **style)
 
 
-def in_bins(traces: Sequence[pd.Series]) -> pd.DataFrame:
-    """Return the lowest, the median and the highest of all traces in each bin of time: no peak and no dip is lost."""
-    values = pd.concat(list(traces))
-    bins = min(BINS, max(map(len, traces)))
-    begin_s = values.index.min()
-    width_s = (values.index.max() - begin_s) / bins or 1.0
-    number = np.minimum((values.index - begin_s) // width_s, bins - 1)
-    binned: pd.DataFrame = values.groupby(begin_s + width_s * (number + 0.5)).agg(["min", "median", "max"])
-    return binned
+def in_bins(traces: Sequence[Trace]) -> tuple[Values, Values, Values, Values]:
+    """Return the middle of each bin of time, and the lowest, the median and the highest of all traces in it.
+
+    No peak and no dip is lost; nan where no value of a bin is known.
+    """
+    times_s, values = map(np.concatenate, zip(*traces, strict=True))
+    bins = min(BINS, max(len(own_s) for own_s, _ in traces))
+    begin_s = times_s.min()
+    width_s = (times_s.max() - begin_s) / bins or 1.0
+    bin_of = np.minimum((times_s - begin_s) // width_s, bins - 1)
+    ordered = values[np.lexsort((values, bin_of))]  # in each bin by size, nan last
+    numbers, counts = np.unique(bin_of, return_counts=True)
+    first = np.cumsum(counts) - counts
+    last = first + np.maximum(np.add.reduceat(~np.isnan(ordered), first), 1) - 1
+    median = (ordered[(first + last) // 2] + ordered[(first + last + 1) // 2]) / 2
+    return begin_s + width_s * (numbers + 0.5), ordered[first], median, ordered[last]

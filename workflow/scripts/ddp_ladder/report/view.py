@@ -49,19 +49,16 @@ PLURALS = {"GPU": "GPUs", "process": "processes"}
 
 @dataclass(frozen=True)
 class Headline:
-    """The headline of a report: one or two sentences.
-
-    evidence: the figures that show why it stopped. next: what to do; None if there is nothing to do.
-    """
+    """The headline of a report."""
 
     kind: Kind
-    text: str
-    next: str | None = None
-    evidence: tuple[str, ...] = ()
+    text: str  # one or two sentences
+    next: str | None = None  # what to do; None if there is nothing to do
+    evidence: tuple[str, ...] = ()  # the figures that show why it stopped
 
 
 @dataclass(frozen=True)
-class Series:
+class ScaleTable:
     """One table: the points of one mode and variant."""
 
     title: str
@@ -72,8 +69,8 @@ class Series:
 class FailureGroup:
     """One failure, with all runs that ended in it."""
 
-    failure: Failure
-    runs: tuple[str, ...]
+    failure: Failure  # its place, time and lines are those of the first run
+    runs: tuple[str, ...]  # their names
 
     @property
     def verdict(self) -> str:
@@ -128,20 +125,16 @@ class ReportView:
         return headline(self.results)
 
     @cached_property
-    def series(self) -> tuple[Series, ...]:
+    def tables(self) -> tuple[ScaleTable, ...]:
         """Return a table per mode and variant; the plain baseline is the first row of the reference variant's table."""
         keys = dict.fromkeys((point.mode, point.variant) for point in self.rungs)
-        variants = {variant for _, variant in keys}
-        return tuple(
-            Series(
-                capitalised(f"{mode} scaling") + (f", variant {variant}" if len(variants) > 1 else ""),
-                (
-                    *(p for p in self.points if variant == REFERENCE_VARIANT and p.is_plain and p.mode == mode),
-                    *(p for p in self.rungs if (p.mode, p.variant) == (mode, variant)),
-                ),
-            )
-            for mode, variant in keys
-        )
+        several, tables = len({variant for _, variant in keys}) > 1, []
+        for mode, variant in keys:
+            plain = [p for p in self.points if p.is_plain and p.mode == mode and variant == REFERENCE_VARIANT]
+            own = [p for p in self.rungs if (p.mode, p.variant) == (mode, variant)]
+            title = capitalised(f"{mode} scaling") + (f", variant {variant}" if several else "")
+            tables.append(ScaleTable(title, (*plain, *own)))
+        return tuple(tables)
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -156,6 +149,22 @@ class ReportView:
         """Return what to ask for, in each mode."""
         return decide(self.rungs, self.thresholds)
 
+    @property
+    def proposed(self) -> list[ScalePoint]:
+        """Return the points that the proposal shows, mode by mode."""
+        return [point for decision in self.decisions for point in decision.points]
+
+    @cached_property
+    def proposed_on(self) -> Mapping[str, str]:
+        """Return what the runs of the proposal were measured on, by the name of the field."""
+        return {name: words for name, _, words in measured_on(self.good_runs(*self.proposed), self.plan.may_differ)}
+
+    def good_runs(self, *points: ScalePoint) -> list[Record]:
+        """Return the good runs of these points."""
+        wanted = {(point.mode, point.variant, point.scale) for point in points}
+        good = [run for run in self.runs if run.status == "ok"]
+        return [run for run in good if (run.spec.mode, run.spec.variant, run.spec.scale) in wanted]
+
     @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:
         """Return what is predicted for the next larger scale, in each mode."""
@@ -164,12 +173,12 @@ class ReportView:
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:
         """Return the failures with their runs; runs left out on purpose are not among them (see their scale's note)."""
-        groups: dict[tuple[str, str, str], list[tuple[Failure, str]]] = {}
+        groups: dict[tuple[str, str, str], tuple[Failure, list[str]]] = {}
         for run in self.runs:
             if (failure := run.failure) and run.job and not run.spec.is_plain:
-                alike = (failure.verdict, failure.why, failure.next)  # place, time and lines are those of the first
-                groups.setdefault(alike, []).append((failure, run.spec.name))
-        return tuple(FailureGroup(group[0][0], tuple(name for _, name in group)) for group in groups.values())
+                alike = (failure.verdict, failure.why, failure.next)
+                groups.setdefault(alike, (failure, []))[1].append(run.spec.name)
+        return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.values())
 
     @cached_property
     def measured(self) -> tuple[tuple[str, str, str], ...]:
@@ -232,7 +241,7 @@ class ReportView:
     @property
     def several_series(self) -> bool:
         """Return True if a scale alone does not identify a point."""
-        return len(self.series) > 1
+        return len(self.tables) > 1
 
     @property
     def anything_measured(self) -> bool:
@@ -260,7 +269,12 @@ def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tu
         ("cpu sets", "", lambda run: run.fingerprint.cpu_sets),
         ("env", "", lambda run: [f"{key}={value}" for key, value in run.spec.env_template.items()]),
     ]
-    table = [(name, mark, _values(name, value, seen)) for name, mark, value in rows if seen]
+    several = len({(run.spec.mode, run.spec.variant) for run in seen}) > 1
+    placed = [
+        (run, f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale))
+        for run in seen
+    ]
+    table = [(name, mark, _values(name, value, placed)) for name, mark, value in rows if seen]
     hosts = sorted({host for run in seen for host in run.world.hosts})
     table += [("hosts", "", in_short(hosts, MOST_VALUES))] if hosts else []
     return tuple(row for row in table if row[2] != in_full(None) or row[0] in SHOWN_WHEN_ABSENT)
@@ -284,18 +298,16 @@ def _batch(run: Record) -> str:
     return f"{global_batch_seen(run)} global"
 
 
-def _values(name: str, value: Callable[[Record], Any], runs: Sequence[Record]) -> str:
-    """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the scales that have it."""
-    found: dict[str, dict[str, None]] = {}  # the scales by value
-    several = len({(run.spec.mode, run.spec.variant) for run in runs}) > 1
-    for run in runs:
-        place = f"{run.spec.scale} {run.spec.mode} {run.spec.variant}" if several else str(run.spec.scale)
+def _values(name: str, value: Callable[[Record], Any], runs: Sequence[tuple[Record, str]]) -> str:
+    """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the places that have it."""
+    places_of: dict[str, dict[str, None]] = {}  # by value
+    for run, place in runs:
         text = in_full(value(run))
         text = text[:DIGEST_LENGTH] if name.endswith("sha256") and text != UNREAD else text
-        found.setdefault(text, {})[place] = None
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{text} ({in_short([*places])})" for text, places in found.items())
+        places_of.setdefault(text, {})[place] = None
+    if len(places_of) == 1:
+        return next(iter(places_of))
+    return "; ".join(f"{text} ({in_short([*places])})" for text, places in places_of.items())
 
 
 def _machine(runs: Sequence[Record]) -> str:
@@ -338,8 +350,7 @@ def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, st
 def headline(results: LadderResults) -> Headline:
     """Return how far the ladder got, or what stopped it and what to do."""
     points = [point for point in results.points if not point.is_plain]
-    closed = next((gate for gate in _in_order(results) if not gate.is_open), None)
-    if closed is not None:
+    if closed := next((gate for gate in _in_order(results) if not gate.is_open), None):
         return _stopped(closed, points, device_of(results.plan))
     if shown := _furthest(points):
         return _reached(results, points, shown)
@@ -362,17 +373,14 @@ def _in_order(results: LadderResults) -> list[Verdict]:
 
 
 def _stopped(gate: Verdict, points: Sequence[ScalePoint], unit: str) -> Headline:
-    several = len({point.mode for point in points}) > 1
     reason = gate.reason or next(iter(gate.failing), None)  # of any variant if the default has none
     why = gate.why or "its file does not say why"
     if reason:
-        place = f"{reason.scale} {reason.mode}" if several else reason.scale
-        why = f"{place} {reason.in_words}, wanted {reason.wanted}"
-    text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}"
+        mode = f" {reason.mode}" if len({point.mode for point in points}) > 1 else ""
+        why = f"{reason.scale}{mode} {reason.in_words}, wanted {reason.wanted}"
+    text = f"Stopped at the gate of {_stage(gate.stage, points)}: {full_stop(why)}{_judged_earlier(gate, points)}"
     evidence = reason.evidence if reason and reason.repeat is None else ()
-    before = [point for point in _furthest(points) if point.stage != gate.stage]
-    text += _judged_earlier(gate, points)
-    if before:
+    if before := [point for point in _furthest(points) if point.stage != gate.stage]:
         text += f" Before it, {_figures(before[0], unit)}."
     return Headline("stopped", text, gate.next or (reason and reason.next) or None, evidence)
 
@@ -383,32 +391,28 @@ def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
 
 
 def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]) -> Headline:
-    stages = results.plan.stages
+    stages, unit = results.plan.stages, device_of(results.plan)
     stage = max((point.stage for point in shown), key=stages.index)
-    several = len({point.mode for point in points}) > 1
-    found = [point for point in shown if point.stage == stage]
-    unit = device_of(results.plan)
+    last = [point for point in shown if point.stage == stage]  # of each mode
     judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
     text = f"{capitalised(_stage(stage, points))} {judged}"
-    if several:
-        text += "".join(f". {capitalised(p.mode)} scaling: {_figures(p, unit)}" for p in found) + "."
+    if len({point.mode for point in points}) > 1:
+        text += "".join(f". {capitalised(point.mode)} scaling: {_figures(point, unit)}" for point in last) + "."
     else:
-        text += f": {_figures(found[0], unit)}."
-    later = stages[stages.index(stage) + 1 :]
+        text += f": {_figures(last[0], unit)}."
     ran = {point.stage for point in points if point.status != "not run"}
-    if missing := [stage for stage in later if stage not in ran]:
+    if missing := [later for later in stages[stages.index(stage) + 1 :] if later not in ran]:
         text += f" {capitalised(stage_name(missing[0]))} has not been run."
     if failed := [f"{point.scale} ({point.variant})" for point in points if point.status == "failed"]:
         text += f" Runs failed at {', '.join(dict.fromkeys(failed))}."
-    if disturbed := other_processes(*found):
+    if disturbed := other_processes(*last):
         text += f" Not measured alone: {full_stop(disturbed.in_words)}"
     doubts = [(gate, item) for gate in _in_order(results) for item in gate.uncertain(REFERENCE_VARIANT)]
     if doubts:
         gate, item = doubts[0]
-        text += (
-            f" Decided on the estimate alone: {item.scale} {full_stop(item.in_words)}{_judged_earlier(gate, points)}"
-        )
-    doubtful = bool(doubts or disturbed) or any(point.status in ("check", "not comparable") for point in found)
+        text += f" Decided on the estimate alone: {item.scale} {full_stop(item.in_words)}"
+        text += _judged_earlier(gate, points)
+    doubtful = bool(doubts or disturbed) or any(point.status in ("check", "not comparable") for point in last)
     return Headline("doubtful" if doubtful else "reached", text, disturbed.next if disturbed else None)
 
 

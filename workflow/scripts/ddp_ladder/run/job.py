@@ -264,9 +264,10 @@ def _in_turn(context: Context, plan: Plan, runs: RunsSoFar) -> Iterator[RunSpec]
 
 def run_preflight(context: Context) -> PreflightResult:
     """Test the nodes, their network and the collectives, and write the result. Raises Interrupted."""
-    at_most = duration(2 * context.job.preflight.timeout_s)
+    preflight = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s)
+    at_most = duration(preflight.longest_s)
     context.console.say(f"{context.label}: preflight of nodes, network and collectives, at most {at_most}")
-    result = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s).run()
+    result = preflight.run()
     context.console.say(f"{context.label}: {outcome(result)}")
     return result
 

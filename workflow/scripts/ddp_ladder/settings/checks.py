@@ -294,9 +294,7 @@ def _variables(settings: Settings) -> Iterator[Problem]:
 
 def _sbatch_options(settings: Settings) -> Iterator[Problem]:
     sections: list[tuple[YamlFile, KeyPath, Slurm]] = [(settings.cluster, ("slurm",), settings.site.slurm)]
-    sections += [
-        (settings.config, ("stages", stage.name, "slurm"), stage.slurm) for stage in settings.experiment.ladder
-    ]
+    sections += [(settings.config, ("stages", rung.name, "slurm"), rung.slurm) for rung in settings.experiment.ladder]
     for document, path, slurm in sections:
         for index, option in enumerate(slurm.extra):
             name = option.removeprefix("--").partition("=")[0]

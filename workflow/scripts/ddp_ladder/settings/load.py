@@ -51,14 +51,11 @@ def _documents(config_file: Path | None, cluster_file: Path, given: dict[str, An
     """Read both files, and check only that they are YAML."""
     overlays = [Path(located(str(given.pop(OVERLAY))))] if OVERLAY in given else []
     given = {key: _typed(value, (key,)) if isinstance(value, dict | list) else value for key, value in given.items()}
-    if config_file is None:
-        cluster, *over = map(yaml.read, (cluster_file, *overlays))
-        config, given = YamlFile(OF_MODULE, given), {}
-    else:
-        config, cluster, *over = map(yaml.read, (config_file, cluster_file, *overlays))
+    config = YamlFile(OF_MODULE, given) if config_file is None else yaml.read(config_file)
+    cluster, *over = map(yaml.read, (cluster_file, *overlays))
     for document in over:
         config = _overridden(config, document.data, document)
-    return _overridden(config, given), cluster
+    return _overridden(config, {} if config_file is None else given), cluster
 
 
 def _typed(value: Any, path: KeyPath) -> Any:

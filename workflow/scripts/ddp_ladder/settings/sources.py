@@ -105,10 +105,8 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
 def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
     """Take what only this start has out of the values. Raises UserError for a centre that is not known."""
     scale, centre = (values.pop(key, None) for key in ("preflight_scale", "centre"))
-    return {
-        "preflight_scale": None if scale is None else str(scale),
-        "centre": None if centre is None else centre_file(str(centre)).stem,
-    }
+    centre = None if centre is None else centre_file(str(centre)).stem
+    return {"preflight_scale": None if scale is None else str(scale), "centre": centre}
 
 
 def centre_file(name: str) -> Path:

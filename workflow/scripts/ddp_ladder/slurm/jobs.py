@@ -355,7 +355,6 @@ class Submitter:
             return set(self._jobs)
 
     def over(self, job_id: str) -> None:
-        """Record that a job has ended."""
         with self._lock:
             self._jobs.discard(job_id)
 

@@ -47,7 +47,6 @@ class Holder:
 
     @classmethod
     def here(cls, job_id: str) -> Holder:
-        """Return the holder that this process is."""
         try:
             user = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
@@ -89,7 +88,6 @@ class Lock:
 
     @classmethod
     def of_scale(cls, results: Path, scale: str, label: str) -> Lock:
-        """Return the lock on the run directories of a scale."""
         return cls(results / "jobs", scale, label, "its run directories", ENDS_WITHIN_S)
 
     @property

@@ -73,17 +73,9 @@ def run_command(
     is True, the command is ended as if its time were up.
     """
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
-    started_s = time.monotonic()
+    started_s, env, pipe = time.monotonic(), question_environment(os.environ), subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            argv,
-            env=question_environment(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        process = subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace")
     except OSError as error:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
     with process:

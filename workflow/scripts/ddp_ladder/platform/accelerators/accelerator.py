@@ -44,10 +44,10 @@ class MonitoredGpu(Model):
 
 
 class SampledGpu(Protocol):
-    """A GPU that is sampled. errors: why later samples lack what the first one had, by column."""
+    """A GPU that is sampled."""
 
     about: MonitoredGpu
-    errors: dict[str, str]
+    errors: dict[str, str]  # why later samples lack what the first one had, by column
 
     def read(self) -> dict[str, Value]:
         """Return its columns without gpu<i>_; a value that it does not report is left out."""
@@ -61,7 +61,6 @@ class Gpus:
     notes: tuple[str, ...] = ()  # what is not sampled, and why
 
     def sample(self) -> dict[str, Value]:
-        """Read each GPU and return its columns."""
         return {f"gpu{k}_{name}": value for k, gpu in enumerate(self.sampled) for name, value in gpu.read().items()}
 
     @property

@@ -90,7 +90,6 @@ class NvidiaGpu:
         )
 
     def read(self) -> dict[str, Value]:
-        """Return its columns without gpu<i>_; a value that it does not report is left out."""
         nvml, handle = self._nvml, self._handle
         calls: dict[str, Callable[[], Value]] = {
             "busy_fraction": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -110,7 +109,6 @@ class NvidiaGpu:
         return float(energy_mj - self._first_mj) / 1000
 
     def _answer(self, what: str, call: Callable[[], Any]) -> Any:
-        """Return the answer of NVML; None if there is none."""
         try:
             return call()
         except self._nvml.NVMLError as error:
