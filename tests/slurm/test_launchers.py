@@ -14,9 +14,11 @@ import psutil
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
+from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.platform.launchers.srun import Srun
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
+from make_runs import monitor_file
 from project_copy import Checkout, copy_project
 from scales import AS_ROOT, GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 

@@ -49,8 +49,7 @@ def known(found: tuple[float, float | None, float | None] | None) -> tuple[float
 
 
 def step(measured: MeasuredSeries, at: str) -> Step:
-    found = step_to(measured, Scale.parse(at))
-    return found
+    return step_to(measured, Scale.parse(at))
 
 
 @pytest.mark.parametrize(

@@ -320,14 +320,14 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "saved its state, and a peer was lost": (
         both(*(in_rank(k, exit_code=75) for k in (1, 2, 3)), raised(0, LOST)),
-        "stopped by a signal, saved its state (): rank 1, 2, 3: exit code 75 after 60 steps",
+        "stopped by a signal, saved its state (): ranks 1-3: exit code 75 after 60 steps",
         "start snakemake again",
     ),
     # A call that timed out while a rank was elsewhere: none of those that waited, or were aborted for it, is the cause.
     "kept waiting": (
         both(raised(0, WAITED), raised(1, WAITED), without(2, 3), *(looks(node, 3) for node in (0, 1))),
         'a rank kept the others waiting (rank 3 on node1): rank 3 (node 1, node1) after 0 steps: File "train.py", line '
-        "7, in prepare; rank 0, 1, 2 waited in barrier(); no rank made progress for 1 min 30 s; then their call timed",
+        "7, in prepare; ranks 0-2 waited in barrier(); no rank made progress for 1 min 30 s; then their call timed",
         "workload.prepare",
         "init_process_group(timeout=...)",
     ),

@@ -152,7 +152,7 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     failure = hang_failure(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
     assert failure.verdict == "the training hung"
     assert failure.why == (
-        'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; rank 0, 1, 2 waited in barrier(); '
+        'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; ranks 0-2 waited in barrier(); '
         "no rank made progress for 1 min 02 s"
     )
     assert f"the stacks of all ranks are in {STACKS}" in failure.next

@@ -115,14 +115,14 @@ EACH = (0, 1, 2, 3)
 ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     # The ranks disagree: the odd one is named with its node.
     "script": (seen("script_sha256", "e" * 64), ("script_sha256: ", "eeeeeeeeeeee on rank 3 (node1)", FILES)),
-    "script on rank 0": (seen("script_sha256", "e" * 64, 0), ("on ranks 1, 2, 3 (node0, node1)", "on rank 0 (node0)")),
+    "script on rank 0": (seen("script_sha256", "e" * 64, 0), ("on ranks 1-3 (node0, node1)", "on rank 0 (node0)")),
     "module": (
         on_ranks(seen("sources", {"m.py": "b" * 64}, 1, 2, 3), seen("sources", {"m.py": "c" * 64}, 0)),
         ("sources: m.py: bbbbbbbbbbbb", "on rank 0 (node0)", FILES),
     ),
     "torch": (
         seen("torch", "2.4.1"),
-        ("torch: 2.13.0 on ranks 0, 1, 2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE),
+        ("torch: 2.13.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE),
     ),
     "torch of three kinds": (
         on_ranks(seen("torch", "2.4.1", 2), seen("torch", "2.5.0", 3)),
@@ -144,7 +144,7 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
     "backend": (in_rank(3, "backend", to="ucc"), ("backend: gloo", "ucc on rank 3 (node1)")),
     "class of the backend": (
         on_ranks(seen("backend_class", "ProcessGroupNCCL", *EACH), seen("backend_class", "ProcessGroupNCCL2")),
-        ("backend_class: ProcessGroupNCCL on ranks 0, 1, 2", "ProcessGroupNCCL2 on rank 3 (node1)", CHOICES),
+        ("backend_class: ProcessGroupNCCL on ranks 0-2", "ProcessGroupNCCL2 on rank 3 (node1)", CHOICES),
     ),
     "a hook that failed": (
         in_rank(2, "not_measured", to=["hook StepClock.left: KeyError: 1"]),

@@ -202,3 +202,16 @@ def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> Preflig
     )  # fmt: skip
     write_json(results / "preflight/2x2/nodes/node0.json", end.model_dump())
     return write_result(results, JOB)
+
+
+@pytest.mark.parametrize(("logs", "seen"), [(1, ("NET/IB", "P2P/CUMEM")), (40, ("P2P/CUMEM",))])
+def test_of_many_logs_of_nccl_less_of_each_is_read(tmp_path: Path, logs: int, seen: tuple[str, ...]) -> None:
+    """Each has a channel at its begin, and another one after 3 MiB."""
+    folder = write_preflight(tmp_path, JOB).with_suffix("") / "nccl"
+    folder.mkdir()
+    for k in range(logs):
+        with (folder / f"node1.{k}.log").open("wb") as log:
+            log.write(b"node1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n")
+            log.seek(3 * 1024**2)
+            log.write(b"\nnode1:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0\n")
+    assert write_result(tmp_path, JOB).transport == seen

@@ -11,6 +11,7 @@ import numpy as np
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import shortened
 from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
 from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run
@@ -127,13 +128,16 @@ def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict:
 
 
 def _without_secrets(part: Part) -> Part:
-    """Return a part of the record whose texts may quote a script, a library or Slurm, without passwords and tokens."""
+    """Return a part of the record whose texts may quote a script, a library or Slurm, without passwords and tokens.
+
+    Texts do not grow with the ranks; what they quote may still be too long.
+    """
     return part.from_json(_redacted(part.model_dump(mode="json")))
 
 
 def _redacted(data: Any) -> Any:
     if isinstance(data, str):
-        return redacted(data)
+        return shortened(redacted(data))
     if isinstance(data, list):
         return [_redacted(item) for item in data]
     return {key: _redacted(value) for key, value in data.items()} if isinstance(data, dict) else data

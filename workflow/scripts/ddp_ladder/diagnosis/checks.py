@@ -11,9 +11,10 @@ from typing import Any
 
 from ddp_ladder_instrument.contract import HOOK
 
-from ddp_ladder.common.formats import count, in_short
+from ddp_ladder.common.formats import count, in_short, rank_numbers
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.diagnosis.failures import is_complete
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut
 from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
@@ -56,7 +57,7 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield diagnose(
         "complete",
         not raw.problems,
-        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len(raw.hosts)} nodes",
+        _problems(raw) or f"{len(ends)} ranks, {len(raw.hosts)} nodes",
         f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
     yield _exit_codes(raw)
@@ -84,9 +85,23 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield from _global_batch(raw, throughput)
 
 
+def _problems(raw: RawRun) -> str:
+    """Return which files are missing or damaged, of many how many there are; empty if there are none."""
+    many = f"{len(raw.problems):,} files are missing or damaged: " if len(raw.problems) > NAMED else ""
+    return many + in_short(raw.problems, NAMED, "; ")
+
+
 def _exit_codes(raw: RawRun) -> Diagnosis:
-    bad = [f"rank {end.rank}: {end.exception or end.exit_code}" for end in raw.ends if end.failed]
-    bad += [f"{agent}: {end.signal or end.exit_code}" for agent, end in raw.agents.items() if end.failed]
+    ranks: dict[str, list[int]] = {}  # by how they ended
+    for end in raw.ends:
+        if end.failed:
+            ranks.setdefault(cut(str(end.exception or end.exit_code), LONGEST_OF_SEVERAL), []).append(end.rank)
+    agents: dict[str, list[str]] = {}
+    for agent, of_agent in raw.agents.items():
+        if of_agent.failed:
+            agents.setdefault(str(of_agent.signal or of_agent.exit_code), []).append(str(agent))
+    bad = [in_short([f"{rank_numbers(alike)}: {how}" for how, alike in ranks.items()], NAMED)] if ranks else []
+    bad += [in_short([f"{in_short(alike, NAMED)}: {how}" for how, alike in agents.items()], NAMED)] if agents else []
     outcome = raw.ended.outcome if raw.ended else "no end recorded"
     bad += [outcome] if outcome != "finished" else []
     after = bool(bad) and is_complete(raw)
@@ -96,7 +111,8 @@ def _exit_codes(raw: RawRun) -> Diagnosis:
 
 def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     """Check that no hook of the instrument failed: what it did not see any more is missing in the figures."""
-    failed = [f"rank {end.rank}: {note}" for end in ends for note in end.not_measured if note.startswith(HOOK)]
+    notes = ((end.rank, note) for end in ends for note in end.not_measured if note.startswith(HOOK))
+    failed = [f"rank {rank}: {cut(note, LONGEST_OF_SEVERAL)}" for rank, note in notes]
     if failed:
         yield diagnose(
             "hooks",
@@ -203,10 +219,10 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
 
 
 def _places(ends: Sequence[RankEnd]) -> str:
-    """Return ``rank 3 (node1)`` or ``ranks 0, 1, 2 and 4 more (node0, node1)``."""
+    """Return ``rank 3 (node1)`` or ``ranks 0-6 (node0, node1)``."""
     ends = sorted(ends, key=lambda end: end.rank)
-    ranks, names = [str(end.rank) for end in ends], list(dict.fromkeys(end.host for end in ends))
-    return f"rank{'s' if len(ends) > 1 else ''} {in_short(ranks, NAMED)} ({in_short(names, NAMED)})"
+    names = list(dict.fromkeys(end.host for end in ends))
+    return f"{rank_numbers([end.rank for end in ends])} ({in_short(names, NAMED)})"
 
 
 def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
@@ -229,7 +245,7 @@ def _steps(raw: RawRun) -> Diagnosis:
     return diagnose(
         ENOUGH_STEPS,
         len(counts) == 1 and made >= wanted,
-        f"{' and '.join(map(str, counts)) or 'none'} optimizer steps",
+        f"{in_short(counts, NAMED, ' and ') or 'none'} optimizer steps",
         f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
         next_step=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
         kind="too few steps",
@@ -262,12 +278,12 @@ def _whole_log(raw: RawRun) -> Diagnosis:
 def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     """Check that every rank counted samples from start to end; without them the throughput means nothing."""
     later = {end.rank for end in raw.ends if end.pipeline_stage}  # the first stages count for them
-    empty = [str(k) for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0 and k not in later]
+    empty = [k for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0 and k not in later]
     rates = throughput.blocks_samples_per_s if throughput else ()
     idle = sum(rate == 0 for rate in rates)
     measured = "on every rank, all the time"
     if empty:
-        measured = f"none on rank {', '.join(empty)}"
+        measured = f"none on {rank_numbers(empty)}"
     elif idle:
         measured = f"none in {idle} of {len(rates)} blocks of steps"
     return diagnose(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
@@ -74,11 +74,6 @@ def diagnose(
     return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Return the numbers as one text."""
-    return ", ".join(map(str, numbers))
-
-
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     """Yield every finding that the evidence allows, causes first."""
     yield _devices(raw)
@@ -100,12 +95,12 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
     judged = spec.world_size > 1 and not raw.reads_log and not own_account
     alone = [end.rank for end in ends if judged and end.backend is None]
     others = [end for end in ends if end.world_size != spec.world_size]
-    measured = " and ".join(map(str, sorted({end.world_size for end in ends}))) or "nothing"
-    who = "all ranks" if len(others) == len(ends) else f"rank {listed([end.rank for end in others])}"
-    seen = " and ".join(map(str, sorted({end.world_size for end in others}))) or measured
+    measured = in_short(sorted({end.world_size for end in ends}), NAMED, " and ") or "nothing"
+    who = "all ranks" if len(others) == len(ends) else rank_numbers([end.rank for end in others])
+    seen = in_short(sorted({end.world_size for end in others}), NAMED, " and ") or measured
     why = f"{spec.world_size} ranks were started; for {who} the world has {seen}"
     if alone:
-        measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
+        measured = f"no process group on {'any rank' if len(alone) == len(ends) else rank_numbers(alone)}"
         why = f"{measured}, so each of them trained a model of its own"
     has_slurms = "SLURM_PROCID" in LAUNCHERS[spec.launcher].task_variables(0, 0, 0)
     return diagnose(
@@ -128,7 +123,8 @@ def _devices(raw: RawRun) -> Diagnosis:
     for end in raw.ends:
         held.setdefault((end.host, end.device.id), []).append(end.rank)
     kinds = sorted({end.device.kind for end in raw.ends})
-    shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
+    several = [(host, ranks) for (host, _), ranks in held.items() if len(ranks) > 1]
+    shared = [f"{rank_numbers(ranks)} on {host} use one device" for host, ranks in several]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
         f'torch.{raw.spec.device}.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for '
@@ -263,7 +259,7 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
     if len(seen) < len(ends) or not ends:
         without = [end.rank for end in ends if not end.parameters]
         verdict = "equal parameters"
-        why = f"no trained parameters were seen on {f'rank {listed(without)}' if without else 'any rank'}"
+        why = f"no trained parameters were seen on {rank_numbers(without) if without else 'any rank'}"
         next_step = "see not_measured in the end records of these ranks, in ranks/"
     elif not wrapped:
         verdict = "the model is not wrapped in DistributedDataParallel"
@@ -334,7 +330,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     for field, ranks in unread(raw.ends).items():
         yield Remark(
             name="fingerprint",
-            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared "
+            what=f"{field} could not be read on {rank_numbers(ranks)}: it was not compared "
             "between the ranks, and it equals that of no other run",
             next="see not_measured in the end records of these ranks, in ranks/",
         )
@@ -377,7 +373,7 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
     unseen = [end for end in ends if not end.first_samples]
     if not unseen:  # a constant proves nothing
         return "the first batches of a rank are all alike"
-    return f"on rank {in_short([str(end.rank) for end in unseen], NAMED)} {_why_no_samples(unseen[0])}"
+    return f"on {rank_numbers([end.rank for end in unseen])} {_why_no_samples(unseen[0])}"
 
 
 def _why_no_samples(end: RankEnd) -> str:
@@ -430,7 +426,7 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
     ends = raw.ends
     batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
-        seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
+        seen = _each_on_ranks(batches)
         what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"
         if any(varying_batches(files) for files in raw.ranks.values()):
             what = f"the batches vary in size; in the median step the ranks have {seen}"
@@ -439,7 +435,7 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
     loaders = {end.rank: end.loader for end in ends if end.loader and end.loader.shards and end.loader.dataset_size}
     sizes = {rank: loader.dataset_size for rank, loader in loaders.items()}
     if len(set(sizes.values())) > 1:
-        seen = in_short([f"{size} samples on rank {rank}" for rank, size in sizes.items()], NAMED)
+        seen = _each_on_ranks(sizes, " samples")
         yield Remark(
             name="dataset",
             what=f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
@@ -461,3 +457,11 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
             "all of them, unless its dataset is a part",
             next="use DistributedSampler, unless each rank's dataset is a part",
         )
+
+
+def _each_on_ranks(values: Mapping[int, int | None], unit: str = "") -> str:
+    """Return ``64 on ranks 0, 2-7, 32 on rank 1``. values: by rank."""
+    ranks: dict[int | None, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return in_short([f"{value}{unit} on {rank_numbers(alike)}" for value, alike in ranks.items()], NAMED)

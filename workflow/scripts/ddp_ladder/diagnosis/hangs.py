@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import count, duration, in_short
+from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import LIBRARY, Case
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
-from ddp_ladder.diagnosis.signatures import matches
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, matches
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
 
@@ -74,7 +74,7 @@ class Stalled:
             return f"{place}: its script ended {after}{then}"
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
-        handles = f"while it handled {stall.handles}" if stall.handles else ""
+        handles = f"while it handled {cut(stall.handles, LONGEST_OF_SEVERAL)}" if stall.handles else ""
         return (
             f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack), handles)))}"
         )
@@ -194,10 +194,10 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
     awaited = {rank.stall.rank for rank in causes}
     waiting = [rank for rank in ranks if rank.stall.rank not in awaited and rank.waits]
     if causes and waiting:
-        others = in_short([str(rank.stall.rank) for rank in waiting], NAMED)
-        named.append(f"rank {others} waited {doing(waiting[0].stack)}")
-    if causes and not causes[0].ended:
-        named += [rank.text for rank in ranks if rank.ended][:NAMED]
+        others = rank_numbers([rank.stall.rank for rank in waiting])
+        named.append(f"{others} waited {doing(waiting[0].stack)}")
+    if causes and not causes[0].ended and (ended := [rank.text for rank in ranks if rank.ended]):
+        named.append(in_short(ended, NAMED, "; "))
     verdict, next_step = _verdict(ranks, causes, stacks)
     one_in_each = {doing(rank.stack): rank for rank in reversed(waiting)}  # collective
     return Failure(

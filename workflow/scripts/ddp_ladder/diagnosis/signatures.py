@@ -158,6 +158,7 @@ PART_BYTES = 256 * 1024  # of a log: this much of its head and of its tail is re
 LEAST_PART_BYTES = 32 * 1024
 ALL_PARTS_BYTES = 4 * 1024 * 1024
 LONGEST_LINE = 300  # characters of a line that is shown
+LONGEST_OF_SEVERAL = 200  # the same, of several in one message
 TRACEBACK = "Traceback (most recent call last)"
 
 # The prefix that torch puts before each line of an uncaught exception in a process group.
@@ -258,7 +259,7 @@ def of_srun(lines: Iterable[str]) -> Iterator[Words]:
         yield Words(speaker, None, host, tuple(own))
 
 
-def cut(line: str) -> str:
+def cut(line: str, most: int = LONGEST_LINE) -> str:
     """Return a line for a message: without secrets and without blanks at its ends, and cut if it is long."""
     line = redacted(line).strip()
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
+    return line if len(line) <= most else f"{line[:most]}..."

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
@@ -250,8 +251,8 @@ def _held_up(records: Sequence[Record]) -> tuple[Kind | None, str | None]:
 def _slow_place(record: Record) -> str:
     """Return ``rank 3 on node2``, or ``ranks 2, 3 on node1``; empty if no rank is slow."""
     slow = [rank for rank in record.ranks if record.step and rank.rank in record.step.slow_ranks]
-    ranks, hosts = ", ".join(str(rank.rank) for rank in slow), dict.fromkeys(rank.host for rank in slow)
-    return f"rank{'s' if len(slow) > 1 else ''} {ranks} on {', '.join(hosts)}" if slow else ""
+    hosts = in_short([*dict.fromkeys(rank.host for rank in slow)])
+    return f"{rank_numbers([rank.rank for rank in slow])} on {hosts}" if slow else ""
 
 
 def _timed_steps(record: Record) -> int:

@@ -5,6 +5,8 @@ A node whose agent left no end record may not have written all its samples, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ddp_ladder.common.files import parsed_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.measuring.statistic import Warmup
@@ -23,19 +25,17 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
     """Return what a run used; None if its nodes were not sampled. timing: None if the run has no figures."""
     if raw.run.monitor is None:
         return None
-    notes: list[str] = []
+    lacking: dict[str, list[str]] = {}
     ranks = tuple(_rank_use(raw, end) for end in raw.ends)
     of_node: dict[int, list[RankUse]] = {}
     for rank in ranks:
         of_node.setdefault(rank.node_rank, []).append(rank)
     timelines = timelines_of(raw, warmup.steps)
-    samples = read_node_samples(raw, notes)
+    samples = read_node_samples(raw, lacking)
     nodes = [node_usage(each, timelines[k], of_node.get(k, ())) for k, each in samples.items()]
-    lacking: dict[str, list[str]] = {}
     for about in (each.about for each in samples.values()):
         for note in about.notes:
             lacking.setdefault(note, []).append(about.node)
-    notes += [f"{in_short(there)}: {note}" for note, there in lacking.items()]
     good = tuple(node for node in nodes if node.is_enough)
     run = RunUse(
         nodes=good,
@@ -48,7 +48,12 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         step=step,
     )
     known = timing is not None and good and all(timelines[node.node_rank].is_known for node in good)
-    return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=tuple(notes))
+    return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=notes_on(lacking))
+
+
+def notes_on(lacking: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return ``node0, node1: there is no node<k>.csv`` for each lack. lacking: the nodes that have it."""
+    return tuple(f"{in_short(nodes)}: {note}" for note, nodes in lacking.items())
 
 
 def timelines_of(raw: RawRun, warmup_steps: int) -> dict[int, Timeline]:
@@ -59,17 +64,24 @@ def timelines_of(raw: RawRun, warmup_steps: int) -> dict[int, Timeline]:
     return {k: timeline(end.launched_at_s, end.ended_at_s, firsts.get(k)) for k, end in _agents(raw).items()}
 
 
-def read_node_samples(raw: RawRun, notes: list[str]) -> dict[int, NodeSamples]:
-    """Return the samples of each node whose agent has ended, by its rank; ``notes`` gets why others have none."""
+def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, NodeSamples]:
+    """Return the samples of each node whose agent has ended, by its rank.
+
+    lacking: gets why nodes have none, each with these nodes.
+    """
+
+    def note(node: str, text: str) -> None:
+        lacking.setdefault(text, []).append(node)
+
     found: dict[int, NodeSamples] = {}
     ends = _agents(raw)
     for node_rank, node in enumerate(raw.run.nodes):
         if node_rank not in ends:
-            notes.append(f"{node}: its agent left no end record, so its samples may be incomplete")
+            note(node, "its agent left no end record, so its samples may be incomplete")
             continue
         monitored = ends[node_rank].monitor
         if monitored is not None and monitored.error:
-            notes.append(f"{node}: {monitored.error}")
+            note(node, monitored.error)
         path, agent = raw.directory.monitor(node_rank), raw.run.first_agent(node_rank)
         try:
             about = MonitorFile.from_json(parsed_json(raw.content.read(path, agent), path))
@@ -81,9 +93,9 @@ def read_node_samples(raw: RawRun, notes: list[str]) -> dict[int, NodeSamples]:
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
             found[node_rank] = samples
         except FileNotFoundError:
-            notes.append(f"{node}: there is no {path.name}")
+            note(node, f"there is no {path.name.replace(f'node{node_rank}', 'node<k>')}")
         except (OSError, ValueError) as error:
-            notes.append(f"{node}: {path.name} is damaged: {error}")
+            note(node, f"{path.name} is damaged: {error}")
     return found
 
 

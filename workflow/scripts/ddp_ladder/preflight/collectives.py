@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from ddp_ladder.common.formats import count, in_short, significant
+from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import RunSpec
@@ -231,7 +231,7 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Find
             users.setdefault((rank.host, rank.device.id), []).append(k)
     for (host, device), several in users.items():
         if len(several) > 1:
-            what = f"ranks {', '.join(map(str, several))} share one device of {host}: {device}"
+            what = f"{rank_numbers(several)} share one device of {host}: {device}"
             advice = "compare node.gpus and node.gres in cluster.yaml with the node's GPUs"
             yield error(what, "a device of its own for each rank", advice, nodes[several[0] // spec.gpus_per_node])
 
@@ -293,7 +293,7 @@ def bandwidth_findings(
     what = "" if best is None else f"the bus bandwidth of an all-reduce is at most {significant(best)} GB/s"
     advice = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
     if node is not None:
-        own = ", ".join(significant(_rate(pair)) for pair in tested if node in pair.nodes)
+        own = in_short([significant(_rate(pair)) for pair in tested if node in pair.nodes])
         what += f"; {node} is slow: its pairs with other nodes reach {own} GB/s, the fastest pair {fastest} GB/s"
         advice = f"{leave_out(node)}, and report its link ({interface_on(spec.interface, node)}) to your site"
     elif slow:

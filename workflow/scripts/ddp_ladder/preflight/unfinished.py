@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddp_ladder_instrument.contract import LATE
 
-from ddp_ladder.common.formats import count
+from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.signatures import Words, classify, cut, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank
@@ -77,7 +77,7 @@ def _why(
     if missing:
         exits = {each.rank: f" (exit code {each.exit_code})" for each in failed}
         first_missing = next((k for k in missing if k in exits), missing[0])
-        names = ", ".join(f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing)
+        names = in_short([f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing])
         return node_of(first_missing), f"no report came from rank {names}", IN_GENERAL
     silent = [rank for rank in behind if not rank.error]
     at = Counter((rank.step, rank.frame) for rank in ranks.values())

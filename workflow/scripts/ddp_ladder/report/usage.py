@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
-from ddp_ladder.measuring.node_usage import read_node_samples, timelines_of
+from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
 from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline, Values
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
@@ -86,7 +86,9 @@ def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[li
     Raises OSError or ValueError if its files have been damaged since.
     """
     raw = read_raw_run(directory, FIRST_RANK)  # the others' steps may be many, and are not drawn
-    nodes = [samples for samples in read_node_samples(raw, notes).values() if len(samples)]
+    lacking: dict[str, list[str]] = {}
+    nodes = [samples for samples in read_node_samples(raw, lacking).values() if len(samples)]
+    notes += notes_on(lacking)
     warmup_steps = record.timing.warmup_steps if record.timing else record.spec.warmup_steps
     return nodes, timelines_of(raw, warmup_steps)[nodes[0].about.node_rank if nodes else 0]
 
