@@ -41,7 +41,7 @@ from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
-from ddp_ladder.run.heartbeats import make_heartbeats
+from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -79,7 +79,7 @@ class NodeTask:
     def processes(self, heartbeats: Path) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
         rendezvous = self.run.rendezvous
-        binds = container_binds(self.spec, self.places, heartbeats)
+        binds = container_binds(self.spec, self.places, heartbeats.parent)
         simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
         probe = (str(PROBE),) if self.run.preflight else None
         of_the_node = processes(self.spec, self.places, self.agent.node_rank, rendezvous, binds, simulated, probe)
@@ -115,7 +115,7 @@ def run_node(task: NodeTask) -> int:
     beside, gpus = ThreadPoolExecutor(1), None
     code = 1
     try:
-        heartbeats = make_heartbeats(task.directory.nodes)
+        heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
         interface = _interface(task)
         if task.agent.is_first:
