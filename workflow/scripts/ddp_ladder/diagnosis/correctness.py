@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
@@ -191,11 +192,13 @@ def most_shared(ends: Sequence[RankEnd]) -> Shared:
     for end in sorted(ends, key=lambda end: end.rank):
         if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:
             distinct[end.rank] = known
-    places: dict[str, list[int]] = {}  # of each sample, the ranks that have it
+    ranks_with = Counter(chain.from_iterable(distinct.values()))
+    places: dict[str, list[int]] = {}  # of each sample that several ranks have, these
     for place, known in enumerate(distinct.values()):
         for digest in known:
-            places.setdefault(digest, []).append(place)
-    on_several = {digest: np.array(found) for digest, found in places.items() if len(found) > 1}
+            if ranks_with[digest] > 1:
+                places.setdefault(digest, []).append(place)
+    on_several = {digest: np.array(found) for digest, found in places.items()}
     ranks, sizes = [*distinct], np.array([len(known) for known in distinct.values()])
     most = Shared(known=len(ranks))
     for place, known in enumerate(distinct.values()):
@@ -449,8 +452,11 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
             next="see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
             "divided by rank",
         )
-    loader, shared = ends[0].loader, most_shared(ends)
-    if shared.known > 1 and loader and loader.shards is False and shared.fraction < MOST_SHARED:
+    loader = ends[0].loader
+    if not loader or loader.shards is not False:
+        return
+    shared = most_shared(ends)
+    if shared.known > 1 and shared.fraction < MOST_SHARED:
         yield Remark(
             name="disjoint data",
             what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
