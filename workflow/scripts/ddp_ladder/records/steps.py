@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from ddp_ladder_instrument.contract import COLUMNS, DDP_COLUMNS, HEADER
@@ -18,20 +17,15 @@ BYTES = 8  # of a figure in the file
 
 @dataclass(frozen=True)
 class Steps:
-    """Columns of ranks/rank<k>.steps, one entry per optimizer step.
-
-    ended_at_s: unix time of the step's end by the clock of the rank's host; None if it is not known.
-    ddp_s: DDP's times, steps x DDP_COLUMNS, nan for steps that it did not time; None if none was timed.
-    collectives_s: time in collectives that DDP does not time; None: not recorded.
-    """
+    """Columns of ranks/rank<k>.steps, one entry per optimizer step."""
 
     samples: NDArray[np.int64]
     padding_samples: NDArray[np.int64]
     step_time_s: NDArray[np.float64]
     data_wait_s: NDArray[np.float64]
-    ended_at_s: NDArray[np.float64] | None = None
-    ddp_s: NDArray[np.float64] | None = None
-    collectives_s: NDArray[np.float64] | None = None
+    ended_at_s: NDArray[np.float64] | None = None  # unix time by the clock of the rank's host; None: not known
+    ddp_s: NDArray[np.float64] | None = None  # steps x DDP_COLUMNS, nan for steps that DDP did not time; None: none
+    collectives_s: NDArray[np.float64] | None = None  # in collectives that DDP does not time; None: not recorded
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64]) -> Steps:
@@ -59,8 +53,7 @@ class Steps:
 
     def first(self, count: int) -> Steps:
         """Return the first ``count`` steps."""
-        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        known: dict[str, Any] = {name: each[:count] for name, each in columns.items() if each is not None}
+        known = {name: column[:count] for name, column in vars(self).items() if column is not None}
         return replace(self, **known)
 
 
@@ -75,7 +68,8 @@ def matrix_of(content: bytes) -> NDArray[np.float64]:
 def csv_of(steps: Steps) -> str:
     """Return the steps as the CSV that people open."""
     unknown = np.full(len(steps), np.nan)
-    ended_at_s, collectives_s = (unknown if each is None else each for each in (steps.ended_at_s, steps.collectives_s))
+    ended_at_s = unknown if steps.ended_at_s is None else steps.ended_at_s
+    collectives_s = unknown if steps.collectives_s is None else steps.collectives_s
     ddp_s = [unknown] * len(DDP_COLUMNS) if steps.ddp_s is None else steps.ddp_s.T
     counts = (np.arange(1, len(steps) + 1), steps.samples, steps.padding_samples)
     return "".join(csv_lines([*counts, steps.step_time_s, steps.data_wait_s, ended_at_s, *ddp_s, collectives_s]))
