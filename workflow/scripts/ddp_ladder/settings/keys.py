@@ -436,6 +436,9 @@ class Report(KeySection):
     """Trainings that the project needs, with seeds, searches and repetitions: for the hours to ask for."""
     reserve: float = Field(default=0.1, ge=0, le=1)
     """Reserve on these hours for failed jobs and restarts, a fraction."""
+    tables: str | None = Field(default=None, min_length=1, examples=["256x4"])
+    """A scale, or a part of a run's name: the report writes the steps of its ranks and the samples of its nodes as CSV
+    files, which runs of up to 64 ranks have anyway."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
