@@ -208,8 +208,8 @@ def _steps_of(content: bytes, end: RankEnd) -> Steps:
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
     steps = Steps.of(matrix_of(content))
-    if len(steps) != end.steps.count:
-        raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
+    if steps.count != end.steps.count:
+        raise ValueError(f"it has {steps.count} steps, not {end.steps.count}")
     return steps
 
 
@@ -260,7 +260,7 @@ def _digest(path: Path) -> str:
 
 
 def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
-    is_enough = len(rank.steps) >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
+    is_enough = rank.steps.count >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
     return bool(is_enough) and rank.end.source in ("counted", "guessed", "samples_per_step")
 
 
