@@ -65,7 +65,7 @@ def test_a_script_saves_on_a_warning_of_slurm_and_the_next_start_goes_on(
     assert cluster.await_state(first, timeout_s=180) == "COMPLETED"  # every run has left a record
     failure = checkout.record("default/weak/1x2/r1")["failure"]
     assert failure["verdict"] == "stopped by a signal, saved its state", failure
-    (steps,) = re.findall(r"^rank 0, 1: exit code 75 after (\d+) steps", failure["why"])
+    (steps,) = re.findall(r"^ranks 0, 1: exit code 75 after (\d+) steps", failure["why"])
     assert (run / "saved").read_text() == steps
 
     prepare(checkout, SAVES, "1x2", GPU_SITE, measure={**MEASURE, "max_steps": 10}, workload=workload)
