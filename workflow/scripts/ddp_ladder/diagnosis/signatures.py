@@ -11,7 +11,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -107,6 +107,7 @@ def _signature(entry: dict[str, Any]) -> Signature:
     return Signature(**{**entry, "regex": regex, "next": tuple(entry["next"]), "samples": tuple(entry["samples"])})
 
 
+@lru_cache(maxsize=8192)  # the ranks of a run often end alike
 def classify(line: str, several_nodes: bool = True) -> Signature | None:
     """Return the signature that claims a line; None for a line that no signature knows."""
     usable = (one for one in signatures() if several_nodes or not one.several_nodes)
@@ -129,10 +130,10 @@ def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = N
     usable = [one for one in signatures() if several_nodes or not one.several_nodes]
     texts = ["\n".join(each.lines) for each in words]
     # Each signature on a whole text is much faster than on each line.
-    present = [[one for one in usable if one.regex.search(text)] for text in texts]
-    ids = {one.id for of_text in present for one in of_text}
-    for each, of_text in zip(words, present, strict=True):
-        claiming = [one for one in of_text if not one.only_with or one.only_with in ids]
+    present = {text: [one for one in usable if one.regex.search(text)] for text in dict.fromkeys(texts)}
+    ids = {one.id for of_text in present.values() for one in of_text}
+    for each, text in zip(words, texts, strict=True):
+        claiming = [one for one in present[text] if not one.only_with or one.only_with in ids]
         if any(one.role in roles for one in claiming):
             yield from _claimed(each, claiming, roles)
 
