@@ -111,10 +111,7 @@ ODD: dict[str, tuple[Mutation, tuple[str, ...]]] = {
         on_ranks(seen("sources", {"m.py": "b" * 64}, 1, 2, 3), seen("sources", {"m.py": "c" * 64}, 0)),
         ("sources: m.py: bbbbbbbbbbbb", "on rank 0 (node0)", FILES),
     ),
-    "torch": (
-        seen("torch", "2.4.1"),
-        ("torch: 2.13.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE),
-    ),
+    "torch": (seen("torch", "2.4.1"), ("torch: 2.13.0 on ranks 0-2 (node0, node1), 2.4.1 on rank 3 (node1)", SOFTWARE)),
     "torch of three kinds": (
         on_ranks(seen("torch", "2.4.1", 2), seen("torch", "2.5.0", 3)),
         ("2.4.1 on rank 2 (node1), 2.5.0 on rank 3 (node1)",),

@@ -22,11 +22,7 @@ IN_GENERAL = (
 
 
 def unfinished(
-    run: RunFile,
-    nodes: Sequence[str],
-    ranks: Mapping[int, ProbeRank],
-    ends: Sequence[AgentEnd],
-    words: Iterable[Words],
+    run: RunFile, nodes: Sequence[str], ranks: Mapping[int, ProbeRank], ends: Sequence[AgentEnd], words: Iterable[Words]
 ) -> Iterator[Finding]:
     """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
     world = run.spec.world_size

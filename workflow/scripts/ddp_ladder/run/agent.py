@@ -25,14 +25,7 @@ from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import (
-    Runner,
-    SetUpError,
-    check_secrets,
-    container_binds,
-    environment,
-    raise_open_files,
-)
+from ddp_ladder.node.software import Runner, SetUpError, check_secrets, container_binds, environment, raise_open_files
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -251,9 +244,7 @@ def _start(
 
 
 def _supervise(
-    children: Sequence[subprocess.Popen[bytes]],
-    events: SimpleQueue[tuple[str, int]],
-    watch: HangWatch | None = None,
+    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]], watch: HangWatch | None = None
 ) -> tuple[int, dict[int, float]]:
     """Wait for all children; end the rest when one fails. Return the first failure, or 0, and who failed by themselves.
 

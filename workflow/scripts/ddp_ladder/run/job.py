@@ -19,14 +19,7 @@ from uuid import uuid4
 
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    check_room,
-    make_directory,
-    write_json,
-    writing,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.failures import silence_in_words

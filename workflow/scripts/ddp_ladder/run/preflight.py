@@ -20,11 +20,7 @@ from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.preflight.directory import (
-    PreflightDirectory,
-    assemble_preflight,
-    facts_by_node,
-)
+from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight, facts_by_node
 from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file

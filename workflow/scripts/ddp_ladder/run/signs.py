@@ -157,10 +157,7 @@ class Signs:
         if agent in self.ends:
             return None
         return SilentAgent(
-            node_rank=agent.node_rank,
-            local_rank=agent.local_rank,
-            silent_s=now_s - since_s,
-            has_begun=has_begun,
+            node_rank=agent.node_rank, local_rank=agent.local_rank, silent_s=now_s - since_s, has_begun=has_begun
         )
 
     def _list_addresses(self) -> None:
