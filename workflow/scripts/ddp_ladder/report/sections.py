@@ -109,7 +109,7 @@ def figures_table(
         )
         for number, point in enumerate(points)
     ]
-    headings = ("scale", *(_heading(column, view) for column in known), *(heading for heading, _ in cells_after))
+    headings = [Cell("scale"), *(_heading(column, view) for column in known), *(Cell(name) for name, _ in cells_after)]
     return table_block(name, headings, rows, "scales", f"figures {style}")
 
 
@@ -233,7 +233,7 @@ def _owners(view: ReportView) -> Iterator[Block]:
         wall_s = sum(owners_s.values())
         cells = [_seconds(owners_s.get(owner), wall_s) for owner in shown]
         rows.append((Cell(_name(point, view), value=number), *cells, _seconds(wall_s, None)))
-    headings = ("scale", *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time")))
+    headings = [Cell("scale"), *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time"))]
     yield table_block("Owners of the seconds at each scale", headings, rows, "scales", "figures owners")
     yield Block(SECONDS)
     yield Block(items=tuple(Cell(full_stop(OWNERS[name]), lead=capitalised(name)) for name in shown), style="notes")
@@ -379,7 +379,8 @@ def _runs(view: ReportView) -> Iterator[Block]:
         return
     shown = [column for column in columns("runs") if column.of_run]
     rows = [_run(run, number, shown, view) for number, run in enumerate(view.runs)]
-    headings = ("run", "job", Cell("hosts", style="hosts"), *(_heading(column, view) for column in shown), "status")
+    headings: list[Content] = ["run", "job", Cell("hosts", style="hosts")]
+    headings += [*(_heading(column, view) for column in shown), "status"]
     yield table_block("Runs", headings, rows, "runs", "figures runs")
 
 
