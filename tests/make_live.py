@@ -71,12 +71,7 @@ def edit_job(run: RunDirectory, job_id: str) -> None:
 
 
 def progress_of(step: int) -> dict[str, float]:
-    return {
-        "step": step,
-        "samples_per_s": 1240.0,
-        "elapsed_s": 6.0,
-        "updated_at_s": time.time(),
-    }
+    return {"step": step, "samples_per_s": 1240.0, "elapsed_s": 6.0, "updated_at_s": time.time()}
 
 
 def write_samples(run: RunDirectory, node_rank: int, gpus: int, times_s: Sequence[float]) -> None:
