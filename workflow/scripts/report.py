@@ -33,14 +33,12 @@ from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
 
-RESULTS = Path("results")
-
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the summary."""
     arguments = parse(argv)
-    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
+    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)

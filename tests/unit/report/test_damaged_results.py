@@ -178,10 +178,7 @@ def fail(spec_name: str) -> Damage:
 
 
 STATES: dict[str, tuple[Damage, str]] = {
-    "plan alone": (
-        remove("runs", "gates", "preflight", "machine", "jobs"),
-        "12 runs are planned: 12 not run",
-    ),
+    "plan alone": (remove("runs", "gates", "preflight", "machine", "jobs"), "12 runs are planned: 12 not run"),
     "a variant that failed everywhere": (
         lambda results: [fail(f"gloo/weak/{s}/r{k}")(results) for s in ("1x1", "1x2", "2x1") for k in (1, 2)],
         "12 runs are planned: 6 ok, 6 failed",

@@ -437,11 +437,7 @@ def test_records_that_are_lost_are_not_called_unmeasured(
 def test_lines_follow_growth_of_one_kind_only() -> None:
     specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
     lines = [([str(point.scale) for point in line], style) for line, style in growth(scale_points(specs, {}))]
-    assert lines == [
-        (["1x1", "1x2", "1x4"], "-"),
-        (["1x1", "2x1"], "--"),
-        (["1x4", "2x4"], "--"),
-    ]
+    assert lines == [(["1x1", "1x2", "1x4"], "-"), (["1x1", "2x1"], "--"), (["1x4", "2x4"], "--")]
 
 
 def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_intervals() -> None:

@@ -131,10 +131,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
     view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
     section = section_of(view, "Cost")
     assert section
-    assert [block.name for block in section.blocks] == [
-        "Cost, weak scaling",
-        "Cost, strong scaling",
-    ]
+    assert [block.name for block in section.blocks] == ["Cost, weak scaling", "Cost, strong scaling"]
     assert {len(block.rows) for block in section.blocks} == {8}
     assert [text.partition(" (")[0] for kind, text in recommendations(view) if kind] == [
         "2x4 weak default", "2x4 strong default",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -165,7 +166,7 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
         axes[-1].set_xlim(0, (end_s - begin_s) / size_s)
         axes[-1].set_xlabel(f"time since the start of the run, {unit}")
         phases = {span.phase for span in shaded} - {"end"}
-        style = {"edgecolor": GREY, "linewidth": 0.4}
+        style: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.4}
         keys = [Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases]
         figure.legend(handles=keys, loc="outside upper left", ncols=4, columnspacing=0.9, handlelength=1.1)
     return figure
