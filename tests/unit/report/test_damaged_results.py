@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import report as report_command
-from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
-from make_jobs import write_job
+from make_jobs import make_row, write_job
 from make_machine import make_machine
 from make_preflight import write_preflight
 from make_runs import edit, reassemble, write_ladder
@@ -23,15 +22,6 @@ from make_sampled_runs import sample_nodes
 RUN = "runs/default/weak/1x2/r1"
 Damage = Callable[[Path], object]
 FILES = ("index.html", "scaling.md", "scaling.csv")
-
-
-def make_row(scale: str) -> JobRow:
-    return JobRow(
-        job_id="4711", kind="measure", stage="stage1", scale=scale, source="sacct", state="COMPLETED",
-        ended_at="2026-11-22T14:12:02Z", elapsed_s=100, nodes=1, gpus=1, runs_planned=4, runs_measured=4,
-        runs_ok=4, preflight_s=1, startup_s=4, training_s=50, gpu_hours_held=0.1,
-        gpu_hours_training=0.05,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stage in plan.stages:
         write_verdict(judge(plan, stage, results), results / "gates")
     for job in plan.jobs:
-        write_job(results, "4711", scale=str(job.scale), row=make_row(str(job.scale)))
+        write_job(results, "4711", scale=str(job.scale), row=make_row(scale=str(job.scale)))
     return results
 
 
