@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from ddp_ladder.common.files import (
     Agent,
@@ -45,7 +45,7 @@ _DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.(js
 
 
 Stamped = tuple[int, int, int, str]  # size in bytes, time of change in ns, inode; and the digest that goes with them
-_STAMPED = TypeAdapter(dict[str, Stamped])
+_STAMPED = TypeAdapter(dict[str, Stamped], config=ConfigDict(defer_build=True))
 SETTLED_NS = 2_000_000_000  # a file that has just changed may change again in the same tick of its file system's clock
 
 

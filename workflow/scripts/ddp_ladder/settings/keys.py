@@ -260,9 +260,9 @@ class GateThresholds(KeySection):
     """Minimum throughput of all GPUs together, in samples per second."""
     max_data_wait_fraction: float | None = Field(default=None, ge=0, le=1, examples=[0.1])
     """Maximum fraction of the step time spent waiting for data."""
-    max_efficiency: float = Field(default=1.05, ge=1, examples=[1.05])
+    max_efficiency: float = Field(default=terms.MOST_EFFICIENCY, ge=1, examples=[1.05])
     """An efficiency whose whole interval is above this closes the gate, because the baseline was disturbed."""
-    jobs_differ_percent: float = Field(default=2, ge=0, le=100)
+    jobs_differ_percent: float = Field(default=terms.JOBS_DIFFER_PERCENT, ge=0, le=100)
     """Usual standard deviation of this stage's throughput between jobs, in per cent. A verdict that it can turn is
     uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
 
