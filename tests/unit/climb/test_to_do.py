@@ -74,7 +74,7 @@ def _time_limit(results: Path) -> None:
 
 
 def _damaged(results: Path) -> None:
-    file = run_of(results).ranks / "rank1.csv"
+    file = run_of(results).ranks / "rank1.steps"
     file.write_bytes(file.read_bytes()[:-1])
 
 

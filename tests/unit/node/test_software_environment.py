@@ -116,7 +116,9 @@ def test_a_container_sees_what_the_run_needs(tmp_path: Path, monkeypatch: pytest
     Path("data").symlink_to(tmp_path / "big/data")
     container = {"image": "a.sif", "binds": ["/a:/b:ro", "../extra", "data", "data/sub"]}
     spec = make_spec(script=str(tmp_path / "code/train.py"), container=container)
+    of_agent = "/dev/shm/of-agent"
     before, after = ("project", "results/r1"), ("code", "extra", "big/data")
-    wanted = [*(tmp_path / name for name in before), INSTRUMENT.parent, *(tmp_path / name for name in after)]
-    assert container_binds(spec, Places.here(tmp_path / "results/r1")) == (*map(str, wanted), "/a:/b:ro")
+    own = [INSTRUMENT.parent, of_agent]
+    wanted = [*(tmp_path / name for name in before), *own, *(tmp_path / name for name in after), "/a:/b:ro"]
+    assert container_binds(spec, Places.here(tmp_path / "results/r1"), Path(of_agent)) == tuple(map(str, wanted))
     assert container_binds(make_spec(), Places.here(tmp_path)) == ()

@@ -59,7 +59,7 @@ def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
     runs = Path(climbed.results, "runs", "default", "weak")
     (runs / "1x2" / "r1" / "ended.json").unlink()
     (runs / "2x1" / "r1" / "run.json").unlink()
-    (runs / "2x1" / "r2" / "ranks" / "rank0.csv").write_text("")
+    (runs / "2x1" / "r2" / "ranks" / "rank0.steps").write_text("")
     text = shown(climbed, climbed.stages)
     assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "1", "0.67"), ("2x1", "2", "0.67")]
     assert "At most 1.33 GPU hours from here" in text

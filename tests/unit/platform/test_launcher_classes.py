@@ -34,6 +34,11 @@ def test_torchrun_on_one_node_and_on_two() -> None:
         assert process.argv == ("/opt/python", *torchrun_line(node_rank, (2, 1)))
 
 
+def test_torchrun_waits_longer_for_more_nodes() -> None:
+    (process,) = processes(make_spec("1024x4"), PLACES, 0, MEET)
+    assert "--rdzv-conf=timeout=556" in process.argv
+
+
 def test_srun_starts_one_process_per_gpu() -> None:
     spec = make_spec("2x2", launcher="srun")
     started = [process for node in (0, 1) for process in processes(spec, PLACES, node, MEET)]

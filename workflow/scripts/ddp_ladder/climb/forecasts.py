@@ -15,7 +15,6 @@ from ddp_ladder.analysis.forecast import (
     write_forecast,
 )
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem
@@ -50,9 +49,9 @@ def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:
         yield f"warning: no forecast: {what}"
 
 
-def forecast_text(ladder: Ladder, stages: Sequence[str]) -> str:
+def forecast_text(plan: Plan, stages: Sequence[str], to_do: ToDo, results: Path) -> str:
     """Return the forecasts of what a start has to measure, for a dry run; empty without one."""
-    lines = [f"  {line}" for line in lines_before(ladder.plan, stages, ladder.to_do, Path(ladder.results))]
+    lines = [f"  {line}" for line in lines_before(plan, stages, to_do, results)]
     return "\n".join(["\n", "What the scales below let expect:", *lines]) if lines else ""
 
 

@@ -74,7 +74,8 @@ def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for now, then in runs_of_other_settings(ladder.to_do, ladder.runs):
         if now.stage in stages:
-            why = "their files cannot be read" if then is None else f"changed: {_changes(then, now)}"
+            unread = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
+            why = unread if then is None else f"changed: {_changes(then, now)}"
             names.setdefault(why, []).append(now.name)
     keep = f"undo the change, or name another directory as `results` in {ladder.settings.experiment.file}"
     for why, of_runs in names.items():

@@ -18,6 +18,7 @@ from ddp_ladder_instrument.redaction import redacted
 from ddp_ladder.common.model import Model, Several
 
 MOST_COLUMNS = 96
+MOST_LEFT_OUT = 16  # nodes that one would name in a setting
 BEHIND_PIPE = "DDP_LADDER_COLUMNS"  # of the terminal, for a rule's command whose output goes through tee
 _COMMAND = re.compile(r"`[^`]*`")
 _LABEL = re.compile(r"  \w+ {2,}")
@@ -146,8 +147,13 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def leave_out(*nodes: str) -> str:
-    """Return how to run without nodes: ``leave node1 out (slurm.exclude: node1 in cluster.yaml)``."""
+    """Return how to run without nodes, of which many are not named.
+
+    ``leave node1 out (slurm.exclude: node1 in cluster.yaml)``
+    """
     names = ",".join(dict.fromkeys(nodes))
+    if len({*nodes}) > MOST_LEFT_OUT:
+        return "leave these nodes out (slurm.exclude in cluster.yaml)"
     return f"leave {names or 'the node'} out (slurm.exclude{names and f': {names}'} in cluster.yaml)"
 
 

@@ -110,14 +110,14 @@ def check_secrets(spec: RunSpec, env: Mapping[str, str]) -> None:
             raise SetUpError("workload.secrets", f"{why}: export {name}=...")
 
 
-def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
+def container_binds(spec: RunSpec, places: Places, *more: Path) -> tuple[str, ...]:
     """Return the values of ``--bind`` for the container: the user's, and the directories that every run needs.
 
     Targets of links are bound as well as the links.
     """
     if spec.container is None:
         return ()
-    needed = [places.start, places.run, places.working(spec), INSTRUMENT.parent]
+    needed = [places.start, places.run, places.working(spec), INSTRUMENT.parent, *more]
     if not is_module(spec):
         needed.append(Path(spec.script).parent)
     given = [bind for bind in spec.container.binds if ":" in bind]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.common.model import Several
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings import key_types as types
@@ -376,11 +377,16 @@ class Preflight(KeySection):
 
     enabled: bool = True
     """False starts the runs without it."""
-    timeout_s: float = Field(default=60, ge=5, le=3600)
-    """Time limit of each of its two parts in seconds: the nodes and their network; the collectives."""
+    timeout_s: float | None = Field(default=None, ge=5, le=3600, examples=[120])
+    """Time limit of each of its two parts in seconds: the nodes and their network; the collectives; null: 60, and one
+    more for every 4 nodes, which load torch from one file system."""
     min_busbw_gb_per_s: float | None = Field(default=None, gt=0, examples=[20])
     """Minimum bus bandwidth of an all-reduce at scales of several nodes, in GB/s as nccl-tests defines it; null checks
     none."""
+
+    def limit_s(self, nodes: int) -> float:
+        """Return the time limit of each part on so many nodes."""
+        return 60.0 + start_allowance_s(nodes) if self.timeout_s is None else self.timeout_s
 
 
 def _with_default(variants: dict[str, Variant]) -> dict[str, Variant]:
@@ -430,6 +436,9 @@ class Report(KeySection):
     """Trainings that the project needs, with seeds, searches and repetitions: for the hours to ask for."""
     reserve: float = Field(default=0.1, ge=0, le=1)
     """Reserve on these hours for failed jobs and restarts, a fraction."""
+    tables: str | None = Field(default=None, min_length=1, examples=["256x4"])
+    """A scale, or a part of a run's name: the report writes the steps of its ranks and the samples of its nodes as CSV
+    files, which runs of up to 64 ranks have anyway."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -14,7 +14,7 @@ from typing import Literal
 from uuid import uuid4
 
 from ddp_ladder.common.files import read_json, sha256, write_json
-from ddp_ladder.common.formats import duration
+from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
 
@@ -83,7 +83,7 @@ def slurms_words(log: str) -> list[str]:
 def advice(job: JobState, words: str, stage: str) -> Advice:
     """Return why a job ended, and what to do. words: Slurm's message in its log. Asks Slurm which node is dead."""
     if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
-        why = f"{','.join(dead)} does not answer Slurm: it died, or its network did"
+        why = f"{in_short(dead)} does not answer Slurm: it died, or its network did"
         return Advice(why, f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}")
     usual = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
     return Advice(usual.why, usual.next.format(stage=stage))
