@@ -40,7 +40,7 @@ from ddp_ladder.records.raw_models import AgentStall, RankStall, read_run_file  
 from ddp_ladder.records.record import Record, write_record  # noqa: E402
 from ddp_ladder.records.steps import matrix_of  # noqa: E402
 from ddp_ladder.run.hangs import Stalls  # noqa: E402
-from ddp_ladder.run.signs import Signs  # noqa: E402
+from ddp_ladder.run.signs import SignsOfLife  # noqa: E402
 from ddp_ladder.settings.keys import Hang  # noqa: E402
 from ddp_ladder_instrument.contract import HEADER  # noqa: E402
 from one_run import Here  # noqa: E402
@@ -205,7 +205,7 @@ def _at_a_hang(directory: RunDirectory, spec: RunSpec) -> dict[str, float]:
         directory.hang(agent).write_text(json.dumps(report.model_dump()))
         directory.sign(agent.node_rank).write_text("10.0.0.1")
         directory.agent_end(agent).unlink()
-    signs, stalls = Signs(directory, run), Stalls(directory, run)
+    signs, stalls = SignsOfLife(directory, run), Stalls(directory, run)
     looks: list[bool] = []
 
     def look() -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ddp_ladder.common.files import sha256
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.measuring.timing import measure
-from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
+from ddp_ladder.nodes.critical_rank import LoaderSpeeds, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Ddp, Job
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
@@ -20,7 +20,7 @@ from ddp_ladder.settings.terms import Scale, batches
 
 BATCH_PER_GPU = 64
 TIMED_STEPS = 12
-NO_WORKERS = Loaders(prefetch=False, batch_s=())
+NO_WORKERS = LoaderSpeeds(prefetch=False, batch_s=())
 JOB_ID = "local-a-host-name-20261120T185429-11831"
 FINGERPRINT: Mapping[str, Any] = {
     "script_sha256": sha256(b"train"),
@@ -221,7 +221,7 @@ def with_ranks(
     data_wait_s: Sequence[float],
     step_time_s: Sequence[float] | None = None,
     overlap_s: float = 0.001,
-    loaders: Loaders = NO_WORKERS,
+    loaders: LoaderSpeeds = NO_WORKERS,
 ) -> Record:
     """Return the record with each rank's times of a step, the same in every step; None: not measured.
 

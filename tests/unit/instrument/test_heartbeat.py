@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.diagnosis.hangs import main_stack
-from ddp_ladder.records.raw_models import Heartbeat
+from ddp_ladder.records.raw_models import HeartbeatHeader
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
 from ddp_ladder_instrument import log, progress
 from ddp_ladder_instrument.log import Event
@@ -212,7 +212,7 @@ wait()
 
 
 @contextmanager
-def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], str | None]]]:
+def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[HeartbeatHeader, Callable[[], str | None]]]:
     """Yield the heartbeat of a rank that runs SCRIPT, and a function that asks for its stacks; it then ends well."""
     (tmp_path / "run.json").write_text(json.dumps({"spec_hash": "0", "job": {}, "hang": {}}))
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -233,7 +233,7 @@ def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], s
         assert rank.stdin is not None
         assert rank.stdout is not None
         assert rank.stdout.readline() == b"1\n"  # the script sees no thread of ours
-        beat: Heartbeat = read_heartbeat(file)
+        beat: HeartbeatHeader = read_heartbeat(file)
         assert (beat.pid, beat.phase, beat.steps) == (rank.pid, "starting", 0)
         yield beat, lambda: stacks({3: file}, [Seen(3, beat, 70.0, "alive", rank.pid)]).get(3)
         rank.stdin.write(b"\n\n")

@@ -11,7 +11,7 @@ from ddp_ladder.nodes.critical_rank import (
     MOST_STEPS,
     Exchange,
     HeldUp,
-    Loaders,
+    LoaderSpeeds,
     RankSteps,
     StepParts,
     held_up,
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 STEPS = 160
 COMPUTE_S, REST_S, LINK_S, SLOW_S = 0.03, 0.005, 0.004, 0.02
-NO_WORKERS = Loaders(prefetch=False, batch_s=())
+NO_WORKERS = LoaderSpeeds(prefetch=False, batch_s=())
 
 Array = npt.NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def split(
     rest_s: Array | float = REST_S,
     *,
     nodes: Sequence[int] | None = None,
-    loaders: Loaders = NO_WORKERS,
+    loaders: LoaderSpeeds = NO_WORKERS,
     timed: npt.NDArray[np.bool_] | None = None,
     on_gpus: bool = False,
 ) -> StepParts:
@@ -152,7 +152,7 @@ def test_a_wait_that_collects_on_one_loader(
     """While the others wait for rank 2, their workers catch up, so it alone waits for data, whoever is slow."""
     waits_s = np.zeros((4, STEPS))
     waits_s[2] = 0.045
-    found = split(constant(4), waits_s, loaders=Loaders(prefetch=True, batch_s=batch_s))
+    found = split(constant(4), waits_s, loaders=LoaderSpeeds(prefetch=True, batch_s=batch_s))
     assert found.data_wait_s == pytest.approx(data_s, abs=3e-4)
     assert found.imbalance_data_s == pytest.approx(imbalance_s, abs=3e-4)
     is_split(found, kind, imbalance_s)
@@ -162,7 +162,7 @@ def test_a_wait_that_collects_on_one_loader(
 def test_loaders_that_take_turns(prefetch: bool) -> None:
     """With workers they hide what varies; without, the time for a batch varies as other work does."""
     waits_s = np.random.default_rng(1).exponential(SLOW_S, (2, STEPS))
-    found = split(constant(2), waits_s, loaders=Loaders(prefetch=prefetch, batch_s=(0.01, 0.01)))
+    found = split(constant(2), waits_s, loaders=LoaderSpeeds(prefetch=prefetch, batch_s=(0.01, 0.01)))
     longest_s, mean_s = waits_s.max(axis=0).mean(), waits_s.mean()
     assert found.data_wait_s == pytest.approx(longest_s if prefetch else mean_s, rel=0.02)
     is_split(found, "varying", 0.0 if prefetch else longest_s - mean_s)

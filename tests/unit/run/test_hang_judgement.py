@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from ddp_ladder.node.network import LOOPBACK, free_port
-from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
+from ddp_ladder.records.raw_models import HeartbeatHeader, LoopPhase, ProcessState
 from ddp_ladder.run import hangs
 from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s, why_unreached
 from ddp_ladder.settings.keys import Hang
@@ -21,13 +21,13 @@ MEETS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/rendezvous.
 
 
 def seen(
-    phase: Phase | None = "training",
+    phase: LoopPhase | None = "training",
     silent_s: float = 70.0,
     stack: str | None = SLEEPS,
     process: ProcessState = "alive",
     step_s: float | None = 0.5,
 ) -> Seen:
-    heartbeat = phase and Heartbeat(
+    heartbeat = phase and HeartbeatHeader(
         pid=7,
         signal=63,
         phase=phase,
@@ -101,7 +101,7 @@ def test_a_rank_is_stuck_only_after_the_bound_of_what_it_does(rank: Seen, state:
 )
 def test_a_bound_that_is_null_is_switched_off(bounds: dict[str, None], stuck: set[str]) -> None:
     off = BOUNDS.replace(**bounds)
-    phases: tuple[Phase, ...] = ("starting", "training", "evaluating", "unknown", "ended")
+    phases: tuple[LoopPhase, ...] = ("starting", "training", "evaluating", "unknown", "ended")
     assert {phase for phase in phases if judge(seen(phase, silent_s=1e6), off) == STUCK} == stuck
 
 

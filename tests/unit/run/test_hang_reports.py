@@ -18,7 +18,7 @@ from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.records.raw_models import RunFile
 from ddp_ladder.run import hangs
 from ddp_ladder.run.hangs import HangWatch, Seen, Stalls, neighbours
-from ddp_ladder.run.signs import Signs
+from ddp_ladder.run.signs import SignsOfLife
 from ddp_ladder.settings.keys import Hang
 from make_preflight import run_file
 from make_records import make_spec
@@ -56,7 +56,7 @@ class Cluster:
         self.directory.nodes.mkdir()
         for node in range(nodes):
             self.directory.sign(node).write_text(f"10.0.0.{node}")
-        self.signs, self.stalls = Signs(self.directory, self.run), Stalls(self.directory, self.run)
+        self.signs, self.stalls = SignsOfLife(self.directory, self.run), Stalls(self.directory, self.run)
         monkeypatch.setattr(hangs, "why_unreached", self._why_unreached)
         monkeypatch.setattr(hangs.socket, "gethostname", lambda: self.run.nodes[self._node])
         self.signs._every_s = 0.0

@@ -12,7 +12,7 @@ import pytest
 from ddp_ladder.common.files import SIGN, Agent, RunDirectory, write_json
 from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.run import signs
-from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, Signs, sign_of_life
+from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, SignsOfLife, sign_of_life
 from make_preflight import run_file
 from make_records import make_spec
 
@@ -22,7 +22,7 @@ FIRST, SECOND = Agent(0), Agent(1)
 class Desk:
     """Two agents, and the job that looks at their files. step: what rank 0 shows; it makes so many in each look."""
 
-    signs: Signs
+    signs: SignsOfLife
 
     def __init__(self, path: Path) -> None:
         self.now_s, self.touches, self.step, self.steps = 1000.0, 0, 0, 0
@@ -31,7 +31,7 @@ class Desk:
 
     def begin(self, nodes: int = 2, per_node: int = 1) -> None:
         run = run_file(make_spec(f"{nodes}x{per_node}"), self.directory.path)
-        self.signs = Signs(self.directory, run.replace(preflight=None, agents_per_node=per_node))
+        self.signs = SignsOfLife(self.directory, run.replace(preflight=None, agents_per_node=per_node))
 
     def touch(self, *agents: Agent) -> None:
         self.touches += 1

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from ddp_ladder.records.raw_models import Heartbeat
+from ddp_ladder.records.raw_models import HeartbeatHeader
 from ddp_ladder.run import hangs
 
 # As strace does, it lets its child go on after each stop, until it gets a signal.
@@ -44,7 +44,9 @@ def test_a_traced_rank_is_stopped_only_while_its_tracer_holds_it(monkeypatch: py
     with subprocess.Popen([sys.executable, "-c", TRACER], stdout=subprocess.PIPE) as tracer:
         assert tracer.stdout is not None
         pid = int(tracer.stdout.readline())
-        beat = Heartbeat(pid=pid, signal=None, phase="training", steps=1, step_s=1, moved_monotonic_s=0, sequence=None)
+        beat = HeartbeatHeader(
+            pid=pid, signal=None, phase="training", steps=1, step_s=1, moved_monotonic_s=0, sequence=None
+        )
         try:
             assert {hangs.find(beat) for _ in range(5)} == {("alive", pid)}
             tracer.send_signal(signal.SIGUSR1)

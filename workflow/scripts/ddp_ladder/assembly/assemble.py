@@ -36,7 +36,7 @@ from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
+from ddp_ladder.records.raw_models import Flops, Parameters, RankSummary
 from ddp_ladder.records.record import (
     SCHEMA_VERSION,
     Failure,
@@ -164,7 +164,7 @@ def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     end, steps = files.end, files.steps
     measured = steps.after(warmup.steps)
     return Rank(
-        **{key: getattr(end, key) for key in RankFacts.model_fields},
+        **{key: getattr(end, key) for key in RankSummary.model_fields},
         steps=steps.count,
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),

@@ -573,9 +573,9 @@ def failed_check(case: Case) -> Failure:
 
 # The table
 
-Row = Callable[[Case], Failure | None]
+Explanation = Callable[[Case], Failure | None]
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[Explanation, ...] = (
     # Named causes.
     without_launcher,
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
@@ -621,7 +621,7 @@ def explain(raw: RawRun, found: Sequence[Diagnosis]) -> Failure:
 
 # After a training that is complete
 
-OF_PROCESSES: tuple[Row, ...] = (
+OF_PROCESSES: tuple[Explanation, ...] = (
     root_raised,
     hung,
     killed_first,

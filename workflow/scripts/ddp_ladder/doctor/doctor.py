@@ -29,7 +29,15 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
+from ddp_ladder.preflight.admission import (
+    NodeEntries,
+    Partitions,
+    check_jobs,
+    fits,
+    node_in_words,
+    offered,
+    read_partitions,
+)
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.keys import Container, Site
@@ -349,7 +357,7 @@ def launchers(ladder: Ladder) -> Iterator[Finding]:
             yield not_passed("error", "launcher", f"there is no {program} here", advice)
 
 
-def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> Finding:
+def _nodes(ladder: Ladder, partitions: Partitions, nodes: NodeEntries) -> Finding:
     """Compare the shape of the nodes with what the site says of them. Whether the jobs fit is for Slurm to say."""
     asked, site = offered(ladder.plan.jobs, partitions, nodes), ladder.settings.site
     words = "; ".join(partition.in_words for partition in asked) or "no such partition, and no default one"
@@ -359,7 +367,7 @@ def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> Finding:
     return not_passed("warning", "nodes", text, f"correct node or slurm.partition in {site.file}: no node is like this")
 
 
-def architecture(ladder: Ladder, nodes: Nodes, own: str) -> Iterator[Finding]:
+def architecture(ladder: Ladder, nodes: NodeEntries, own: str) -> Iterator[Finding]:
     """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
 
     own: this machine's architecture, as ``uname -m`` prints it.

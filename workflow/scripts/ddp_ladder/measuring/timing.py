@@ -20,7 +20,7 @@ from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import significant
 from ddp_ladder.measuring.pauses import covered_s
 from ddp_ladder.measuring.statistic import PerBlock, Warmup, median, statistic_of
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, LoaderSpeeds, RankSteps, StepParts, step_parts
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
@@ -239,13 +239,13 @@ def _undisturbed(slowest_s: NDArray[np.float64]) -> NDArray[np.bool_]:
     return used
 
 
-def _loaders(ranks: Sequence[RankFiles]) -> Loaders:
+def _loaders(ranks: Sequence[RankFiles]) -> LoaderSpeeds:
     workers = [rank.end.loader.num_workers if rank.end.loader else None for rank in ranks]
     batches_s = [rank.end.worker_batch_s for rank in ranks]
     of_each = [
         batch_s / n if n and batch_s is not None else None for n, batch_s in zip(workers, batches_s, strict=True)
     ]
-    return Loaders(any(n != 0 for n in workers), of_each)
+    return LoaderSpeeds(any(n != 0 for n in workers), of_each)
 
 
 WHOLE_LOOP = "whole loop"  # the name of the remark

@@ -114,7 +114,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True)
-class Loaders:
+class LoaderSpeeds:
     """The loaders of the ranks. prefetch: they have workers, or may have. batch_s: for a batch; None if not known."""
 
     prefetch: bool
@@ -149,7 +149,7 @@ class _Work:
 
 
 def step_parts(
-    timed: RankSteps, all_s: Array, is_timed: NDArray[np.bool_], nodes: Sequence[int], loaders: Loaders
+    timed: RankSteps, all_s: Array, is_timed: NDArray[np.bool_], nodes: Sequence[int], loaders: LoaderSpeeds
 ) -> StepParts:
     """Return the parts of a run's mean step.
 
@@ -203,7 +203,7 @@ def step_parts(
     )
 
 
-def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepParts:
+def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: LoaderSpeeds) -> StepParts:
     """Return the parts of the mean step of a run whose waits for gradients are not known.
 
     A rank waits for slower ones at unknown places of its steps, so it is slower only if its mean step is longer.
@@ -313,7 +313,7 @@ def _has_usual(own_s: Array) -> bool:
     return bool(most - least <= USUAL_SPREAD * (mean - usual))
 
 
-def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: Loaders) -> float:
+def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: LoaderSpeeds) -> float:
     """Return the part of a critical rank's longer wait for data that a loader of median speed would cause, too.
 
     data_s, most_s: wait of the typical and of the critical rank. work_s: the rest of the typical rank's work. While

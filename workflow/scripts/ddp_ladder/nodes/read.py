@@ -100,7 +100,7 @@ def _throttle_reasons(cell: str) -> tuple[str, ...] | None:
     return None if not cell else () if cell == NO_REASON else tuple(cell.split("+"))
 
 
-Phase = Literal["start-up", "warm-up", "training", "validation", "between epochs", "end", "run"]
+RunPhase = Literal["start-up", "warm-up", "training", "validation", "between epochs", "end", "run"]
 """Start-up lasts until the end of the first step; training is what is measured. run: the phases are not known."""
 
 
@@ -108,7 +108,7 @@ Phase = Literal["start-up", "warm-up", "training", "validation", "between epochs
 class Span:
     """A phase in unix time."""
 
-    phase: Phase
+    phase: RunPhase
     begin_s: float
     end_s: float
 
@@ -164,7 +164,7 @@ def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
     first_s, last_s = float(ends_s[0]), float(ends_s[-1])
     warm_s = float(ends_s[min(max(steps.warmup_rows, 1), len(ends_s)) - 1])
     edges_s = [min(begin_s, first_s), first_s, warm_s, last_s, max(end_s, last_s)]
-    phases: tuple[Phase, ...] = ("start-up", "warm-up", "training", "end")
+    phases: tuple[RunPhase, ...] = ("start-up", "warm-up", "training", "end")
     base = [Span(phase, *ends) for phase, ends in zip(phases, pairwise(edges_s), strict=True)]
     whole = Span("run", edges_s[0], edges_s[-1])
     validations = [Span("validation", begin, end) for begin, end in steps.validations_s]

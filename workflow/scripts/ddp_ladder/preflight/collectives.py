@@ -15,7 +15,7 @@ from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
-from ddp_ladder.records.raw_models import Count, Device, Duration, Name, Positive, RawFile
+from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
 MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
@@ -57,7 +57,7 @@ class ProbeRank(RawFile):
     at_s: float
     error: str | None
     frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
-    device: Device | None = None
+    device: RankDevice | None = None
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()

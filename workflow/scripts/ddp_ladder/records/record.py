@@ -23,8 +23,8 @@ from ddp_ladder.records.raw_models import (
     Name,
     Parameters,
     Positive,
-    RankFacts,
     RankFingerprint,
+    RankSummary,
     Source,
 )
 
@@ -75,7 +75,7 @@ class World(Model):
         return f"simulated nodes: {len(self.nodes)} agents on {count(len(set(self.nodes)), 'host')}"
 
 
-class Rank(RankFacts):
+class Rank(RankSummary):
     """One process of the group: what it left in its end record, and the sums of its steps."""
 
     steps: Count

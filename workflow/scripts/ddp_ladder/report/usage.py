@@ -20,7 +20,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
-from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline, Values
+from ddp_ladder.nodes.read import NodeSamples, RunPhase, Timeline, Values
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block
@@ -33,7 +33,7 @@ BINS = 240  # of time: each shows its lowest, median and highest value
 MOST_LINES = 8  # GPUs in a panel; more cannot be told apart and become one band
 FIRST_RANK = (0,)
 MEGA, GIGA = 1e6, 1e9
-SHADES: Mapping[Phase, str] = {
+SHADES: Mapping[RunPhase, str] = {
     "start-up": "#dfe3e8",
     "end": "#dfe3e8",
     "warm-up": "#fbe9b7",
@@ -195,7 +195,7 @@ def in_bins(traces: Sequence[Trace]) -> tuple[Values, Values, Values, Values]:
 
     No peak and no dip is lost; nan where no value of a bin is known.
     """
-    import pandas as pd  # noqa: PLC0415  # half a second, which a report without pictures of samples need not pay
+    import pandas as pd  # half a second, which a report without pictures of samples need not pay
 
     times_s, values = map(np.concatenate, zip(*traces, strict=True))
     bins = min(BINS, max(len(own_s) for own_s, _ in traces))

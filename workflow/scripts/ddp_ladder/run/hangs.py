@@ -44,7 +44,7 @@ from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
-    Heartbeat,
+    HeartbeatHeader,
     ProcessState,
     RankStall,
     RunFile,
@@ -75,7 +75,7 @@ class HangWatch:
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._addresses, self._ended_flag = directory.addresses, directory.one_ended
         self._one_ended = False
-        self._heartbeats: dict[int, Heartbeat] = {}
+        self._heartbeats: dict[int, HeartbeatHeader] = {}
         self._begin_s = time.monotonic()  # silence before does not count
         self._next_s = 0.0  # least silence for the next look at processes and stacks
         self._moved_s = 0.0
@@ -235,10 +235,10 @@ def look_interval_s(bounds: Hang) -> float:
     return min(LONGEST_INTERVAL_S, bounds.at_least_s / 4)
 
 
-def read_heartbeat(path: Path) -> Heartbeat:
+def read_heartbeat(path: Path) -> HeartbeatHeader:
     """Read a heartbeat. Raises OSError or ValueError."""
     with path.open("rb") as file:
-        return Heartbeat.from_json(json.loads(file.read(HEADER_BYTES)))
+        return HeartbeatHeader.from_json(json.loads(file.read(HEADER_BYTES)))
 
 
 def _stall(seen: Seen, state: State) -> RankStall:
@@ -323,7 +323,7 @@ class Seen:
     """
 
     rank: int
-    heartbeat: Heartbeat | None
+    heartbeat: HeartbeatHeader | None
     silent_s: float
     process: ProcessState | None = None
     pid: int | None = None
@@ -336,14 +336,14 @@ class Seen:
         return self.heartbeat is not None and self.heartbeat.phase == "ended"
 
 
-def short_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
+def short_s(bounds: Hang, heartbeat: HeartbeatHeader | None) -> float:
     """Return the bound in the training loop; infinite before there is a median step, or if it is switched off."""
     if bounds.times_median_step is None or heartbeat is None or heartbeat.step_s is None:
         return math.inf
     return max(bounds.at_least_s, bounds.times_median_step * heartbeat.step_s)
 
 
-def long_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
+def long_s(bounds: Hang, heartbeat: HeartbeatHeader | None) -> float:
     """Return the bound outside the training loop, never below the other; infinite if it is switched off."""
     if bounds.first_step_s is None:
         return math.inf
@@ -358,7 +358,7 @@ def is_suspect(seen: Seen, bounds: Hang) -> bool:
     return seen.silent_s >= min(first_s, long_s(bounds, seen.heartbeat))
 
 
-def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[Heartbeat]) -> float:
+def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[HeartbeatHeader]) -> float:
     """Return the silence after which ranks that go on are looked at again: not later than the next of their bounds."""
     ahead = (bound(bounds, one) for one in (None, *heartbeats) for bound in (short_s, long_s))
     return min(AGAIN * silent_s, *(bound for bound in ahead if bound > silent_s), math.inf)
@@ -415,7 +415,7 @@ _STATES: Mapping[str, ProcessState] = {
 }
 
 
-def find(heartbeat: Heartbeat) -> tuple[ProcessState, int | None]:
+def find(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
     """Return the state and the id of a heartbeat's process, if it is a descendant of this one, in this numbering.
 
     A container has a numbering of its own.

@@ -41,7 +41,7 @@ from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps
-from ddp_ladder.run.signs import SILENT_AFTER_S, Signs
+from ddp_ladder.run.signs import SILENT_AFTER_S, SignsOfLife
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.allocation import time_left_s
@@ -432,7 +432,7 @@ def _supervise(
     Raises Interrupted and VariantStopped, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does
     not answer.
     """
-    stalls, signs = Stalls(directory, run), Signs(directory, run)
+    stalls, signs = Stalls(directory, run), SignsOfLife(directory, run)
     starters = context.nodes.starters(directory, spec)
     with running(starters, context.end_s) as exits:
         for _ in starters:
@@ -470,7 +470,7 @@ def _supervise(
     return {"outcome": "finished"}, True
 
 
-def _overdue(signs: Signs) -> str:
+def _overdue(signs: SignsOfLife) -> str:
     """Return why a job step is ended whose agents have ended, or will not go on."""
     if signs.orphan:
         agent, end = signs.orphan

@@ -57,7 +57,7 @@ def _beat(path: Path, end: threading.Event) -> None:
             return
 
 
-class Signs:
+class SignsOfLife:
     """The directory of the agents' files, which the run's job scans once for each look.
 
     files: its names, with the state of signs and reports. silent: nodes whose agent has neither ended nor given a sign
