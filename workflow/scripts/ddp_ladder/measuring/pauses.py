@@ -7,7 +7,7 @@ two hosts may differ.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,24 +77,17 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     there is left as it is.
     """
     ranks = [*raw.ranks.values()]
-    pauses = [each for each in map(pauses_of, ranks) if each is not None]
-    if len(ranks) < 2 or len(pauses) < len(ranks):
+    of_ranks = _of_ranks(ranks) if len(ranks) > 1 else None
+    if of_ranks is None or not of_ranks.covered_s.any():
         return raw, ()
-    if not any(each.covered_s.any() for each in pauses):
-        return raw, ()
-    shared = min(len(each.rows_s) for each in pauses)
-    rows_s = np.stack([each.rows_s[:shared] for each in pauses])
-    known_s = np.stack([each.known_s[:shared] for each in pauses])
-    spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
-    alone, steps = known_s.argmax(axis=0), np.arange(shared)
+    rows_s, known_s, covered_s = of_ranks.rows_s, of_ranks.known_s, of_ranks.covered_s
+    spans_s = of_ranks.validating_s + of_ranks.saving_s
+    alone, steps = known_s.argmax(axis=0), np.arange(rows_s.shape[1])
     span_s = known_s[alone, steps]
-    covered_s = np.stack([each.covered_s[:shared] for each in pauses])
     is_waiting = (covered_s <= TOO * covered_s[alone, steps]) & (span_s >= SHORTEST_S)
     waits_s = np.where(is_waiting, np.minimum(span_s, rows_s - rows_s[alone, steps]).clip(0.0), 0.0)
     # In eval mode, or between two passes, the others wait in no step.
-    idle_s = np.where(
-        is_waiting, np.minimum(span_s - waits_s, np.stack([each.idle_s[:shared] for each in pauses])), 0.0
-    )
+    idle_s = np.where(is_waiting, np.minimum(span_s - waits_s, of_ranks.idle_s), 0.0)
     if waits_s.any():
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
@@ -103,13 +96,27 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     held_s, firsts = (waits_s + idle_s).max(axis=0) + inside_s, spans_s.argmax(axis=0)
     first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
     of_first = (firsts == first) & (held_s > 0)
-    share = float(held_s[of_first].sum() / (pauses[first].rows_s + pauses[first].idle_s).sum()) if shared else 0.0
+    own = pauses_of(ranks[first])
+    share = float(held_s[of_first].sum() / (own.rows_s + own.idle_s).sum()) if own else 0.0
     if share < NOTABLE_SHARE:
         return raw, ()
-    kinds = {"validates": pauses[first].validating_s, "saves": pauses[first].saving_s}
-    does = [kind for kind, seconds in kinds.items() if seconds[:shared][of_first].any()]
+    kinds = {"validates": of_ranks.validating_s[first], "saves": of_ranks.saving_s[first]}
+    does = [kind for kind, seconds in kinds.items() if seconds[of_first].any()]
     is_inside = inside_s[of_first].sum() > held_s[of_first].sum() / 2
     return raw, (_alone(ranks[first].end.rank, does, share, is_inside=is_inside),)
+
+
+def _of_ranks(ranks: Sequence[RankFiles]) -> Pauses | None:
+    """Return the pauses before the steps that all ranks made: arrays of ranks x steps; None if not known of a rank."""
+    names, shared = [each.name for each in fields(Pauses)], min(len(files.steps) for files in ranks) - 1
+    found = {name: np.empty((len(ranks), max(0, shared))) for name in names}
+    for rank, files in enumerate(ranks):
+        pauses = pauses_of(files)
+        if pauses is None:
+            return None
+        for name in names:
+            found[name][rank] = getattr(pauses, name)[:shared]
+    return Pauses(**found)
 
 
 def _alone_inside(spans_s: Array, rows_s: Array) -> Array:
