@@ -52,10 +52,11 @@ def begin_run(results: Path, plan: Plan, scale: str, gpus: int, slurm: bool) -> 
     own = str(100 + number) if slurm else "local-here"
     for spec in job.runs[:2]:
         run = write_run(results, spec, RATE_OF_A_GPU * spec.gpus)
-        run.record.unlink()  # the job writes its records at its end
+        run.record.rename(run.assembled)  # the job writes its records at its end
         write_json(run.progress, progress_of(40))
     edit_job(run, own)
     run.ended.unlink()
+    run.assembled.unlink()
     shutil.rmtree(run.ranks)
     for node_rank in range(spec.nodes):
         write_samples(run, node_rank, gpus, [time.time() - 4, time.time() - 1])
@@ -70,12 +71,7 @@ def edit_job(run: RunDirectory, job_id: str) -> None:
 
 
 def progress_of(step: int) -> dict[str, float]:
-    return {
-        "step": step,
-        "samples_per_s": 1240.0,
-        "elapsed_s": 6.0,
-        "updated_at_s": time.time(),
-    }
+    return {"step": step, "samples_per_s": 1240.0, "elapsed_s": 6.0, "updated_at_s": time.time()}
 
 
 def write_samples(run: RunDirectory, node_rank: int, gpus: int, times_s: Sequence[float]) -> None:

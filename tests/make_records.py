@@ -13,16 +13,7 @@ from ddp_ladder.measuring.timing import measure
 from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Ddp, Job
-from ddp_ladder.records.record import (
-    MEDIAN_OF_BLOCKS,
-    Check,
-    Failure,
-    Rank,
-    Record,
-    Throughput,
-    Timing,
-    World,
-)
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.steps import Steps
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches
@@ -216,7 +207,7 @@ def make_record(
         checks=(Check(name="complete", ok=True, measured="all files", wanted="all files"),),
         failure=None,
         remarks=(),
-        schema_version=1,
+        schema_version=2,
     )
     waits_s = [data_wait_fraction * step] * spec.world_size
     return with_ranks(record, compute_s=(), exposed_comm_s=None, data_wait_s=waits_s)
@@ -271,7 +262,9 @@ def with_ranks(
 def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
     """Return the record of a run with these step times on every rank, all of them measured."""
     spec, count = record.spec, len(step_time_s)
-    steps = Steps(np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count))
+    steps = Steps(
+        np.ones(count, int), np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count)
+    )
     throughput, timing = measure([steps] * spec.world_size, Warmup(0, True), [], 4.2, 60.0)
     return record.replace(throughput=throughput, timing=timing)
 
@@ -337,9 +330,9 @@ def make_failed_record(
         timing=None,
         fingerprint={},
         checks=(Check(name="exit codes", ok=False, measured="rank 1: 1", wanted="0 on every rank and node"),),
-        failure=Failure(verdict=verdict, why=why, next=next_step),
+        failure=Failure(kind=None if started else "variant stopped", verdict=verdict, why=why, next=next_step),
         remarks=(),
-        schema_version=1,
+        schema_version=2,
     )
 
 

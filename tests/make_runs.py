@@ -9,11 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, write_json
 from ddp_ladder.node.network import LOOPBACK
+from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.records.packed import RawContent
+from ddp_ladder.records.raw_files import read_raw_run
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Failure, Record, write_record
+from ddp_ladder.records.steps import matrix_of
 from ddp_ladder_instrument.contract import COLUMNS, HEADER
 from ddp_ladder_instrument.machine import RULES
 from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs, rank_facts
@@ -64,10 +70,12 @@ def write_run(
     }
     step_s = spec.global_batch / samples_per_s
     wall_s = steps * step_s + 5
-    write_json(directory.run, {**common, **_run_settings(spec), "agents_per_node": agents_per_node})
+    write_json(
+        directory.run, {**common, **_run_settings(spec), "schema_version": 2, "agents_per_node": agents_per_node}
+    )
     for rank in range(spec.world_size):
         end = _rank_end(spec, rank, wall_s, fingerprint or {})
-        write_json(directory.ranks / f"rank{rank}.json", {**common, **end})
+        write_json(directory.ranks / f"rank{rank}.json", {**common, **end, "schema_version": 2})
         phase = zlib.crc32(f"{spec.name} {rank}".encode()) % 1000 / 100
         times_s = [step_s * (1 + wobble * math.sin(k + phase)) for k in range(steps)]
         rows = [
@@ -174,22 +182,31 @@ def failure_of(directory: RunDirectory) -> Failure:
     return found
 
 
+def rank_end(directory: RunDirectory, rank: int) -> RankEnd:
+    """Return a rank's end record, packed or not."""
+    return next(end for end in read_raw_run(directory).ends if end.rank == rank)
+
+
+def monitor_file(directory: RunDirectory, agent: Agent) -> MonitorFile:
+    """Return what an agent's samples of its node are of."""
+    return MonitorFile.from_json(json.loads(RawContent(directory).read(directory.monitor(agent.node_rank), agent)))
+
+
 def read_steps(directory: RunDirectory, rank: int) -> Rows:
-    """Return the rows of a rank's CSV, without the header, and without ends and DDP's times that are not known."""
-    lines = (directory.ranks / f"rank{rank}.csv").read_text().splitlines()
-    return [line.removesuffix(",0").removesuffix(",,,,").removesuffix(",nan").split(",") for line in lines[1:]]
-
-
-def csv_text(rows: Rows) -> str:
-    """Return a rank's CSV with its header; ends and DDP's times may be missing in the rows."""
-    unknown = ["nan", "", "", "", "", "0"]
-    full = [row + unknown[len(row) - len(COLUMNS) :] if len(row) >= len(COLUMNS) else row for row in rows]
-    return "".join(f"{','.join(row)}\n" for row in [[*HEADER], *full])
+    """Return the rows of a rank's file, without ends, DDP's times and collectives if they are not known."""
+    matrix = matrix_of((directory.ranks / f"rank{rank}.steps").read_bytes())
+    counts, known = matrix[:3].T, ~np.isnan(matrix).all(axis=1)
+    known[HEADER.index("collectives_s")] = matrix[-1].any()
+    last = np.flatnonzero(known).max(initial=2) + 1
+    figures = [[f"{each:.0f}" for each in row] for row in counts]
+    return [row + [repr(float(each)) for each in times] for row, times in zip(figures, matrix[3:last].T, strict=True)]
 
 
 def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:
-    """Write a rank's CSV, and its length and digest into the end record."""
-    write_csv(directory, rank, csv_text(rows).encode(), len(rows))
+    """Write a rank's steps; ends, DDP's times and collectives may be missing in the rows, and known figures empty."""
+    unknown = ["", "", "", "", "", "0"]
+    full = [[float(each or "nan") for each in row + unknown[len(row) - len(COLUMNS) :]] for row in rows]
+    write_content(directory, rank, np.array(full, dtype="<f8").T.tobytes(), len(rows))
 
 
 def add_ddp_times(
@@ -252,9 +269,9 @@ def end_run(directory: RunDirectory, ended_s: float, after_s: float = 0.5) -> No
     edit(directory.ended, lambda end: end.update(ended_at_s=ended_s + after_s))
 
 
-def write_csv(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:
-    """Write any content as a rank's CSV, with the matching digest."""
-    (directory.ranks / f"rank{rank}.csv").write_bytes(content)
+def write_content(directory: RunDirectory, rank: int, content: bytes, count: int = STEPS) -> None:
+    """Write any content as a rank's steps, with their number and the matching digest in its end record."""
+    (directory.ranks / f"rank{rank}.steps").write_bytes(content)
     edit(
         directory.ranks / f"rank{rank}.json",
         lambda end: end["steps"].update(count=count, sha256=sha256(content)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import socket
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder.common.files import read_json
+from ddp_ladder.records.steps import matrix_of
+from ddp_ladder_instrument.contract import HEADER
 
 LOOP = Path(__file__).with_name("train_loop.py")
 INSTRUMENT = Path(__file__).parents[2] / "workflow" / "scripts" / "instrument.py"
@@ -40,8 +41,9 @@ class Ran:
 
     def step_times_s(self) -> list[float]:
         """Return the times of rank 0's steps, from the instrument."""
-        with (self.directory / "ranks" / "rank0.csv").open() as file:
-            return [float(row["step_time_s"]) for row in csv.DictReader(file)]
+        matrix = matrix_of((self.directory / "ranks" / "rank0.steps").read_bytes())
+        times_s: list[float] = matrix[HEADER.index("step_time_s")].tolist()
+        return times_s
 
 
 def train(
@@ -54,7 +56,8 @@ def train(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    shared = {**os.environ, **env, "DDP_LADDER_RUN": str(run), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    shared = {**os.environ, **env, "DDP_LADDER_RUN": str(run), "DDP_LADDER_HEARTBEATS": str(directory)}
+    shared["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     shared.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(ranks))
     argv = [sys.executable, *([str(INSTRUMENT)] if instrumented else []), str(LOOP), *map(str, words)]
     processes = []

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def index_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def index(case: str) -> Path:
         results = tmp_path_factory.mktemp(case)
-        return write_report(results, CASES[case](results)).files[0]
+        return write_report(replace(CASES[case](results), directory=results)).files[0]
 
     return index
 

@@ -10,12 +10,14 @@ import sys
 import tempfile
 import textwrap
 import zipfile
+from array import array
 from pathlib import Path
 from typing import Any
 
 import gpu_day
 import psutil
 import pytest
+from ddp_ladder_instrument.contract import HEADER
 from gpu_day_parts import gpu_tests, loops, packages, parts, two_ranks
 from gpu_day_parts.checklist import THINGS, checklist
 from gpu_day_parts.figures import Figures, Setting
@@ -151,7 +153,9 @@ def test_only_a_test_that_may_be_skipped_has_not_failed_the_day_on_stub_tests(
 def ran(directory: Path, *checksums: str, loss: float = 0.5) -> Ran:
     """The files of a run that max_steps ended after two steps, without the run."""
     (directory / "ranks").mkdir(parents=True)
-    (directory / "ranks" / "rank0.csv").write_text("step_time_s\n1\n1.01\n")
+    columns = {"step_time_s": [1.0, 1.01]}
+    figures = [figure for name in HEADER for figure in columns.get(name, [0.0, 0.0])]
+    (directory / "ranks" / "rank0.steps").write_bytes(array("d", figures).tobytes())
     for rank, checksum in enumerate(checksums):
         parameters = {"checksum": checksum, "not_finite": {"count": int(checksum == "nan")}}
         record = {"ended_by": "max_steps", "steps": {"count": 2}, "parameters": parameters, "not_measured": []}

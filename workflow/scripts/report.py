@@ -22,39 +22,64 @@ import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.analysis.cost import Work
+from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
+from ddp_ladder.assembly.tables import write_tables
 from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.messages import for_terminal
-from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import Problem, UserError, for_terminal
+from ddp_ladder.plan.plan import Plan, read_plan
+from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
-
-RESULTS = Path("results")
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the summary."""
     arguments = parse(argv)
-    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else RESULTS)
+    results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
-    found = read_results(results, plan, arguments.warning)
-    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows)
+    runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
+    found = read_results(results, plan, arguments.warning, runs)
     asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
-    found = replace(found, work=replace(found.work, **asked))
-    of_centre = [] if arguments.summary else write(results, found, arguments.centre)
-    print("\n".join([summary_text(found, arguments.log), *of_centre]))
+    work = replace(found.work, **asked)
+    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows, work=work)
+    more = [] if arguments.summary else [checked_line(found), *write(found, arguments.centre)]
+    if arguments.tables and not arguments.summary:
+        more.append(tables_line(results, found.plan, arguments.tables))
+    print("\n".join([summary_text(found, arguments.log), *more]))
     return 0
 
 
-def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
+def checked_line(found: LadderResults) -> str:
+    """Return how many records were compared with their raw files."""
+    made = sum(record.job is not None for record in found.records.values())
+    return f"checked  {count(made, 'run')}: the raw files were read, and the records are of them"
+
+
+def tables_line(results: Path, plan: Plan, name: str) -> str:
+    """Write the tables of the runs of a scale, or with this part in their names; return the line on them."""
+    named = [spec.name for spec in plan.runs if f"/{name}/" in f"/{spec.name}/"]
+    made = [directory for run in named if (directory := RunDirectory(results / "runs" / run)).run.exists()]
+    if not made:
+        scales = ", ".join(dict.fromkeys(str(spec.scale) for spec in plan.runs))
+        wanted = f"a scale ({scales}), or parts of a run's name, such as {plan.runs[0].name}"
+        raise UserError(Problem("report.tables", "no run of this name has been made", name, wanted))
+    for directory in made:
+        write_tables(read_raw_run(directory))
+    return f"tables   {count(len(made), 'run')}: ranks/rank<k>.csv and nodes/node<k>.csv, as in {made[0].path}"
+
+
+def write(found: LadderResults, name: str | None) -> list[str]:
     """Write the report; return the line on the rules of a centre, if one is named."""
-    # Processes that only read records import this file too, and shall not import what draws.
+    # Imported here: a summary draws nothing.
     from ddp_ladder.report.centre import read_centre, summary
     from ddp_ladder.report.page import write_report
 
     centre = read_centre(name) if name else None
-    written = write_report(results, found, centre=centre)
+    written = write_report(found, centre=centre)
     if centre is None:
         return []
     made = [file for file in written.files if file.stem == "proposal"]
@@ -65,11 +90,7 @@ def write(results: Path, found: LadderResults, name: str | None) -> list[str]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = parser_of(__doc__)
-    parser.add_argument(
-        "--results",
-        type=Path,
-        help="the ladder's directory (default: that of the plan, or results)",
-    )
+    parser.add_argument("--results", type=Path, help="the ladder's directory (default: that of the plan, or results)")
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
     parser.add_argument("--summary", action="store_true", help="write nothing")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
@@ -80,6 +101,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     length.add_argument("--steps", type=int, help="the same of so many steps")
     parser.add_argument("--runs", type=int, help="trainings that the project needs")
     parser.add_argument("--reserve", type=float, default=Work.reserve, help="on their hours, a fraction (default 0.1)")
+    parser.add_argument(
+        "--tables", metavar="NAME", help="write CSV files of the ranks and nodes of a scale, or of a run"
+    )
     parser.add_argument("--centre", metavar="NAME", help="the form and the rules of a centre (workflow/centres)")
     return parser.parse_args(argv)
 

@@ -78,12 +78,16 @@ def write_runs(results: Path) -> list[RunDirectory]:
     """Write two runs of the job, one after the other."""
     directories = [write_run(results, spec) for spec in make_specs(["1x2"], repeats=2)]
     for directory in directories:
-        for file in directory.path.rglob("*.json"):
-            edit(file, lambda data: data.get("job") and data["job"].update(id=JOB))
+        belongs_to(directory, JOB)
     last = directories[1]
     for file in (last.ended, *last.ranks.glob("*.json"), *last.nodes.glob("*.json")):
         edit(file, _later)
     return directories
+
+
+def belongs_to(directory: RunDirectory, job: str) -> None:
+    for file in directory.path.rglob("*.json"):
+        edit(file, lambda data: data.get("job") and data["job"].update(id=job))
 
 
 def _later(data: dict[str, Any]) -> None:
@@ -141,7 +145,7 @@ def test_of_runs_that_have_a_record_it_is_read(results: Path, sacct: Known, monk
 
 def test_runs_that_were_kept_from_an_earlier_job_do_not_count(results: Path, sacct: Known) -> None:
     first, _ = write_runs(results)
-    edit(first.run, lambda data: data["job"].update(id="40"))
+    belongs_to(first, "40")
     write_job(results)
     row = the_row(results)
     assert (row.runs_measured, row.runs_planned) == (1, 2)

@@ -62,7 +62,7 @@ def test_a_profile_shows_the_communication_that_ddp_does_not_time(
 ) -> None:
     for rank in (0, 1):
         edit_rank(run, rank, **changes)
-    facts = {key: json.loads(run.ended.read_text())[key] for key in ("schema_version", "spec_hash", "job")}
+    facts = {"schema_version": 2} | {key: json.loads(run.ended.read_text())[key] for key in ("spec_hash", "job")}
     run.profile(0).write_text(json.dumps({**facts, "rank": 0, "problem": None, "took_s": 1.0}))
     step = {"name": "ProfilerStep#1", "ts": 0, "dur": 8}
     trace = {"traceEvents": [step, {"name": "gloo:all_gather", "cat": "user_annotation", "ts": 2, "dur": 2}]}

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT, Shared, most_shared
+from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
 from ddp_ladder_instrument.contract import COLUMNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,12 +86,7 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     """NaN has many bit patterns: diverged replicas need not be equal."""
     broken = {"count": 3, "names": ["0.weight", "0.bias", "2.weight"]}
     for number, letter in enumerate("ab"):
-        seen = {
-            "count": 1,
-            "checksum": f"sha256:{letter}",
-            "not_finite": broken,
-            "tensors": [["a", letter]],
-        }
+        seen = {"count": 1, "checksum": f"sha256:{letter}", "not_finite": broken, "tensors": [["a", letter]]}
         edit_rank(run, number, parameters=seen)
     assert failure_of(run).verdict == "the training diverged"
 

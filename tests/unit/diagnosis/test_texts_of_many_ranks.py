@@ -20,7 +20,7 @@ from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PairRow
 from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.records.raw_models import AgentStall, FailedRank, Peer, RankStall, SilentAgent
+from ddp_ladder.records.raw_models import AgentStall, FailedRank, RankStall, SilentAgent, Unreached
 from ddp_ladder.settings.keys import Hang, Monitor, Slurm
 from ddp_ladder.settings.terms import Scale
 from make_preflight import GPU, gpus_facts, node_facts, probe_rank, run_file
@@ -91,7 +91,7 @@ def all_are_killed(raw: RawRun) -> RawRun:
 
 
 def all_files_are_missing(raw: RawRun) -> RawRun:
-    names = [f"ranks/rank{k}.{kind}" for k in range(RANKS) for kind in ("json", "csv")]
+    names = [f"ranks/rank{k}.{kind}" for k in range(RANKS) for kind in ("json", "steps")]
     return replace(raw, ranks={}, problems=tuple(f"{name} is missing" for name in names))
 
 
@@ -156,10 +156,10 @@ def all_but_one_have_ended(raw: RawRun) -> RawRun:
 
 def no_node_reaches_another(raw: RawRun) -> RawRun:
     cut_off = hangs(raw, lambda k: {"stack": None})
-    missed = [Peer(node_rank=(k + 2) % NODES, unreached=f"10.0.0.{k}: no route to host") for k in range(NODES)]
-    peers = [(Peer(node_rank=(k + 1) % NODES, unreached=None), missed[k]) for k in range(NODES)]
-    stalls = zip(cut_off.stalls, peers, strict=True)
-    return replace(cut_off, stalls=tuple(each.model_copy(update={"peers": seen}) for each, seen in stalls))
+    missed = [Unreached(node_rank=(k + 2) % NODES, why=f"10.0.0.{k}: no route to host") for k in range(NODES)]
+    tested = [{"tested": ((k + 1) % NODES, (k + 2) % NODES), "unreached": (missed[k],)} for k in range(NODES)]
+    stalls = zip(cut_off.stalls, tested, strict=True)
+    return replace(cut_off, stalls=tuple(stall.model_copy(update=seen) for stall, seen in stalls))
 
 
 def all_agents_are_silent(raw: RawRun) -> RawRun:

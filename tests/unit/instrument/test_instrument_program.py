@@ -140,8 +140,7 @@ def test_environment_set_before_torch_is_imported_counts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
-    [((), "no script"), (("absent.py",), "absent.py"), (("--quick", "x.py"), "--quick")],
+    ("words", "part"), [((), "no script"), (("absent.py",), "absent.py"), (("--quick", "x.py"), "--quick")]
 )
 def test_unusable_command_line(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
     done = run(tmp_path, *words)
@@ -165,14 +164,14 @@ def test_unusable_run_json(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_written_is_said_and_costs_the_training_nothing(tmp_path: Path) -> None:
     run_json(tmp_path / "run")
     (tmp_path / "run" / "ranks").mkdir()
-    (tmp_path / "run" / "ranks" / "rank0.csv").mkdir()
+    (tmp_path / "run" / "ranks" / "rank0.steps").mkdir()
     done = run(tmp_path, script(tmp_path, "print('trained')"))
     assert (done.code, done.out) == (0, "trained\n")
     assert done.err.count("cannot write the record of this rank") == 1
     assert "Traceback" not in done.err
     note = json.loads((tmp_path / "run" / "ranks" / "rank0.unwritten").read_text())
     assert note == {"host": socket.gethostname(), "error": ANY}
-    assert "rank0.csv" in note["error"]
+    assert "rank0.steps" in note["error"]
     assert run(tmp_path, script(tmp_path, "raise SystemExit(7)")).code == 7
     assert run(tmp_path, script(tmp_path, "import os; os._exit(0)")).code == 0
 

@@ -7,7 +7,7 @@ from ddp_ladder.diagnosis.correctness import MOST_MISMATCHED
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, judge
-from ddp_ladder_instrument.table import StepTable
+from ddp_ladder_instrument.table import StepTable, csv_lines
 from hypothesis import HealthCheck, given, settings
 from worlds import CHOICES, Loader, Loop, Script, World, clear, ordinary, sensible, worlds
 
@@ -307,6 +307,16 @@ def test_a_step_left_out_of_one_optimizer_only(skipped: tuple[int, ...]) -> None
     check(script)
 
 
+@pytest.mark.parametrize(("samples", "batch"), [([64, 32, 64, 32], 64), ([64, 64, 32], 64), ([64, 32, 32], 32)])
+def test_the_batch_is_that_of_a_whole_step_where_each_other_step_is_what_is_left(
+    samples: list[int], batch: int
+) -> None:
+    script = Script()
+    for size in samples:
+        one_pass(script, [size])
+    assert judge(script.log, None).table.batch_per_gpu() == batch
+
+
 def test_padding_comes_last() -> None:
     script = Script()
     one_pass(script, [4, 4, 4, 1], real=10)
@@ -356,7 +366,7 @@ def test_a_pass_without_a_step_is_a_validation(grad: bool) -> None:
 def test_csv() -> None:
     script = Script()
     one_pass(script, [8])
-    assert "".join(judge(script.log, None).table.csv()) == (
+    assert "".join(csv_lines(judge(script.log, None).table.columns())) == (
         "step,samples,padding_samples,step_time_s,data_wait_s,ended_at_s,forward_s,backward_s,comm_s,overlap_s,"
         "collectives_s\n"
         "1,8,0,2.000000000,0.625000000,1000000002.000000,,,,,0.000000000\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live import status
 from ddp_ladder.live.screen import picture
-from ddp_ladder.live.status import TAIL_BYTES, LadderState, Reader, last_sample
+from ddp_ladder.live.status import MOST_NODES, TAIL_BYTES, LadderState, Reader, last_sample
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
@@ -83,11 +83,31 @@ def test_everything_at_once(tmp_path: Path, slurm: Slurm, width: int) -> None:
         assert part in text, f"{part}\n{text}"
 
 
-def test_of_many_nodes_those_that_do_least_come_first(tmp_path: Path) -> None:
-    plan = climb_to(tmp_path, ("1x1", "16x1"), "16x1", repeats=2)
-    idle = run_of(tmp_path, plan.jobs[1].runs[1]).samples(7)
+def test_of_many_nodes_those_that_do_least_come_first_and_the_others_are_looked_at_in_turn(tmp_path: Path) -> None:
+    plan = climb_to(tmp_path, ("1x1", "40x1"), "40x1", repeats=2)
+    idle = run_of(tmp_path, plan.jobs[1].runs[1]).samples(37)
     idle.write_text(idle.read_text().replace("0.25", "0.01"))
-    assert "seen node7 1 %" in shown(Reader(tmp_path).read())
+    reader = Reader(tmp_path)
+    reader.read()
+    opened = opened_by(reader.read, tmp_path)
+    assert len({path for path in opened if path.suffix == ".csv"}) == MOST_NODES
+    text = shown(reader.read())
+    assert "seen node37 1 %" in text
+    assert "and 8 busier nodes" in text
+
+
+def opened_by(read: Callable[[], LadderState], below: Path) -> list[Path]:
+    opened: list[Path] = []
+    before = Path.open
+
+    def counted(path: Path, *arguments: Any, **options: Any) -> Any:
+        opened.extend([path] if path.is_relative_to(below) else [])
+        return before(path, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", counted)
+        read()
+    return opened
 
 
 def test_failures_and_what_to_do(tmp_path: Path) -> None:
@@ -146,19 +166,12 @@ def test_when_a_ladder_is_over(tmp_path: Path, slurm: Slurm) -> None:
     assert Reader(tmp_path).read().is_over
 
 
-def test_what_is_finished_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
     plan = climb_to(tmp_path, TEN, "16x4", gpus=1)
     reader = Reader(tmp_path)
     reader.read()
-    opened: list[Path] = []
-    before = Path.open
-
-    def counted(path: Path, *arguments: Any, **options: Any) -> Any:
-        opened.extend([path] if path.is_relative_to(tmp_path) else [])
-        return before(path, *arguments, **options)
-
     write_json(run_of(tmp_path, plan.jobs[-1].runs[1]).progress, progress_of(41))
-    monkeypatch.setattr(Path, "open", counted)
+    opened = opened_by(reader.read, tmp_path)
     now = reader.read().scales[-1].running
     assert now is not None
     assert now.progress is not None

@@ -12,7 +12,17 @@ from ddp_ladder.measuring.owners import OWNERS, UNEXPLAINED, training_s
 from ddp_ladder.measuring.timing import WHOLE_LOOP
 from ddp_ladder.records.record import Record
 from make_records import make_spec
-from make_runs import STARTED_AT_S, STARTUP_S, add_ddp_times, edit_rank, end_run, write_loop, write_run, write_steps
+from make_runs import (
+    STARTED_AT_S,
+    STARTUP_S,
+    add_ddp_times,
+    edit_rank,
+    end_run,
+    read_steps,
+    write_loop,
+    write_run,
+    write_steps,
+)
 
 STEPS, STEP_S, DATA_S = 100, 0.1, 0.02
 LAUNCH_S = 0.1  # from the job's begin to the launcher's, in make_runs
@@ -24,7 +34,6 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def wall_s(record: Record) -> float:
-    assert record.timing
     return record.timing.wall_s
 
 
@@ -127,9 +136,7 @@ def test_a_gpu_that_is_behind_its_host_still_computes(run: RunDirectory) -> None
     """The host launches 100 steps of 100 ms within 1 s and waits: that time is no end, and no pause."""
     for rank in (0, 1):
         write_loop(run, rank, steps_s=[0.01] * STEPS, end_s=0.3 + 99 * 0.09)
-        text = (run.ranks / f"rank{rank}.csv").read_text().replace("0.010000000", "0.100000000")
-        rows = [line.removesuffix(",,,,").split(",") for line in text.splitlines()[1:]]
-        write_steps(run, rank, rows)
+        write_steps(run, rank, [[*row[:3], "0.1", *row[4:]] for row in read_steps(run, rank)])
     end_run(run, STARTED_AT_S + 0.1 + STARTUP_S + 9.9 + 0.3)
     found = owners(assemble(run))
     assert found["waiting for data"] + found["computation and communication"] == pytest.approx(9.9, abs=0.01)

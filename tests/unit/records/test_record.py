@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.records.record import (
-    Record,
-    read_record,
-    write_record,
-)
+from ddp_ladder.records.record import Record, read_record, write_record
 from make_records import FINGERPRINT, make_failed_record, make_record, make_spec
 from make_runs import edit
 
@@ -73,7 +69,7 @@ def test_not_a_number_is_in_no_record() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"schema_version": 1', '"schema_version": 2', "schema_version"),
+        ('"schema_version": 2', '"schema_version": 1', "schema_version"),
         ('"exit_code": 0', '"exit_code": "0"', "ranks/0/exit_code"),
         ('"remarks": []', '"remarks": [], "colour": 1', "colour: there is no such key"),
         ("{", "", "is not JSON"),

@@ -17,8 +17,8 @@ from ddp_ladder.records.record import Job, Record
 from ddp_ladder.report.centre import (
     CHECKS,
     UNKNOWN,
-    Found,
     JudgedScales,
+    Ruling,
     case_of,
     judged,
     read_centre,
@@ -73,7 +73,7 @@ def case(records: Sequence[Record]) -> JudgedScales:
     return found
 
 
-def check(name: str, of: JudgedScales, **parameters: float) -> Found:
+def check(name: str, of: JudgedScales, **parameters: float) -> Ruling:
     return CHECKS[name][0](of, parameters)
 
 
@@ -246,7 +246,7 @@ FORMS = {
 
 def form_of(name: str, results: Path, records: Sequence[Record], **work: Any) -> Written:
     view = view_of(records)
-    return write_report(results, replace(view.results, work=Work(**work)), TODAY, read_centre(name))
+    return write_report(replace(view.results, directory=results, work=Work(**work)), TODAY, read_centre(name))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -270,12 +270,12 @@ def test_the_pages_of_a_form_are_counted(
     need(shutil.which("pdflatex"), "pdflatex is missing: install texlive-latex-base")
     records = records_of(modes=["weak", "strong"])
 
-    def length(results: Path, **changes: Any) -> Found:
+    def length(results: Path, **changes: Any) -> Ruling:
         found, centre = view_of(records).results, read_centre(name).replace(**changes)
-        written = write_report(results, replace(found, work=Work(samples=1e8, runs=12)), TODAY, centre)
+        written = write_report(replace(found, directory=results, work=Work(samples=1e8, runs=12)), TODAY, centre)
         return {rule.check: found for rule, found in written.rules}["length"]
 
-    assert length(tmp_path) == Found(
+    assert length(tmp_path) == Ruling(
         "pass", f"{pages} page{'s' * (pages > 1)} in proposal.pdf, its marks not yet filled in"
     )
     assert (tmp_path / "report/proposal.pdf").read_bytes().startswith(b"%PDF")
@@ -291,7 +291,7 @@ def test_the_pages_of_a_form_are_counted(
 
 def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
     view = view_of([], make_specs(["1x1"]))
-    written = write_report(tmp_path, view.results, TODAY, read_centre("eurohpc"))
+    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"))
     assert {found.figure for _, found in written.rules} == {"nothing was measured"}
     assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 
@@ -304,6 +304,6 @@ def test_the_length_of_the_training_is_asked_for(tmp_path: Path) -> None:
         assert rules["time to solution"].verdict == "fail"
         assert told in rules["time to solution"].figure
         assert "report.runs" in rules["time to solution"].next
-    assert rules["both modes"] == Found(
+    assert rules["both modes"] == Ruling(
         "fail", "only weak: 1x1, 1x4, 2x4, 4x4", "set modes: [weak, strong] in config.yaml, and start snakemake again"
     )

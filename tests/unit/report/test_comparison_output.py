@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_p
     found = ladder(variants, ["1x1", "1x2", "2x2"], failing=variants[3])
     text = terminal_text(compare_variants(found.plan, found.records), Path("comparison.csv"))
     assert max(map(len, text.splitlines())) <= MOST_COLUMNS
-    write_report(tmp_path, found, TODAY)
+    write_report(replace(found, directory=tmp_path), TODAY)
     page = (tmp_path / "report/index.html").read_text()
     assert page.count('<h2 id="variants">') == 1
     assert HOSTILE not in page
@@ -84,7 +85,7 @@ def test_twenty_variants_with_long_names_fit_the_terminal_and_one_table_of_the_p
 
 
 def test_one_variant_has_no_section_and_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_report(tmp_path, ladder(["default"], ["1x1"]), TODAY)
+    write_report(replace(ladder(["default"], ["1x1"]), directory=tmp_path), TODAY)
     assert 'id="variants"' not in (tmp_path / "report/index.html").read_text()
     assert not list(tmp_path.glob("report/comparison*"))
     results = write_results(tmp_path / "results", ["default"])

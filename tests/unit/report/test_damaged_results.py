@@ -1,5 +1,6 @@
 """The report of results with missing and damaged files: it says what is missing, where, and what to do."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import report as report_command
 from ddp_ladder.accounting.jobs import JobRow
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
@@ -61,7 +63,7 @@ def read(results: Path) -> LadderResults:
 
 
 def newer(path: str) -> Damage:
-    return lambda results: edit(results / path, lambda data: data.update(schema_version=2))
+    return lambda results: edit(results / path, lambda data: data.update(schema_version=3))
 
 
 def write(path: str, content: bytes) -> Damage:
@@ -97,14 +99,14 @@ def text(path: str, old: str, new: str) -> Damage:
 LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
-    "record: newer": (newer(f"{RUN}/record.json"), "schema_version"),
+    "record: newer": (newer(f"{RUN}/record.json"), "schema_version: 3, not 2: another version of ddp-ladder wrote"),
     "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
     "record: alone": (
         remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
         "(run.json is missing: if this is a copy, copy all files below runs/)",
     ),
     "rank: missing": (remove(f"{RUN}/ranks/rank1.json"), "ranks/rank1.json is missing"),
-    "rank: other steps": (write(f"{RUN}/ranks/rank0.csv", b"step,\0\n"), "ranks/rank0.csv has changed"),
+    "rank: other steps": (write(f"{RUN}/ranks/rank0.steps", b"\0"), "ranks/rank0.steps has changed"),
 }
 """Damage to one of twelve runs, and what is said of it."""
 
@@ -176,10 +178,7 @@ def fail(spec_name: str) -> Damage:
 
 
 STATES: dict[str, tuple[Damage, str]] = {
-    "plan alone": (
-        remove("runs", "gates", "preflight", "machine", "jobs"),
-        "12 runs are planned: 12 not run",
-    ),
+    "plan alone": (remove("runs", "gates", "preflight", "machine", "jobs"), "12 runs are planned: 12 not run"),
     "a variant that failed everywhere": (
         lambda results: [fail(f"gloo/weak/{s}/r{k}")(results) for s in ("1x1", "1x2", "2x1") for k in (1, 2)],
         "12 runs are planned: 6 ok, 6 failed",
@@ -216,3 +215,31 @@ def test_without_a_plan_there_is_one_message(results: Path, damage: Damage, caps
     assert out == ""
     assert err.startswith(f"{results / 'plan.json'}: ")
     assert "next" in err
+
+
+def test_a_report_reads_all_raw_files_and_says_so(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, plan = results / RUN / "ranks/rank0.steps", read_plan(results / "plan.json")
+    for path in (results / RUN).rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    runs = RunRecords(results)
+    assert all(runs.is_believed(spec) for spec in plan.runs)
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    spec = next(spec for spec in plan.runs if RUN.endswith(spec.name))
+    assert RunRecords(results).is_believed(spec)  # by its size, time and inode
+    assert report_command.main(["--results", str(results)]) == 0
+    printed = capsys.readouterr().out
+    assert "ranks/rank0.steps has changed" in (results / "report/index.html").read_text()
+    assert f"checked  {len(plan.runs) - 1} runs: the raw files were read" in printed
+
+
+def test_tables_are_written_if_asked_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_command.main(["--results", str(results), "--tables", "2x1"]) == 0
+    assert "tables   4 runs: ranks/rank<k>.csv" in capsys.readouterr().out
+    written = {path.relative_to(results / "runs").as_posix() for path in results.rglob("rank*.csv")}
+    assert written == {
+        f"{v}/weak/2x1/r{r}/ranks/rank{k}.csv" for v in ("default", "gloo") for r in (1, 2) for k in (0, 1)
+    }
+    assert report_command.main(["--results", str(results), "--tables", "9x9"]) == 1
+    problem = capsys.readouterr().err
+    assert "allowed  a scale (1x1, 1x2, 2x1), or parts of a run's name, such as default/weak/1x1/r1" in problem

@@ -149,7 +149,7 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         edit(directory.ranks / "rank0.json", lambda end: end["loader"].update(dataset_size=60000))
         reassemble(directory)
     found = read_results(results, plan)
-    write_report(results, replace(found, work=replace(found.work, epochs=90)), TODAY)
+    write_report(replace(found, work=replace(found.work, epochs=90)), TODAY)
     return results
 
 
@@ -389,7 +389,7 @@ def test_it_is_set_with_pdflatex_within_its_margins(ladder: Path, tmp_path: Path
     specs = make_specs(["1x1", "2x2"], variants=["default", name], script=script, env={"A": name})
     records = [make_record(spec, 1e6 * spec.world_size, fingerprint={"cpu_model": cpu}) for spec in specs]
     gate = Verdict.from_json(make_gate("stage2", "closed", why=name))
-    write_report(tmp_path, results_of(records, gates={"stage2": gate}, warnings=(name,)), TODAY)
+    write_report(replace(results_of(records, gates={"stage2": gate}, warnings=(name,)), directory=tmp_path), TODAY)
     for results in (ladder, tmp_path):
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "proposal.tex"]
         done = subprocess.run(command, cwd=results / "report", capture_output=True, text=True, check=False)

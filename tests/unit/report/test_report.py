@@ -96,7 +96,7 @@ def words(results: LadderResults) -> str:
 
 def written(tmp_path: Path, results: LadderResults) -> dict[str, str]:
     """The text files of the report."""
-    files = write_report(tmp_path, results, TODAY).files
+    files = write_report(replace(results, directory=tmp_path), TODAY).files
     return {path.name: path.read_text() for path in files if path.suffix != ".png"}
 
 
@@ -164,7 +164,7 @@ def check_page(html: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> None:
     results = CASES[case]()
-    files = write_report(tmp_path, results, TODAY).files
+    files = write_report(replace(results, directory=tmp_path), TODAY).files
     several = "two variants" in case
     assert [path.name for path in files if path.stem != "comparison"] == FILES
     assert [path.suffix for path in files if path.stem == "comparison"] == [".csv"] * several
@@ -181,8 +181,8 @@ def test_every_file_is_written_and_well_formed(tmp_path: Path, case: str) -> Non
 
 
 def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
-    first = write_report(tmp_path / "a", CASES["full"](), TODAY).files
-    second = write_report(tmp_path / "b", CASES["full"](), TODAY).files
+    first = write_report(replace(CASES["full"](), directory=tmp_path / "a"), TODAY).files
+    second = write_report(replace(CASES["full"](), directory=tmp_path / "b"), TODAY).files
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes(), a.name
 
@@ -437,11 +437,7 @@ def test_records_that_are_lost_are_not_called_unmeasured(
 def test_lines_follow_growth_of_one_kind_only() -> None:
     specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
     lines = [([str(point.scale) for point in line], style) for line, style in growth(scale_points(specs, {}))]
-    assert lines == [
-        (["1x1", "1x2", "1x4"], "-"),
-        (["1x1", "2x1"], "--"),
-        (["1x4", "2x4"], "--"),
-    ]
+    assert lines == [(["1x1", "1x2", "1x4"], "-"), (["1x1", "2x1"], "--"), (["1x4", "2x4"], "--")]
 
 
 def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_intervals() -> None:

@@ -17,7 +17,7 @@ from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run import job as scale_job
-from ddp_ladder.run.job import Context, run_scale
+from ddp_ladder.run.job import Context, RunsSoFar, run_scale
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.terms import Scale
@@ -73,7 +73,7 @@ class Job:
         self.said = said.getvalue()
         return self.made
 
-    def _run(self, context: Context, directory: RunDirectory, spec: RunSpec, expected: int | None) -> Record:
+    def _run(self, context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record:
         assert self._now_s + TOOK_S <= context.deadline_s, f"{spec.name} would be cut off"
         self._now_s += TOOK_S
         self.made.append(f"{spec.variant} r{spec.repeat}")

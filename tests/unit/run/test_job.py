@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,11 +15,14 @@ from ddp_ladder.climb.snakemake import SIGNALS
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import RunFile
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run import job
+from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.interruption import AgentProcess, Interrupted, raise_on_signals
+from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Hang
 from make_records import make_record, make_spec
+from make_runs import write_run
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
     raise_on_signals()
     nodes = SimpleNamespace(starters=lambda _directory, _spec: [start])
     context = cast(job.Context, SimpleNamespace(nodes=nodes, end_s=20.0))
-    run = cast(RunFile, SimpleNamespace(all_agents=(Agent(0),)))
+    run = cast(RunFile, SimpleNamespace(all_agents=(Agent(0),), hang=None))
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), make_spec("1x1"), run, None)
     assert started[0].returncode == -signal.SIGTERM
@@ -63,6 +67,11 @@ def test_a_process_whose_parent_died_before_it_could_ask_is_ended_too() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == -signal.SIGTERM
 
 
+def so_far(*records: Record) -> job.RunsSoFar:
+    named = {f"{k} {record.spec.name}": record for k, record in enumerate(records)}
+    return job.RunsSoFar(RunConsole(1, io.StringIO()), named, {})
+
+
 def test_a_plain_baseline_has_a_multiple_of_the_longest_run_under_the_launcher_to_make_its_first_step() -> None:
     def took(wall_s: float, **spec: Any) -> Record:
         record = make_record(make_spec("1x1", **spec))
@@ -72,11 +81,26 @@ def test_a_plain_baseline_has_a_multiple_of_the_longest_run_under_the_launcher_t
     plain = make_spec("1x1", variant="plain", launcher="python")
 
     def first_step_s(*records: Record, spec: RunSpec = plain) -> float | None:
-        bounds = job.hang_bounds(Hang(), spec, records)
+        bounds = job.hang_bounds(Hang(), spec, so_far(*records))
         assert bounds
         return bounds.first_step_s
 
     assert first_step_s(took(100.0), took(120.0), took(900.0, mode="strong"), took(900.0, variant="ring")) == 360.0
     assert first_step_s(took(1.0)) == job.PLAIN_AT_LEAST_S
     assert first_step_s() == first_step_s(took(1000.0)) == first_step_s(took(1.0), spec=make_spec("1x1")) == 1800.0
-    assert job.hang_bounds(None, plain, [took(1.0)]) is None
+    assert job.hang_bounds(None, plain, so_far(took(1.0))) is None
+
+
+def test_a_run_counts_for_the_time_of_the_next_ones_while_its_record_is_assembled(tmp_path: Path) -> None:
+    spec, console = make_spec("1x1"), RunConsole(1, io.StringIO())
+    runs = job.RunsSoFar(console, {}, {})
+    directory = write_run(tmp_path, spec)
+    console.started(spec)
+    assert job.needed_for(spec, runs) == 0.0
+    runs.add(assembly := Assembly(directory, spec, 50.0))
+    assert job.needed_for(spec, runs) == job.LONGER * 50.0
+    runs.settle()
+    assert assembly.record == read_record(directory.assembled) == runs.records[spec.name]
+    timing = assembly.record.timing
+    assert timing
+    assert job.needed_for(spec, runs) == job.LONGER * (timing.wall_s + assembly.took_s)

@@ -109,6 +109,20 @@ def test_parts_follow_each_other_in_the_order_of_the_nodes(tmp_path: Path) -> No
     assert run.log.read_text() == "==== srun ====\nslow\n==== node 0 ====\na\n==== node 2 ====\nc\n"
 
 
+def test_logs_that_are_too_long_together_give_their_heads_and_tails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_logs, "JOINED_BYTES", 8_000)
+    long = "first\n" + "x" * 20_000 + "\nlast\n"
+    run = joined(tmp_path, "2x1", node0__log=long, node1__log="short\n")
+    text = run.log.read_text()
+    assert len(text) < 8_000
+    assert text.startswith("==== node 0 ====\nfirst\nxx")
+    assert text.endswith("xx\nlast\n==== node 1 ====\nshort\n")
+    assert "bytes are left out here (all: nodes/node0.log)" in text
+    assert (run.nodes / "node0.log").read_text() == long
+
+
 def test_the_logs_of_a_node_share_its_limit_with_their_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_logs, "LogPipe", lambda path, max_bytes, limit: (max_bytes, limit))
     for scale, agents_per_node, copies in (("1x1", 1, 1), ("2x2", 1, 2), ("2x2", 2, 2), ("1x2", 2, 2)):

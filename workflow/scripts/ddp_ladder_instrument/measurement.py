@@ -1,4 +1,4 @@
-"""The measurement of one rank, from the start of its program to its end: its CSV and end record, both written once."""
+"""The measurement of one rank, from the start of its program to its end: its steps and end record, written once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress
+from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.machine import Judged
@@ -25,6 +27,7 @@ from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits, wait_for
+from ddp_ladder_instrument.table import csv_lines, little_endian
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import GroupStore
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 FSDP = "torch.distributed.fsdp._flat_param"
 PIPELINING = "torch.distributed.pipelining.stage"
@@ -92,8 +95,8 @@ class Measurement:
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-        if not self.run.is_own:  # without the ladder nobody reads it
-            self.not_measured.attempt("heartbeat", self._heartbeat.start)
+        if heartbeats := os.environ.get(HEARTBEATS_VARIABLE):  # without an agent nobody reads it
+            self.not_measured.attempt("heartbeat", partial(self._heartbeat.start, Path(heartbeats)))
         for module in WATCHED:
             when_imported(module, partial(self._on_import, module))
 
@@ -229,7 +232,7 @@ def _leave_process_group(device: torch.device | None) -> BaseException | None:
 
 
 def write_or_note(measurement: Measurement) -> dict[str, Any] | None:
-    """Write the rank's CSV and end record; return the record.
+    """Write the rank's steps and end record; return the record.
 
     If that fails, the error is printed, and noted for the verdict; the training ends as it would have.
     """
@@ -248,11 +251,14 @@ def write_or_note(measurement: Measurement) -> dict[str, Any] | None:
 
 
 def _write(measurement: Measurement) -> dict[str, Any]:
-    """Write ranks/rank<k>.csv and .log, then ranks/rank<k>.json, and return the latter. Raises OSError."""
+    """Write ranks/rank<k>.steps and .log, then ranks/rank<k>.json, and return the latter. Raises OSError."""
     record = end_record(measurement)
     ranks = measurement.run.directory / "ranks"
     name = f"rank{record['rank']}"
-    record["steps"]["sha256"] = write_atomically(ranks / f"{name}.csv", measurement.judge().table.csv())
+    columns = measurement.judge().table.columns()
+    record["steps"]["sha256"] = write_atomically(ranks / f"{name}.steps", map(little_endian, columns))
+    if measurement.run.is_own:  # of the ladder's runs, the workflow writes what people open
+        write_atomically(ranks / f"{name}.csv", csv_lines(columns))
     record["log"]["sha256"] = write_atomically(ranks / f"{name}.log", [measurement.recorder.log.to_bytes()])
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
@@ -263,7 +269,7 @@ def _write(measurement: Measurement) -> dict[str, Any]:
 
 
 def end_record(measurement: Measurement) -> dict[str, Any]:
-    """Return the rank's end record, without the digests of its CSV and its log."""
+    """Return the rank's end record, without the digests of its steps and its log."""
     end, place, judged = measurement.program_end, _place(measurement), measurement.judge()
     observed, precision = _observed(measurement)
     stages = measurement.recorder.stages

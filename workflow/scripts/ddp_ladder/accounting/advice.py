@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_digest
@@ -28,7 +29,7 @@ OR_LESS_TIME = "if the partition allows it; otherwise fewer steps: measure.max_s
 
 def advice(plan: Plan, rows: Sequence[JobRow]) -> list[str]:
     """Return what to change: ``time: 1x1 asked 240 min, took 12 min: stages.stage1.runtime: 20 in config.yaml``."""
-    return [each for stage in plan.stages for each in _runtime(plan.stage_jobs(stage), rows)]
+    return [change for stage in plan.stages for change in _runtime(plan.stage_jobs(stage), rows)]
 
 
 def whole_rows(job: ScaleJob, rows: Sequence[JobRow]) -> list[JobRow]:
@@ -36,14 +37,9 @@ def whole_rows(job: ScaleJob, rows: Sequence[JobRow]) -> list[JobRow]:
 
     A job that kept some runs of an earlier one took less time.
     """
-    return [
-        row
-        for row in rows
-        if (row.scale, row.specs, row.kind) == (str(job.scale), specs_digest(job), "measure")
-        and row.state == ENDED_WELL
-        and row.runs_measured == row.runs_ok > 0
-        and row.runs_measured >= row.runs_planned == runs_of(job)
-    ]
+    wanted = (str(job.scale), specs_digest(job), "measure", ENDED_WELL)
+    good = [row for row in rows if (row.scale, row.specs, row.kind, row.state) == wanted and row.runs_ok > 0]
+    return [row for row in good if row.runs_ok == row.runs_measured >= row.runs_planned == runs_of(job)]
 
 
 def _runtime(jobs: Sequence[ScaleJob], rows: Sequence[JobRow]) -> Iterator[str]:
@@ -52,7 +48,7 @@ def _runtime(jobs: Sequence[ScaleJob], rows: Sequence[JobRow]) -> Iterator[str]:
     longest = [(max(row.elapsed_s for row in rows) / 60, job) for job, rows in of_stage if rows]
     if not longest:
         return
-    took_min, job = max(longest, key=lambda each: each[0])
+    took_min, job = max(longest, key=itemgetter(0))
     value, asked_min = runtime_for(took_min), job.runtime_min
     # For more repeats a job would have used more time; a scale that was not measured may need more.
     may_need_more = any(job.is_adaptive for job, _ in of_stage) or len(longest) < len(of_stage)
@@ -81,5 +77,5 @@ def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[st
     if not rows:
         return []
     lines = [f"used     {totals(rows, device_of(plan))}; {accounting_file(results)}"]
-    lines += [f"request  {each}" for each in advice(plan, rows)]
+    lines += [f"request  {change}" for change in advice(plan, rows)]
     return [part for line in lines for part in textwrap.wrap(line, columns(), subsequent_indent=" " * 9)]

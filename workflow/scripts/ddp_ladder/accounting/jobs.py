@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,8 @@ from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, trainin
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.raw_models import RunEnd, read_run_file
+from ddp_ladder.records.raw_models import Job, RunEnd
+from ddp_ladder.records.record import Record
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres
@@ -161,11 +163,8 @@ def _is_in_allocation(environment: Mapping[str, str]) -> bool:
 
 def _free_path(directory: Path, job_id: str) -> Path:
     """Return the job's file; a later start in the same allocation gets another name."""
-    path, number = directory / f"{job_id}.json", 1
-    while path.exists():
-        number += 1
-        path = directory / f"{job_id}.{number}.json"
-    return path
+    names = chain([job_id], (f"{job_id}.{number}" for number in count(2)))
+    return next(path for name in names if not (path := directory / f"{name}.json").exists())
 
 
 # --- What sacct knows.
@@ -173,11 +172,11 @@ def _free_path(directory: Path, job_id: str) -> Path:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A job that is over, as sacct reports it. figures: of its row."""
+    """A job that is over, as sacct reports it."""
 
     name: str
     end_s: float
-    figures: Mapping[str, Any]
+    figures: Mapping[str, Any]  # of its row
 
 
 def ask_sacct(job_ids: Sequence[str]) -> dict[str, Accounted]:
@@ -188,8 +187,7 @@ def ask_sacct(job_ids: Sequence[str]) -> dict[str, Accounted]:
         rows = sacct(SACCT, "--allocations", f"--jobs={','.join(job_ids)}", within_s=ANSWER_WITHIN_S)
     except SlurmError:
         return {}
-    found = {row["JobIDRaw"]: _accounted(row) for row in rows}
-    return {job_id: job for job_id, job in found.items() if job is not None}
+    return {row["JobIDRaw"]: job for row in rows if (job := _accounted(row))}
 
 
 def _accounted(line: Mapping[str, str]) -> Accounted | None:
@@ -241,37 +239,37 @@ class Parts:
 
 def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     """Return the parts of a job. Several starts in one allocation have the same job id, and differ in their times."""
-    found = Parts()
+    parts, records = Parts(), RunRecords(results)
+
+    def is_own(job: Job, started_at_s: float) -> bool:
+        return job.id == file.job_id and file.begun_at_s - 1 <= started_at_s <= end_s + 1
+
     with suppress(OSError, ValueError):
         preflight = result_of(results, file.scale)
-        begun_here = preflight and file.begun_at_s - 1 <= preflight.started_at_s <= end_s + 1
-        if preflight and begun_here and preflight.job.id == file.job_id:
-            found.preflight_s = preflight.took_s
-    records = RunRecords(results)
+        if preflight and is_own(preflight.job, preflight.started_at_s):
+            parts.preflight_s = preflight.took_s
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
-        for directory in (*sorted(path.glob("attempts/*")), path):
+        for directory in map(RunDirectory, (*sorted(path.glob("attempts/*")), path)):
             with suppress(OSError, ValueError):
-                _add_run(found, records, RunDirectory(directory), file, end_s)
-    return found
+                ended = RunEnd.from_json(read_json(directory.ended))  # no record has when its run began
+                if is_own(ended.job, ended.started_at_s):
+                    _add_run(parts, records.stored_or_assembled(directory), ended)
+    return parts
 
 
-def _add_run(found: Parts, records: RunRecords, directory: RunDirectory, file: JobFile, end_s: float) -> None:
-    run, ended = read_run_file(directory), RunEnd.from_json(read_json(directory.ended))
-    if run.job.id != file.job_id or not file.begun_at_s - 1 <= ended.started_at_s <= end_s + 1:
-        return
-    record = records.stored_or_assembled(directory)
+def _add_run(parts: Parts, record: Record, ended: RunEnd) -> None:
     if owners_s := record.owners_s:
-        found.startup_s += owners_s[STARTUP]
-        found.training_s += training_s(owners_s)
-        found.launcher_s += owners_s[LAUNCHER]
-        found.end_s += owners_s[END] + owners_s.get(PROFILE, 0.0)
+        parts.startup_s += owners_s[STARTUP]
+        parts.training_s += training_s(owners_s)
+        parts.launcher_s += owners_s[LAUNCHER]
+        parts.end_s += owners_s[END] + owners_s.get(PROFILE, 0.0)
     elif record.timing:
         startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
-        found.startup_s += startup_s
-        found.training_s += ended.wall_s - startup_s
-    if not run.spec.is_plain:
-        found.measured += ended.outcome == "finished"
-        found.ok += record.status == "ok"
+        parts.startup_s += startup_s
+        parts.training_s += ended.wall_s - startup_s
+    if not record.spec.is_plain:
+        parts.measured += ended.outcome == "finished"
+        parts.ok += record.status == "ok"
 
 
 # --- The rows.
@@ -282,15 +280,14 @@ def update(results: Path) -> tuple[JobRow, ...]:
 
     A row without sacct's figures is completed as soon as it has them. Raises OSError (NotWritten).
     """
-    bad = {each.job: each.node for each in bad_nodes(results)}
+    bad = {node.job: node.node for node in bad_nodes(results)}
     due = {path: file for path, file in job_files(results) if file.row is None or _may_be_completed(file, bad)}
     accounted = ask_sacct([file.slurm_id for file in due.values() if file.slurm_id])
     for path, file in due.items():
         slurm = accounted.get(file.slurm_id or "")
         row = file.row
         # In results that were copied, the id may be that of another cluster's job.
-        is_same = slurm is not None and scale_of_name(slurm.name) == file.scale
-        if slurm is not None and is_same and file.begun_at_s <= slurm.end_s + CLOCKS_S:
+        if slurm and scale_of_name(slurm.name) == file.scale and file.begun_at_s <= slurm.end_s + CLOCKS_S:
             row = _row(results, path.stem, file, slurm.figures, slurm.end_s)
         elif file.ended_at_s is not None and row is None:
             row = _row(results, path.stem, file, _own_figures(file, file.ended_at_s), file.ended_at_s)
@@ -302,10 +299,9 @@ def update(results: Path) -> tuple[JobRow, ...]:
     if rows:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        cells = [
-            [f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value for _, value in row] for row in rows
-        ]
-        writer.writerows([[*JobRow.model_fields], *cells])
+        writer.writerow(JobRow.model_fields)
+        for row in rows:
+            writer.writerow(f"{value:.{SIGNIFICANT}g}" if isinstance(value, float) else value for _, value in row)
         write_atomically(accounting_file(results), out.getvalue())
     return rows
 
@@ -337,14 +333,10 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
         shares[part] = min(getattr(parts, part), left_s)
         left_s -= shares[part]
     gpus = file.gpus if known["gpus"] is None else known["gpus"]
+    same = {key: getattr(file, key) for key in ("kind", "stage", "scale", "specs", "runs_planned")}
     return JobRow(
         job_id=name,
-        kind=file.kind,
-        stage=file.stage,
-        scale=file.scale,
-        specs=file.specs,
-        **{**known, **shares, "gpus": gpus},
-        runs_planned=file.runs_planned,
+        **{**same, **known, **shares, "gpus": gpus},
         runs_measured=parts.measured,
         runs_ok=parts.ok,
         gpu_hours_held=known["elapsed_s"] * gpus / HOUR_S,

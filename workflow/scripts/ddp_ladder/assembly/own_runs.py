@@ -16,7 +16,7 @@ from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import RankEnd, RunEnd, RunFile
-from ddp_ladder.records.record import SCHEMA_VERSION, Record
+from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Measure
 
 CHECKED_BY_THE_JOB = ("placement",)  # against the files of its agents
@@ -41,14 +41,18 @@ def record_in(path: Path) -> Record:
             return assemble(directory)
         return _own_record(directory, RankEnd.from_json(read_json(directory.ranks / "rank0.json")))
     except (OSError, ValueError) as error:
-        advice = "name the directory that the summary of instrument.py names, or one below results/runs with a run.json"
+        advice = (
+            "name the directory that the summary of instrument.py names, or one below results/runs with a run.json; "
+            "measure a run of another version again"
+        )
         raise UserError(Problem(str(path), f"it has no run: {error}", next=advice)) from error
 
 
 def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
     ranks = _hosts(directory, first)
-    common: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "spec_hash": first.spec_hash, "job": first.job}
+    common: dict[str, Any] = {"spec_hash": first.spec_hash, "job": first.job}
     run = RunFile(
+        schema_version=first.schema_version,
         **common,
         spec=_spec(ranks, first),
         rendezvous=Rendezvous("", first.host, 0),
@@ -60,7 +64,9 @@ def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
     raw = read_raw_run(directory, run=run)
     last_s = max(end.ended_at_s for end in raw.ends)
     began_s = first.ended_at_s - (first.training_s or 0.0) - (first.startup_s.get("total") or 0.0)
-    ended = RunEnd(**common, host=first.host, started_at_s=began_s, ended_at_s=last_s, outcome="finished")
+    ended = RunEnd(
+        schema_version=1, **common, host=first.host, started_at_s=began_s, ended_at_s=last_s, outcome="finished"
+    )
     problems = tuple(problem for problem in raw.problems if problem.startswith("ranks/"))
     return record_of(replace(raw, ended=ended, problems=problems), CHECKED_BY_THE_JOB)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ddp_ladder_instrument.machine import RULES
 
-from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count, in_short, significant
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.records.raw_files import digests
+from ddp_ladder.records.raw_files import digests, known_digests
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import CUT_SHORT, Record, read_record
 
@@ -21,6 +21,7 @@ NOT_ITS_FILES = "a record that does not match its raw files"
 NAMED = 5  # runs in a line
 
 RecordOrError = Record | OSError | ValueError
+Digests = Callable[[RunDirectory], Mapping[str, str]]
 
 
 class RunRecords:
@@ -28,6 +29,8 @@ class RunRecords:
 
     judged_anew: records made by other rules, as they were and as the rules of now judge the same logs.
     """
+
+    _digests = staticmethod(known_digests)
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -46,7 +49,7 @@ class RunRecords:
         """
         known = self._believed.get(spec.name)
         if known is None or known[0] is not spec:
-            self._believed[spec.name] = known = spec, _found(lambda: self._judged(_believe(self.directory(spec), spec)))
+            self._believed[spec.name] = known = spec, _found(lambda: self._stored(self.directory(spec), spec))
         if isinstance(known[1], Exception):
             raise known[1]
         return known[1]
@@ -87,10 +90,17 @@ class RunRecords:
         Raises OSError or ValueError if run.json is missing or damaged.
         """
         spec = read_run_file(directory).spec
-        try:
-            return self._judged(_believe(directory, spec))
-        except (OSError, ValueError):
-            return assemble(directory)
+        for read in (self._stored, self._left):
+            with contextlib.suppress(OSError, ValueError):
+                return read(directory, spec)
+        return _assembled(directory)
+
+    def _stored(self, directory: RunDirectory, spec: RunSpec) -> Record:
+        return self._judged(_believe(directory.record, directory, spec, self._digests))
+
+    def _left(self, directory: RunDirectory, spec: RunSpec) -> Record:
+        """Return what a job left that did not write its records."""
+        return self._judged(_believe(directory.assembled, directory, spec, self._digests))
 
     def _judged(self, record: Record) -> Record:
         """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
@@ -98,7 +108,7 @@ class RunRecords:
             return record
         known = self.judged_anew.get(record.spec.name)
         if known is None:
-            anew = assemble(self.directory(record.spec)).model_copy(update={"spec": record.spec})
+            anew = _assembled(self.directory(record.spec)).model_copy(update={"spec": record.spec})
             self.judged_anew[record.spec.name] = known = record, anew
         return known[1]
 
@@ -130,6 +140,12 @@ class RunRecords:
         return lines
 
 
+def _assembled(directory: RunDirectory) -> Record:
+    from ddp_ladder.assembly.assemble import assemble  # and all that finds causes: a gate hardly ever needs it
+
+    return assemble(directory)
+
+
 def _changed(name: str, before: Record, now: Record) -> str:
     """Return ``default/weak/2x1/r1: 3,200 -> 2,144``; empty if the figure is the same."""
     rates = [each.throughput.samples_per_s if each.throughput else None for each in (before, now)]
@@ -137,13 +153,13 @@ def _changed(name: str, before: Record, now: Record) -> str:
     return "" if texts[0] == texts[1] else f"{name}: {texts[0]} -> {texts[1]}"
 
 
-def _believe(directory: RunDirectory, spec: RunSpec) -> Record:
+def _believe(file: Path, directory: RunDirectory, spec: RunSpec, read: Digests) -> Record:
     """Read a record and check that it is of this spec, and that its raw files are those of the time it was written."""
-    record = read_record(directory.record)
+    record = read_record(file)
     if record.spec_hash != spec.hash:
         raise ValueError(ANOTHER_SPEC)
     if record.job is not None:  # without a job: left out on purpose
-        _check_files(record.files, digests(directory))
+        _check_files(record.files, read(directory))
     return record.model_copy(update={"spec": spec})  # thousands of records with a spec each take much memory
 
 
@@ -169,6 +185,12 @@ def as_made(plan: Plan, runs: RunRecords) -> Plan:
     begun = [tuple(spec for spec in job.more if spec.name not in known and runs.is_begun(spec)) for job in plan.jobs]
     jobs = (replace(job, runs=job.runs + further) for job, further in zip(plan.jobs, begun, strict=True))
     return replace(plan, jobs=tuple(jobs)) if any(begun) else plan
+
+
+class FullyCheckedRecords(RunRecords):
+    """The records, each compared with all its raw files as they are read now."""
+
+    _digests = staticmethod(digests)
 
 
 class RestoredRecords(RunRecords):

@@ -159,8 +159,5 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 def fields(text: str) -> dict[str, str]:
     """Return the values of ``key : value`` lines, of several with the same key the first."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        found.setdefault(key.strip(), value.strip())
-    return found
+    pairs = (line.partition(":") for line in reversed(text.splitlines()))
+    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 LONGEST_VALUE = 80  # characters of a value in a message
@@ -13,8 +14,19 @@ T = TypeVar("T")
 Several = Annotated[tuple[T, ...], Strict(False)]
 """A tuple, read from a JSON array; its items are strict."""
 
-Version1 = Annotated[int, Field(ge=1, le=1, description="Version of this format.")]
+
+def _only(version: int) -> Callable[[int], int]:
+    def check(found: int) -> int:
+        if found != version:
+            raise ValueError(f"{found}, not {version}: another version of ddp-ladder wrote this file")
+        return found
+
+    return check
+
+
+Version1 = Annotated[int, AfterValidator(_only(1)), Field(description="Version of this format.")]
 """Not a Literal, which also accepts 1.0 and true."""
+Version2 = Annotated[int, AfterValidator(_only(2)), Field(description="Version of this format.")]
 
 IN_A_MODEL = ConfigDict(strict=False, extra="forbid")
 """For a dataclass that is part of a model: a strict one accepts only its instances, and no mapping from a file."""
@@ -61,5 +73,5 @@ def first_error(error: ValidationError) -> str:
     if first["type"] in ("value_error", "assertion_error"):
         return ": ".join(part for part in (place, str(first["ctx"]["error"])) if part)
     value = repr(first["input"])
-    found = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
-    return f"{place or 'top level'}: {first['msg'].removeprefix('Input ')}, found {found}"
+    value = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
+    return f"{place or 'top level'}: {first['msg'].removeprefix('Input ')}, found {value}"

@@ -20,17 +20,8 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun, host_name
 from ddp_ladder.records.raw_models import RankEnd, Source
-from ddp_ladder.records.record import Throughput
+from ddp_ladder.records.record import SOURCE_IN_WORDS, STRONGEST, Throughput
 
-STRONGEST: Source = "counted"
-IN_WORDS: Mapping[Source, str] = {
-    "counted": "samples counted at the loader, steps timed",
-    "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
-    "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
-    "log": "the throughput is what the program printed (workload.throughput_regex)",
-    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
-}
-"""The sources of a throughput, from the strongest to the weakest."""
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
@@ -57,7 +48,7 @@ SAME_CHOICES = (
 def weakest(sources: Iterable[str]) -> Source:
     """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
     named = set(sources)
-    return next((source for source in reversed([*IN_WORDS]) if source in named), STRONGEST)
+    return next((source for source in reversed([*SOURCE_IN_WORDS]) if source in named), STRONGEST)
 
 
 def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
@@ -78,7 +69,9 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield _placement(raw)
     yield _ranks_agree(ends)
     if own_account:
-        yield diagnose("evidence", True, IN_WORDS[own_account], "the program's own account, as there is no better one")
+        yield diagnose(
+            "evidence", True, SOURCE_IN_WORDS[own_account], "the program's own account, as there is no better one"
+        )
     else:
         yield from one_model(raw)
     if LAUNCHERS[spec.launcher].sets_ranks:
@@ -241,7 +234,7 @@ def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _steps(raw: RawRun) -> Diagnosis:
     spec = raw.spec
-    counts = sorted({len(rank.steps) for rank in raw.ranks.values()})
+    counts = sorted({rank.steps.count for rank in raw.ranks.values()})
     made, wanted = min(counts, default=0), spec.warmup_steps + spec.min_steps
     limits = sorted({end.ended_by for end in raw.ends} & {"max_steps", "max_seconds"})
     own_end = "train longer (more epochs or data in workload.args), lower workload.batch_per_gpu"

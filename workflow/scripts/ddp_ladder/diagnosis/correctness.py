@@ -19,13 +19,12 @@ from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Check, Failure, FailureKind, Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Check, Failure, FailureKind, Remark
 
 Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
-DOUBTFUL_COUNT = "doubtful count"  # the name of a remark
 ENOUGH_STEPS = "enough steps"  # the name of a check
 WORLD_SIZE = "world size"
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none

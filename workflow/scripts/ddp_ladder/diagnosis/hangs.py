@@ -214,13 +214,15 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
 def _cuts(reports: Sequence[AgentStall]) -> dict[tuple[int, int], str]:
     """Return which node does not reach which other, and why.
 
-    A node that nobody reaches may have a firewall. The first one has none: there the ranks had met.
+    A node that none of its testers reaches may have a firewall, if it reaches the head itself, or if all others have
+    one, too. The head has none: there the ranks had met.
     """
-    tried = [(report.node_rank, peer) for report in reports for peer in report.peers]
-    reached = {0} | {peer.node_rank for _, peer in tried if peer.unreached is None}
-    return {
-        (node, peer.node_rank): peer.unreached for node, peer in tried if peer.unreached and peer.node_rank in reached
-    }
+    cut = {(report.node_rank, other.node_rank): other.why for report in reports for other in report.unreached}
+    reached = {(report.node_rank, node) for report in reports for node in report.tested} - cut.keys()
+    without_firewall = {0, *(node for _, node in reached)}
+    unheard = set[int]() if without_firewall == {0} else {node for _, node in cut} - {one.node_rank for one in reports}
+    suspects = without_firewall | unheard | {node for node, other in cut if other == 0}
+    return {pair: why for pair, why in cut.items() if pair[1] in suspects}
 
 
 def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], silent_s: float) -> Failure:

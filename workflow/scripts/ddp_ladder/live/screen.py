@@ -18,7 +18,7 @@ from ddp_ladder.analysis.decisions import reference_series
 from ddp_ladder.common.formats import count, duration, percent, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
-from ddp_ladder.live.status import LadderState, Reader, RunState, ScaleState
+from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy, of_gpus
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.record import placed
 from ddp_ladder.run.progress import state as steps_of
@@ -110,10 +110,9 @@ def _gate(state: LadderState, stage: str) -> Text:
 
 
 def _scales(state: LadderState) -> Table:
-    headings = ("scale", "runs", "samples/s", "efficiency", "")
+    headings = [Text(heading, "dim") for heading in ("scale", "runs", "samples/s", "efficiency", "")]
     rows = [(*_figures(state, scale), Text(*job_words(state, scale))) for scale in state.scales]
-    justified = ("left", "right", "right", "right", "left")
-    return _grid(*justified, rows=[tuple(Text(heading, "dim") for heading in headings), *rows])
+    return _grid("left", "right", "right", "right", "left", rows=[tuple(headings), *rows])
 
 
 def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]:
@@ -165,32 +164,25 @@ def _run(state: LadderState, scale: ScaleState, run: RunState) -> Iterator[Rende
 
 
 def _nodes(samples: Mapping[str, Mapping[str, float]], now_s: float) -> Table:
-    """Return a row for each node; those that do least come first."""
+    """Return a row for each node, of many for some; those that do least come first."""
     headings = ("  node", "CPU", "busiest", "GPU", "GPU mem", "power", "seen")
     rows = [tuple(Text(heading, "dim") for heading in headings)]
-    for node in sorted(samples, key=lambda each: _busy(samples[each])):
+    shown = sorted(samples, key=lambda node: busy(samples[node]))[:MOST_NODES]
+    for node in shown:
         sample = samples[node]
         age_s = max(0.0, now_s - sample["time_s"])
         cells = (
             f"  {node}",
             *(percent(sample[name]) if name in sample else "" for name in ("cpu_fraction", "cpu_busiest_fraction")),
-            percent(_busy(sample)) if _of_gpus(sample, "busy_fraction") else "",
-            f"{max(memory) / 1e9:.1f} GB" if (memory := _of_gpus(sample, "memory_used_bytes")) else "",
-            f"{sum(power):.0f} W" if (power := _of_gpus(sample, "power_w")) else "",
+            percent(busy(sample)) if of_gpus(sample, "busy_fraction") else "",
+            f"{max(memory) / 1e9:.1f} GB" if (memory := of_gpus(sample, "memory_used_bytes")) else "",
+            f"{sum(power):.0f} W" if (power := of_gpus(sample, "power_w")) else "",
         )
         seen = Text(f"{duration(age_s)} ago", WAITS if age_s > STALE_S else "dim")
         rows.append((*map(Text, cells), seen))
+    if more := len(samples) - len(shown):
+        rows.append((Text(f"  and {count(more, 'busier node')}", "dim"), *(Text() for _ in headings[1:])))
     return _grid("left", *("right" for _ in headings[1:]), rows=rows)
-
-
-def _of_gpus(sample: Mapping[str, float], column: str) -> list[float]:
-    return [value for name, value in sample.items() if name.startswith("gpu") and name.partition("_")[2] == column]
-
-
-def _busy(sample: Mapping[str, float]) -> float:
-    """Return how busy a node's GPUs are, or without any its CPUs."""
-    gpus = _of_gpus(sample, "busy_fraction")
-    return sum(gpus) / len(gpus) if gpus else sample.get("cpu_fraction", 0.0)
 
 
 def _notes(state: LadderState) -> list[Text]:

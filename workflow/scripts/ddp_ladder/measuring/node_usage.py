@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddp_ladder.common.files import read_json
+from ddp_ladder.common.files import parsed_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, read_samples, timeline
+from ddp_ladder.nodes.read import NodeSamples, StepTimes, Timeline, parse_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, Usage, node_usage
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
@@ -32,8 +32,8 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         of_node.setdefault(rank.node_rank, []).append(rank)
     timelines = timelines_of(raw, warmup.steps)
     samples = read_node_samples(raw, lacking)
-    nodes = [node_usage(each, timelines[k], of_node.get(k, ())) for k, each in samples.items()]
-    for about in (each.about for each in samples.values()):
+    nodes = [node_usage(of_agent, timelines[k], of_node.get(k, ())) for k, of_agent in samples.items()]
+    for about in (of_agent.about for of_agent in samples.values()):
         for note in about.notes:
             lacking.setdefault(note, []).append(about.node)
     good = tuple(node for node in nodes if node.is_enough)
@@ -73,7 +73,7 @@ def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, N
     def note(node: str, text: str) -> None:
         lacking.setdefault(text, []).append(node)
 
-    found: dict[int, NodeSamples] = {}
+    by_node: dict[int, NodeSamples] = {}
     ends = _agents(raw)
     for node_rank, node in enumerate(raw.run.nodes):
         if node_rank not in ends:
@@ -82,21 +82,21 @@ def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, N
         monitored = ends[node_rank].monitor
         if monitored is not None and monitored.error:
             note(node, monitored.error)
-        path = raw.directory.monitor(node_rank)
+        path, agent = raw.directory.monitor(node_rank), raw.run.first_agent(node_rank)
         try:
-            about = MonitorFile.from_json(read_json(path))
+            about = MonitorFile.from_json(parsed_json(raw.content.read(path, agent), path))
             if (about.spec_hash, about.job, about.node_rank) != (raw.run.spec_hash, raw.run.job, node_rank):
                 raise ValueError("it is of another run")
             path = raw.directory.samples(node_rank)
-            samples = read_samples(path, about)
+            samples = parse_samples(raw.content.read(path, agent).decode(), about)
             if monitored is not None and len(samples) < monitored.samples:
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
-            found[node_rank] = samples
+            by_node[node_rank] = samples
         except FileNotFoundError:
             note(node, f"there is no {path.name.replace(f'node{node_rank}', 'node<k>')}")
         except (OSError, ValueError) as error:
             note(node, f"{path.name} is damaged: {error}")
-    return found
+    return by_node
 
 
 def _agents(raw: RawRun) -> dict[int, AgentEnd]:
@@ -109,7 +109,8 @@ def _step_times(files: RankFiles, warmup_steps: int) -> StepTimes | None:
     if steps.ended_at_s is None:
         return None
     epochs, validations_s = (phases.epoch_steps, phases.validations_s) if phases else ((), ())
-    return StepTimes(steps.ended_at_s, steps.step_time_s, warmup_steps, epochs, validations_s)
+    rows = sorted({steps.rows_of(step) for step in epochs})
+    return StepTimes(steps.ended_at_s, steps.step_time_s, steps.rows_of(warmup_steps), rows, validations_s)
 
 
 def _rank_use(raw: RawRun, end: RankEnd) -> RankUse:

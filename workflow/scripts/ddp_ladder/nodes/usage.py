@@ -30,14 +30,7 @@ WHOLLY, MOSTLY = 0.9, 0.5
 """A sample counts if this part of its interval is measured training. The second only if there is none of the first:
 a sample of which half is validation shows neither of the two."""
 
-FindingKind = Literal[
-    "other processes",
-    "GPU idle",
-    "GPU throttled",
-    "CPUs full",
-    "slow node",
-    "network full",
-]
+FindingKind = Literal["other processes", "GPU idle", "GPU throttled", "CPUs full", "slow node", "network full"]
 
 
 class UsageFinding(Finding):

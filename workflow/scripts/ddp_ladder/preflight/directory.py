@@ -91,9 +91,11 @@ def assemble_preflight(
             ends = [end for end in left if end]
             yield from collectives.identity_findings(spec, ranks, nodes)
             yield from collectives.value_findings(spec, ranks, nodes)
-            yield from unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))
+            late = [*unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))]
+            yield from late
             yield from collectives.transport_findings(spec, job.transport, used)
             yield from collectives.bandwidth_findings(spec, job.preflight.min_busbw_gb_per_s, sizes, pairs)
+            yield from () if late else collectives.untested_pairs(pairs)
 
     found = tuple(findings())
     severities = {finding.severity for finding in found}

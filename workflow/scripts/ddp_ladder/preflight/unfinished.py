@@ -22,11 +22,7 @@ IN_GENERAL = (
 
 
 def unfinished(
-    run: RunFile,
-    nodes: Sequence[str],
-    ranks: Mapping[int, ProbeRank],
-    ends: Sequence[AgentEnd],
-    words: Iterable[Words],
+    run: RunFile, nodes: Sequence[str], ranks: Mapping[int, ProbeRank], ends: Sequence[AgentEnd], words: Iterable[Words]
 ) -> Iterator[Finding]:
     """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
     world = run.spec.world_size
@@ -34,7 +30,8 @@ def unfinished(
     behind = [rank for rank in ranks.values() if rank.doing != "done"]
     if missing or behind:
         node, what, advice = _why(run, nodes, ranks, missing, behind, ends, [*words])
-        wanted = f"{count(world, 'rank')} done within preflight.timeout_s"
+        assert run.preflight is not None
+        wanted = f"{count(world, 'rank')} done within {run.preflight.timeout_s:g} s (preflight.timeout_s)"
         logs = f"read the logs in {run.run_directory}"
         yield error(what, wanted, f"{advice}; {logs}" if advice else logs, node)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
@@ -51,8 +51,9 @@ class PreflightLimits(Model):
 
 
 class RunFile(RawFile):
-    """Input of a run (run.json), written by its job before it starts."""
+    """Input of a run (run.json), written by its job before it starts. Its version is that of all files of the run."""
 
+    schema_version: Version2
     spec: RunSpec
     rendezvous: Rendezvous
     start_directory: str  # absolute path where Snakemake was started; the spec's paths start there
@@ -77,6 +78,19 @@ class RunFile(RawFile):
     def all_agents(self) -> tuple[Agent, ...]:
         """Return all agents, in the order of their ranks."""
         return agents_of(len(self.nodes), self.agents_per_node)
+
+    def first_agent(self, node_rank: int) -> Agent:
+        """Return the agent of a node that samples it."""
+        return Agent(node_rank, None if self.agents_per_node == 1 else 0)
+
+    def ranks_of(self, agent: Agent) -> tuple[int, ...]:
+        """Return the ranks that an agent starts."""
+        if self.spec.world_size == 1:
+            return (0,)
+        first = agent.node_rank * self.spec.gpus_per_node
+        if agent.local_rank is not None:
+            return (first + agent.local_rank,)
+        return tuple(range(first, first + self.spec.gpus_per_node))
 
 
 def read_run_file(directory: RunDirectory) -> RunFile:
@@ -196,7 +210,7 @@ class GpusSeen(Model):
 
 
 class StepsFile(Model):
-    """The rank's CSV of its steps."""
+    """The rank's file of its steps."""
 
     count: Count
     sha256: str
@@ -269,6 +283,7 @@ class RankPhases(Model):
 class Profiling(RawFile):
     """Profiled steps of one rank (ranks/rank<k>.profile.json), written after its end record and its trace."""
 
+    schema_version: Version2
     rank: Count
     problem: str | None  # why there is no trace
     took_s: Duration  # what the run took longer: the profiled steps, and writing their trace
@@ -368,6 +383,7 @@ class RankFingerprint(Model):
 class RankEnd(RawFile, RankFacts):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
+    schema_version: Version2
     world_size: Positive
     backend: str | None
     gpus_seen: GpusSeen | None = None
@@ -406,7 +422,7 @@ ProcessState = Literal["alive", "stopped", "uninterruptible", "gone", "unknown"]
 
 
 class Heartbeat(Model):
-    """The first line of ranks/rank<k>.heartbeat, which the instrument rewrites once a second."""
+    """The first line of a rank's heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
     signal: Positive | None  # the signal that makes the rank append its main thread's stack to this file
@@ -434,11 +450,11 @@ class RankStall(Model):
     stack: str | None  # None: none could be had
 
 
-class Peer(Model):
-    """Another node, as an agent that reports a stall has tried to connect to it."""
+class Unreached(Model):
+    """Another node, to which an agent that reports a stall could not connect."""
 
     node_rank: Count
-    unreached: str | None  # why not, with the address; None: it answered
+    why: str  # with the address
 
 
 class AgentStall(RawFile):
@@ -452,7 +468,8 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
-    peers: Several[Peer] = ()
+    tested: Several[Count] = ()  # the nodes that it tried to connect to
+    unreached: Several[Unreached] = ()  # those of them that did not answer
     bounds: Hang
     ranks: Several[RankStall]
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Several, Version2
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
@@ -31,12 +31,23 @@ from ddp_ladder.records.raw_models import (
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Statistic = Literal["median of blocks", "samples / time"]
 MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
 SAMPLES_PER_TIME: Statistic = "samples / time"
 """Statistic of rate and step time: the median over the blocks of a run, or all samples / all time."""
+
+STRONGEST: Source = "counted"
+SOURCE_IN_WORDS: Mapping[Source, str] = {
+    "counted": "samples counted at the loader, steps timed",
+    "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
+    "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
+    "log": "the throughput is what the program printed (workload.throughput_regex)",
+    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
+}
+"""The sources of a throughput, from the strongest to the weakest."""
+DOUBTFUL_COUNT = "doubtful count"  # the name of a remark on it
 
 
 class Head(Model):
@@ -230,7 +241,7 @@ class Record(Model):
     usage: Usage | None = None  # None if the nodes were not sampled
     rules: Count = 0  # version of the rules that judged the ranks' logs; 0: a rank kept no log
     owners_s: Mapping[str, Duration] = {}  # of the slowest rank's seconds; empty if the ends of steps are not known
-    schema_version: Version1
+    schema_version: Version2
 
     @property
     def memory(self) -> Memory | None:

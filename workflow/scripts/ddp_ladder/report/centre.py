@@ -9,6 +9,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -31,9 +33,9 @@ from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import centre_file
 
 Name = Annotated[str, Field(min_length=1)]
-Verdict = Literal["pass", "fail", "cannot be checked"]
+RuleVerdict = Literal["pass", "fail", "cannot be checked"]
 Parameters = Mapping[str, float]
-UNKNOWN: Verdict = "cannot be checked"
+UNKNOWN: RuleVerdict = "cannot be checked"
 STYLES = {"pass": "open", "fail": "closed"}
 HEADINGS = ("rule", "asks for", "verdict", "figure", "next")
 COLUMNS = {column.key: column for column in columns("csv")}
@@ -42,9 +44,9 @@ MORE_SCALES = "measure scales with other node counts: add them to stages.stage3.
 
 
 class Rule(Model):
-    """One rule. check: its name in CHECKS."""
+    """One rule."""
 
-    check: Name
+    check: Name = Field(description="Its name in CHECKS.")
     asks: Name = Field(description="What the centre asks for, in a few words.")
     parameters: Mapping[str, float] = Field(default_factory=dict, description="What the check compares with.")
 
@@ -62,15 +64,15 @@ class Centre(Model):
 
 
 @dataclass(frozen=True)
-class Found:
-    """A verdict, the figure behind it or why there is none, and what to do."""
+class Ruling:
+    """What a check found."""
 
-    verdict: Verdict
-    figure: str
-    next: str = ""
+    verdict: RuleVerdict
+    figure: str  # behind the verdict, or why there is none
+    next: str = ""  # what to do
 
 
-NOTHING = Found(UNKNOWN, "nothing was measured", "run the ladder: snakemake --profile profiles/slurm")
+NOTHING = Ruling(UNKNOWN, "nothing was measured", "run the ladder: snakemake --profile profiles/slurm")
 
 
 def read_centre(name: str) -> Centre:
@@ -95,7 +97,7 @@ def read_centre(name: str) -> Centre:
     return centre
 
 
-Judged = Sequence[tuple[Rule, Found]]
+Judged = Sequence[tuple[Rule, Ruling]]
 
 
 def judged(centre: Centre, view: ReportView, pdf: Pdf | None = None) -> Judged:
@@ -105,25 +107,28 @@ def judged(centre: Centre, view: ReportView, pdf: Pdf | None = None) -> Judged:
     return [*rules, *_lengths(centre, pdf if case else None)]
 
 
-def _lengths(centre: Centre, pdf: Pdf | None) -> Iterator[tuple[Rule, Found]]:
+def _lengths(centre: Centre, pdf: Pdf | None) -> Iterator[tuple[Rule, Ruling]]:
     for number, chapter in enumerate(centre.chapters):
         if chapter.max_pages is None:
             continue
         rule = Rule(check="length", asks=f"{chapter.title}: at most {count(chapter.max_pages, 'page')}")
         if pdf is None or number >= len(pdf.pages):
             why = NOTHING.figure if pdf is None else pdf.why
-            yield rule, Found(UNKNOWN, why, "set proposal.tex on a machine with LaTeX and count: pdflatex proposal.tex")
+            yield (
+                rule,
+                Ruling(UNKNOWN, why, "set proposal.tex on a machine with LaTeX and count: pdflatex proposal.tex"),
+            )
             continue
         pages = pdf.pages[number]
         figure = f"{count(pages, 'page')} in proposal.pdf, its marks not yet filled in"
         shorter = f"shorten {chapter.title} in proposal.tex: leave out scales or a table"
-        yield rule, Found("pass", figure) if pages <= chapter.max_pages else Found("fail", figure, shorter)
+        yield rule, Ruling("pass", figure) if pages <= chapter.max_pages else Ruling("fail", figure, shorter)
 
 
 def summary(name: str, rules: Judged) -> str:
     """Return ``csc-large: 6 of 9 rules pass, 1 fails (run length), 2 cannot be checked``."""
-    verdicts = [found.verdict for _, found in rules]
-    failed, unknown = [rule.check for rule, found in rules if found.verdict == "fail"], verdicts.count(UNKNOWN)
+    verdicts = [outcome.verdict for _, outcome in rules]
+    failed, unknown = [rule.check for rule, outcome in rules if outcome.verdict == "fail"], verdicts.count(UNKNOWN)
     parts = [f"{name}: {verdicts.count('pass')} of {len(verdicts)} rules pass"]
     parts += [f"{len(failed)} {'fails' if len(failed) == 1 else 'fail'} ({', '.join(failed)})"] if failed else []
     parts += [f"{unknown} cannot be checked"] if unknown else []
@@ -134,15 +139,10 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
     """Return the section for the page, or for the proposal, which does not say what is to be done."""
     case = case_of(view)
     shown = len(HEADINGS) if with_next else len(HEADINGS) - 1
+    verdicts = [Cell(outcome.verdict, style=STYLES.get(outcome.verdict, "waiting")) for _, outcome in rules]
     rows = [
-        (
-            rule.check,
-            rule.asks,
-            Cell(found.verdict, style=STYLES.get(found.verdict, "waiting")),
-            found.figure,
-            found.next,
-        )
-        for rule, found in rules
+        (rule.check, rule.asks, verdict, outcome.figure, outcome.next)
+        for (rule, outcome), verdict in zip(rules, verdicts, strict=True)
     ]
     table = Block(
         f"{summary(centre.title, rules)}.",
@@ -164,19 +164,19 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
 
 @dataclass(frozen=True)
 class JudgedScales:
-    """One mode of the reference variant. points: by size, at least one. runs: the good runs of each scale."""
+    """One mode of the reference variant."""
 
     view: ReportView
-    points: tuple[ScalePoint, ...]
-    runs: Mapping[str, tuple[Record, ...]]
+    points: tuple[ScalePoint, ...]  # by size, at least one
 
     @property
     def largest(self) -> ScalePoint:
         return self.points[-1]
 
-    @property
-    def all_runs(self) -> tuple[Record, ...]:
-        return tuple(run for point in self.points for run in self.runs[str(point.scale)])
+    @cached_property
+    def runs(self) -> list[Record]:
+        """Return the good runs of the points."""
+        return self.view.good_runs(*self.points)
 
 
 def case_of(view: ReportView) -> JudgedScales | None:
@@ -184,15 +184,9 @@ def case_of(view: ReportView) -> JudgedScales | None:
 
     Of two modes the one with more such scales; with as many of both, strong scaling: all its runs have the same work.
     """
-    series = [each.points for each in sorted(view.decisions, key=lambda each: each.mode)]  # strong before weak
-    chosen = max(map(_alike, series), key=len, default=())
-    if not chosen:
-        return None
-    kind = (chosen[0].mode, chosen[0].variant)
-    good = [run for run in view.runs if run.status == "ok" and (run.spec.mode, run.spec.variant) == kind]
-    return JudgedScales(
-        view, chosen, {str(p.scale): tuple(run for run in good if run.spec.scale == p.scale) for p in chosen}
-    )
+    by_mode = sorted(view.decisions, key=lambda decision: decision.mode)  # strong before weak
+    chosen = max((_alike(decision.points) for decision in by_mode), key=len, default=())
+    return JudgedScales(view, chosen) if chosen else None
 
 
 def _alike(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
@@ -213,133 +207,134 @@ def _shown(key: str, points: Sequence[ScalePoint]) -> str:
     return in_short([f"{point.scale} {column.shown(point)} {column.unit}".strip() for point in points], 8)
 
 
-def _node_counts(case: JudgedScales, parameters: Parameters) -> Found:
+def _node_counts(case: JudgedScales, parameters: Parameters) -> Ruling:
     counts = [point.nodes for point in case.points]
     figure = f"{count(len(counts), 'node count')}: {', '.join(map(str, counts))}"
-    return Found("pass", figure) if len(counts) >= parameters["least"] else Found("fail", figure, MORE_SCALES)
+    return Ruling("pass", figure) if len(counts) >= parameters["least"] else Ruling("fail", figure, MORE_SCALES)
 
 
-def _same_input(case: JudgedScales, parameters: Parameters) -> Found:
+def _same_input(case: JudgedScales, parameters: Parameters) -> Ruling:
     if differing := [point for point in case.points if point.differing or point.efficiency is None]:
         fields = dict.fromkeys(field for point in differing for field in point.differing)
         figure = f"{', '.join(fields) or 'runs'} differ at {_names(differing)}"
-        return Found("fail", figure, "measure all scales with the same script, arguments, versions and devices")
-    samples = sorted({trained_samples(run) for run in case.all_runs})
-    figure = f"same script, arguments and fields in {count(len(case.all_runs), 'run')}"
+        return Ruling("fail", figure, "measure all scales with the same script, arguments, versions and devices")
+    samples = sorted({trained_samples(run) for run in case.runs})
+    figure = f"same script, arguments and fields in {count(len(case.runs), 'run')}"
     if allowed := next((point.allowed for point in case.points if point.allowed), ""):
         figure += f"; allowed by fingerprint.may_differ: {allowed}"
     if len(samples) > 1:
         figure += f"; {samples[0]:,} to {samples[-1]:,} samples trained, so times are compared by the sample"
-    return Found("pass", figure)
+    return Ruling("pass", figure)
 
 
-def _through_slurm(case: JudgedScales, parameters: Parameters) -> Found:
-    jobs = list(dict.fromkeys(run.job.id for run in case.all_runs if run.job))
+def _through_slurm(case: JudgedScales, parameters: Parameters) -> Ruling:
+    jobs = list(dict.fromkeys(run.job.id for run in case.runs if run.job))
     simulated = [point for point in case.points if point.simulated]
     local = [job for job in jobs if job.startswith("local-")]
     if simulated or local:
         figure = f"{_names(simulated)}: {simulated[0].simulated}" if simulated else f"not in Slurm: {in_short(local)}"
-        return Found("fail", figure, "run it on the centre's machine: snakemake --profile profiles/slurm")
+        return Ruling("fail", figure, "run it on the centre's machine: snakemake --profile profiles/slurm")
     figure = f"Slurm jobs {in_short(jobs, 8)}, site {case.view.plan.site}"
-    return Found("pass", figure, "check that this is the centre's machine")
+    return Ruling("pass", figure, "check that this is the centre's machine")
 
 
-def _run_length(case: JudgedScales, parameters: Parameters) -> Found:
-    shortest_s, run = min(((run.timing.wall_s, run) for run in case.all_runs if run.timing), key=lambda each: each[0])
+def _run_length(case: JudgedScales, parameters: Parameters) -> Ruling:
+    shortest_s, run = min(((run.timing.wall_s, run) for run in case.runs if run.timing), key=itemgetter(0))
     shares = [(point.startup_s / point.wall_s, point) for point in case.points if point.startup_s and point.wall_s]
     figure, is_short = f"shortest run {duration(shortest_s)} ({run.spec.scale})", shortest_s < parameters["min_run_s"]
     if len(shares) < len(case.points):
         figure += "; the start-up was not recorded"
-        return Found("fail", figure, LONGER) if is_short else Found(UNKNOWN, figure, "let it run under the instrument")
-    share, worst = max(shares, key=lambda each: each[0])
+        return (
+            Ruling("fail", figure, LONGER) if is_short else Ruling(UNKNOWN, figure, "let it run under the instrument")
+        )
+    share, worst = max(shares, key=itemgetter(0))
     figure += f"; start-up at most {100 * share:.1f} % of a run ({worst.scale})"
     most = parameters["max_startup_fraction"]
     if not is_short and share <= most:
-        return Found("pass", figure)
+        return Ruling("pass", figure)
     wanted = f"; wanted at least {duration(parameters['min_run_s'])} and at most {100 * most:.0f} %"
-    return Found("fail", figure + wanted, LONGER)
+    return Ruling("fail", figure + wanted, LONGER)
 
 
-def _by_total_time(case: JudgedScales, parameters: Parameters) -> Found:
+def _by_total_time(case: JudgedScales, parameters: Parameters) -> Ruling:
     first, *others = case.points
     if not others:
-        return Found(UNKNOWN, f"only {first.scale} was measured: nothing to compare it with", MORE_SCALES)
+        return Ruling(UNKNOWN, f"only {first.scale} was measured: nothing to compare it with", MORE_SCALES)
     if unlike := [point for point in case.points if point.efficiency is None]:
         figure = f"{_names(unlike)} ran another program than {first.baseline}: {unlike[-1].note}"
-        return Found(UNKNOWN, figure, "measure all scales with the same script, arguments and versions")
+        return Ruling(UNKNOWN, figure, "measure all scales with the same script, arguments and versions")
     shown, low_at, text = [], [], COLUMNS["efficiency_total_time"].text
     for point in others:
-        found = efficiency_by_total_time(case.runs[str(point.scale)], case.runs[str(first.scale)])
-        if found is None:
-            return Found(UNKNOWN, f"the samples of the runs of {point.scale} were not counted")
-        value, low, high = found
-        shown.append(
-            f"{point.scale} {text(value)} {interval(text(low), text(high)) if (low or 0) < (high or 0) else ''}".strip()
-        )
+        efficiency = efficiency_by_total_time(case.view.good_runs(point), case.view.good_runs(first))
+        if efficiency is None:
+            return Ruling(UNKNOWN, f"the samples of the runs of {point.scale} were not counted")
+        value, low, high = efficiency
+        ends = interval(text(low), text(high)) if (low or 0) < (high or 0) else ""
+        shown.append(f"{point.scale} {text(value)} {ends}".strip())
         low_at += [point] if value < parameters["min_efficiency"] else []
     figure = f"{', '.join(shown)}, against {first.scale}"
     if low_at:
         instead = 'do what the section "Where the time goes" proposes'
-        return Found("fail", figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
+        return Ruling("fail", figure, f"ask for a scale below {low_at[0].scale}, {LONGER}, or {instead}")
     by_steps = {point.scale: (point.efficiency or 0) / (first.efficiency or 1) for point in others}
     if hidden := {scale: value for scale, value in by_steps.items() if value < parameters["min_efficiency"]}:
         steps = ", ".join(f"{scale} {text(value)}" for scale, value in hidden.items())
-        return Found(UNKNOWN, f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
-    return Found("pass", figure)
+        return Ruling(UNKNOWN, f"{figure}; but without the start-up, which all scales pay: {steps}", LONGER)
+    return Ruling("pass", figure)
 
 
-def _gpu_utilisation(case: JudgedScales, parameters: Parameters) -> Found:
+def _gpu_utilisation(case: JudgedScales, parameters: Parameters) -> Ruling:
     if case.view.unit != "GPU":
-        return Found(UNKNOWN, "this site has no GPU")
+        return Ruling(UNKNOWN, "this site has no GPU")
     if unknown := [point for point in case.points if point.gpu_busy_fraction is None]:
         again = "set monitor.enabled to true, see docs/monitoring.md, and measure these scales again"
-        return Found("fail", f"not sampled at {_names(unknown)}", again)
-    return Found("pass", f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
+        return Ruling("fail", f"not sampled at {_names(unknown)}", again)
+    return Ruling("pass", f"GPUs busy: {_shown('gpu_busy_fraction', case.points)}; pictures in usage/")
 
 
-def _both_modes(case: JudgedScales, parameters: Parameters) -> Found:
+def _both_modes(case: JudgedScales, parameters: Parameters) -> Ruling:
     decisions = case.view.decisions
-    figure = "; ".join(f"{each.mode}: {_names(each.points)}" for each in decisions)
+    figure = "; ".join(f"{decision.mode}: {_names(decision.points)}" for decision in decisions)
     if len(decisions) > 1:
-        return Found("pass", figure)
-    return Found("fail", f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
+        return Ruling("pass", figure)
+    return Ruling("fail", f"only {figure}", "set modes: [weak, strong] in config.yaml, and start snakemake again")
 
 
-def _memory(case: JudgedScales, parameters: Parameters) -> Found:
+def _memory(case: JudgedScales, parameters: Parameters) -> Ruling:
     if unknown := [point for point in case.points if point.peak_memory_bytes is None]:
-        return Found(UNKNOWN, f"not recorded at {_names(unknown)}", "let it run under the instrument")
-    return Found("pass", _shown("peak_memory_bytes", case.points))
+        return Ruling(UNKNOWN, f"not recorded at {_names(unknown)}", "let it run under the instrument")
+    return Ruling("pass", _shown("peak_memory_bytes", case.points))
 
 
-def _time_to_solution(case: JudgedScales, parameters: Parameters) -> Found:
+def _time_to_solution(case: JudgedScales, parameters: Parameters) -> Ruling:
     work = case.view.results.work
     if case.largest.hours_to_solution is None:
-        return Found("fail", work.missing or "the length of the training is not known", HOW_LONG)
+        return Ruling("fail", work.missing or "the length of the training is not known", HOW_LONG)
     if work.runs is None:
-        return Found("fail", f"one training of {work.in_words}; the number of runs is not known", HOW_LONG)
-    return Found("pass", f"{work.runs} runs of {work.in_words}: {_shown('hours_to_solution', case.points)} each")
+        return Ruling("fail", f"one training of {work.in_words}; the number of runs is not known", HOW_LONG)
+    return Ruling("pass", f"{work.runs} runs of {work.in_words}: {_shown('hours_to_solution', case.points)} each")
 
 
-def _batch_script(case: JudgedScales, parameters: Parameters) -> Found:
+def _batch_script(case: JudgedScales, parameters: Parameters) -> Ruling:
     results = case.view.results.directory
-    scripts = [RunRecords(results).directory(run.spec).job_script for run in case.runs[str(case.largest.scale)]]
-    if found := next((script for script in scripts if script.is_file()), None):
-        return Found("pass", str(found.relative_to(results)))
-    return Found("fail", f"no job.sh of {case.largest.scale}", "keep the runs: each one's directory has its job.sh")
+    scripts = [RunRecords(results).directory(run.spec).job_script for run in case.view.good_runs(case.largest)]
+    if kept := next((script for script in scripts if script.is_file()), None):
+        return Ruling("pass", str(kept.relative_to(results)))
+    return Ruling("fail", f"no job.sh of {case.largest.scale}", "keep the runs: each one's directory has its job.sh")
 
 
-CHECKS: Mapping[str, tuple[Callable[[JudgedScales, Parameters], Found], *tuple[str, ...]]] = {
+CHECKS: Mapping[str, tuple[Callable[[JudgedScales, Parameters], Ruling], *tuple[str, ...]]] = {
     "node counts": (_node_counts, "least"),
     "same input": (_same_input,),
     "through Slurm": (_through_slurm,),
     "run length": (_run_length, "min_run_s", "max_startup_fraction"),
     "efficiency by total time": (_by_total_time, "min_efficiency"),
-    "wall times": (lambda case, _: Found("pass", _shown("wall_s", case.points)),),
+    "wall times": (lambda case, _: Ruling("pass", _shown("wall_s", case.points)),),
     "GPU utilisation": (_gpu_utilisation,),
     "both modes": (_both_modes,),
     "memory": (_memory,),
     "time to solution": (_time_to_solution,),
     "batch script": (_batch_script,),
-    "by a person": (lambda case, _: Found(UNKNOWN, "not in the records", "see to it, and say so in the application"),),
+    "by a person": (lambda case, _: Ruling(UNKNOWN, "not in the records", "see to it, and say so in the application"),),
 }
 """Each check, and the parameters that a rule must give it."""

@@ -22,19 +22,9 @@ from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words,
 from ddp_ladder.report.terminal import cut, plain
 
 HEADINGS = (
-    "scale",
-    "variant",
-    "ratio",
-    "95 % interval",
-    "samples/s",
-    "batch",
-    "step (ms)",
-    "MB",
-    "headroom",
-    "comm.",
-    "found",
+    "scale", "variant", "ratio", "95 % interval", "samples/s", "batch", "step (ms)", "MB", "headroom", "comm.", "found",
     "notes",
-)
+)  # fmt: skip
 TERMINAL = ("scale", "variant", "ratio", "95 % interval", "MB", "comm.", "found")  # headroom: 80 columns are too few
 RIGHT = ("ratio", "samples/s", "batch", "step (ms)", "MB", "headroom", "comm.")
 STYLES = {FASTER: "ok", SLOWER: "failed"}
@@ -51,7 +41,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 def _cells(row: Compared) -> tuple[Content, ...]:
     return (
         row.name,
-        number(row.ratio.value) if row.ratio else "1" if row.found == REFERENCE else formats.UNKNOWN,
+        number(row.ratio.value) if row.ratio else "1" if row.verdict == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
         formats.significant(row.samples_per_s),
         row.batch,
@@ -59,15 +49,15 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         formats.megabytes(row.peak_memory_bytes),
         formats.share(row.memory_headroom_fraction),
         formats.share(row.exposed_comm_fraction),
-        Cell(row.found, style=STYLES.get(row.found, "")),
+        Cell(row.verdict, style=STYLES.get(row.verdict, "")),
         "; ".join(notes_of(row)),
     )
 
 
 def notes_of(row: Compared) -> tuple[str, ...]:
-    """Return in what a row is not alike, why it has no ratio, and its notes."""
+    """Return in what a row is not alike, its notes, and else what the terminal has no room for."""
     notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
-    failed = row.found if row.ratio is None and ":" in row.found and not row.notes else ""
+    failed = row.verdict if row.ratio is None and ":" in row.verdict and not row.notes else ""
     return tuple(filter(None, (*notes, failed)))
 
 
@@ -81,23 +71,20 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def _csv_row(row: Compared) -> dict[str, object]:
     ratio = row.ratio
+    same = (
+        "repeats", "samples_per_s", "reference_samples_per_s", "batch", "step_time_s", "peak_memory_bytes",
+        "memory_headroom_fraction", "exposed_comm_fraction",
+    )  # fmt: skip
     return {
         "mode": row.mode,
         "nodes": row.scale.nodes,
         "gpus_per_node": row.scale.gpus_per_node,
         "variant": row.name,
-        "found": row.found,
+        "found": row.verdict,
         "ratio": ratio and ratio.value,
         "ratio_low": ratio and ratio.low,
         "ratio_high": ratio and ratio.high,
-        "repeats": row.repeats,
-        "samples_per_s": row.samples_per_s,
-        "reference_samples_per_s": row.reference_samples_per_s,
-        "batch": row.batch,
-        "step_time_s": row.step_time_s,
-        "peak_memory_bytes": row.peak_memory_bytes,
-        "memory_headroom_fraction": row.memory_headroom_fraction,
-        "exposed_comm_fraction": row.exposed_comm_fraction,
+        **{name: getattr(row, name) for name in same},
         "notes": "; ".join(notes_of(row)),
     }
 
@@ -111,12 +98,12 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
     rows = [(panel.place, *_texts(row)) for panel in comparison.panels for row in panel.rows]
     lines += ["", *formats.text_table(TERMINAL, rows, RIGHT)]
     every = (row for panel in comparison.panels for row in panel.rows)
-    for note in dict.fromkeys(f"{row.name}: {note}" for row in every for note in notes_of(row)):
-        lines.append(fitted(note, columns(), first="  "))
+    notes = dict.fromkeys(f"{row.name}: {note}" for row in every for note in notes_of(row))
+    lines += [fitted(note, columns(), first="  ") for note in notes]
     lines += ["", fitted(HOW_TO_READ, columns(), then=""), "", f"written  {file}"]
     return plain("\n".join(lines))
 
 
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
-    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.found.partition(":")[0]))
+    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.verdict.partition(":")[0]))

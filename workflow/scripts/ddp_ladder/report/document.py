@@ -16,18 +16,14 @@ BLANK = re.compile(r"\[FILL IN: ([^\[\]|]*)\|([^\[\]]*)\]")  # a mark of what a 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text of a table, its heading or a list, with what stands beside it.
-
-    lead: bold words before it. small: lines below it. value: by which its column is sorted. style: classes of the page.
-    links: to files beside the document.
-    """
+    """A text of a table, its heading or a list, with what stands beside it."""
 
     text: str
-    lead: str = ""
-    small: tuple[str, ...] = ()
-    value: float | str | None = None
-    style: str = ""
-    links: tuple[Link, ...] = ()
+    lead: str = ""  # bold words before it
+    small: tuple[str, ...] = ()  # lines below it
+    value: float | str | None = None  # by which its column is sorted
+    style: str = ""  # classes of the page
+    links: tuple[Link, ...] = ()  # to files beside the document
 
     @property
     def in_words(self) -> str:
@@ -41,25 +37,19 @@ Content = str | Cell
 
 @dataclass(frozen=True)
 class Block:
-    """A paragraph, a list, a table or a picture.
+    """A paragraph, a list, a table or a picture."""
 
-    summary: what stands for it while it is closed; empty if it is open. name: of a table, for screen readers. style:
-    classes of the page; in LaTeX, a "tall" picture has half a page. items: of a list. headings, rows: of a table, whose
-    last columns (figures) are right-aligned; widths: of its columns, relative to each other, in LaTeX. picture: a file
-    name without its ending; text is then the caption.
-    """
-
-    text: str = ""
+    text: str = ""  # of a picture the caption
     heading: str = ""
-    summary: str = ""
-    name: str = ""
-    style: str = ""
-    items: tuple[Content, ...] = ()
-    headings: tuple[Content, ...] = ()
+    summary: str = ""  # what stands for it while it is closed; empty if it is open
+    name: str = ""  # of a table, for screen readers
+    style: str = ""  # classes of the page; in LaTeX, a "tall" picture has half a page
+    items: tuple[Content, ...] = ()  # of a list
+    headings: tuple[Content, ...] = ()  # of a table
     rows: tuple[tuple[Content, ...], ...] = ()
-    figures: int = 0
-    widths: tuple[float, ...] = ()
-    picture: str = ""
+    figures: int = 0  # the last columns of a table, which are right-aligned
+    widths: tuple[float, ...] = ()  # of the columns, relative to each other, in LaTeX
+    picture: str = ""  # a file name without its ending
 
     @property
     def kind(self) -> Literal["picture", "table", "list", "text"]:
@@ -76,21 +66,18 @@ class Block:
     def tex_columns(self) -> tuple[tuple[str, str], ...]:
         r"""Return the alignment and the width of each column, as a fraction of \linewidth."""
         widths = self.widths or (1.0,) * len(self.headings)
-        first_figure = len(self.headings) - self.figures
-        return tuple(
-            (r"\raggedleft" if k >= first_figure else r"\raggedright", f"{width / sum(widths):.3f}")
-            for k, width in enumerate(widths)
-        )
+        sides = (r"\raggedright",) * (len(widths) - self.figures) + (r"\raggedleft",) * self.figures
+        return tuple((side, f"{width / sum(widths):.3f}") for side, width in zip(sides, widths, strict=True))
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it. style: classes of the page. chapter: of a form, which begins a page."""
+    """A heading with what stands below it."""
 
     title: str
     blocks: tuple[Block, ...]
-    style: str = ""
-    chapter: str = ""
+    style: str = ""  # classes of the page
+    chapter: str = ""  # of a form, which begins a page
 
     @property
     def id(self) -> str:
@@ -114,15 +101,14 @@ class Document:
     @property
     def blanks(self) -> tuple[tuple[str, str, str], ...]:
         """Return what a person must fill in: its section, what it is, and where to find it."""
-        return tuple(
-            dict.fromkeys(
-                (section.title, what, where)
-                for section in self.sections
-                for block in section.blocks
-                for text in block.texts
-                for what, where in BLANK.findall(text)
-            )
+        blanks = (
+            (section.title, what, where)
+            for section in self.sections
+            for block in section.blocks
+            for text in block.texts
+            for what, where in BLANK.findall(text)
         )
+        return tuple(dict.fromkeys(blanks))
 
 
 MOST_ROWS = 24  # a longer table is closed at first, and not printed then
@@ -133,14 +119,8 @@ def table_block(
 ) -> Block:
     """Return a table that is closed if it is long. what: the rows."""
     is_long = len(rows) > MOST_ROWS
-    summary = f"Table of {len(rows)} {what}" if is_long else ""
-    return Block(
-        name=name,
-        summary=summary,
-        style=style if is_long else f"{style} whole",
-        headings=tuple(headings),
-        rows=tuple(rows),
-    )
+    summary, style = (f"Table of {len(rows)} {what}", style) if is_long else ("", f"{style} whole")
+    return Block(name=name, summary=summary, style=style, headings=tuple(headings), rows=tuple(rows))
 
 
 def in_words(content: Content) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddp_ladder.accounting.advice import totals
-from ddp_ladder.analysis.prediction import Prediction
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
@@ -31,19 +30,16 @@ SWISS_AI = (
 
 @dataclass(frozen=True)
 class Milestone:
-    """The project's trainings at one scale, with the reserve.
-
-    hours: of one training. low, high: of its 95 % interval as fractions of it; None: not known. runs: None: not said.
-    """
+    """The project's trainings at one scale, with the reserve."""
 
     run_type: str
     point: ScalePoint
-    hours: float
-    low: float | None
+    hours: float  # of one training
+    low: float | None  # end of their 95 % interval as a fraction of them; None: not known
     high: float | None
-    samples: float
-    runs: int | None
-    reserve: float
+    samples: float  # of one training
+    runs: int | None  # None: not said
+    reserve: float  # on their hours, a fraction
 
     @property
     def node_hours(self) -> float:
@@ -91,56 +87,50 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             hours = decision.hours(point) if point else None
             if point is None or hours is None or point.hours_to_solution is None:
                 continue
-            low, high = point.hours_to_solution_low, point.hours_to_solution_high
+            ends = (point.hours_to_solution_low, point.hours_to_solution_high)
+            low, high = (end and end / point.hours_to_solution for end in ends)
             doubt = " (uncertain)" * bool(point is best and decision.doubt)
-            yield Milestone(
-                f"training, {point.mode} scaling, {kind} {point.scale}{doubt}",
-                point,
-                hours,
-                low and low / point.hours_to_solution,
-                high and high / point.hours_to_solution,
-                work.total(point.global_batch) or 0.0,
-                work.runs,
-                work.reserve,
-            )
+            run_type = f"training, {point.mode} scaling, {kind} {point.scale}{doubt}"
+            samples = work.total(point.global_batch) or 0.0
+            yield Milestone(run_type, point, hours, low, high, samples, work.runs, work.reserve)
 
 
 def milestone_table(view: ReportView, headings: Sequence[str]) -> Iterator[Block]:
     """Yield the table of milestones with these columns, and what its hours contain."""
-    found = list(milestones(view, per_node="node hours" in headings))
+    every = list(milestones(view, per_node="node hours" in headings))
     shown = [heading.replace("GPU", view.unit) for heading in headings]
-    if not found:
+    if not every:
         yield Block(blank(f"a row for each milestone: {', '.join(shown)}", HOW_LONG))
         return
     yield Block(
         f"One run is a training of {view.results.work.in_words}:",
         headings=tuple(shown),
-        rows=tuple(tuple(each.cell(heading, view) for heading in headings) for each in found),
+        rows=tuple(tuple(milestone.cell(heading, view) for heading in headings) for milestone in every),
         widths=tuple(2.0 if heading in ("run type", "code") else 1.2 for heading in headings),
     )
-    yield Block(items=tuple(full_stop(capitalised(line)) for line in _overheads(view, found)))
+    yield Block(
+        items=tuple(full_stop(capitalised(line)) for line in _overheads(view, [milestone.point for milestone in every]))
+    )
 
 
-def _overheads(view: ReportView, found: Sequence[Milestone]) -> Iterator[str]:
+def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
     reserve = percent(view.results.work.reserve)
     yield f"the hours of all runs contain a reserve of {reserve} for failed jobs and restarts (report.reserve)"
     whole = all(decision.whole for decision in view.decisions)
     parts = "one start-up, and validation and checkpoints in the proportion of the measured runs"
     contain = parts if whole else "its steps alone"
     yield f"the hours of a run contain {contain}; square brackets are 95 % intervals, from those of the throughput"
-    scales = {each.point.scale for each in found}
-    if whole and any(
-        rank.ended_by in LIMITS for run in view.runs if run.spec.scale in scales for rank in run.ranks[:1]
-    ):
+    scales = {point.scale for point in points}
+    ended_by = {rank.ended_by for run in view.runs if run.spec.scale in scales for rank in run.ranks[:1]}
+    if whole and not ended_by.isdisjoint(LIMITS):
         yield (
             "measured runs were ended early (measure.max_steps or max_seconds): warm-up is a larger part of them than "
             "of a training, and the validation and checkpoints that end an epoch may be missing"
         )
     starts = (
-        f"{duration(each.point.startup_s)} at {each.point.scale} "
-        f"({significant(each.point.nodes * each.point.startup_s / 3600)} node hours)"
-        for each in found
-        if each.point.startup_s
+        f"{duration(point.startup_s)} at {point.scale} ({significant(point.nodes * point.startup_s / 3600)} node hours)"
+        for point in points
+        if point.startup_s
     )
     if restart := ", ".join(dict.fromkeys(starts)):
         yield f"a restart takes the start-up, as measured {restart}, and repeats the steps since the last checkpoint"
@@ -165,15 +155,13 @@ def request(view: ReportView) -> Iterator[Block]:
     for decision in view.decisions:
         point = decision.recommended
         if point is None:
-            yield Block(
-                f"No {decision.mode} scale can be recommended, as none compares with a smaller one. "
-                + blank("the scale to ask for, and why", "the table of the results")
-            )
+            why = f"No {decision.mode} scale can be recommended, as none compares with a smaller one."
+            yield Block(f"{why} {blank('the scale to ask for, and why', 'the table of the results')}")
             continue
         asked = f"{capitalised(point.mode)} scaling: jobs of {point.scale} are requested, {decision.rule}."
         yield Block(f"{asked} {decision.doubt}".rstrip())
         yield Block(" ".join(_one_training(point, view)))
-    if any(point.hours_to_solution for decision in view.decisions for point in decision.points):
+    if any(point.hours_to_solution for point in view.proposed):
         yield from milestone_table(view, EUROHPC)
     yield from beyond(view)
     if view.results.jobs:
@@ -207,12 +195,7 @@ def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
 
 def beyond(view: ReportView) -> Iterator[Block]:
     """Yield what is predicted for the next larger scale of each mode."""
-    for at in view.outlooks:
-        yield Block(_beyond(at, view))
-
-
-def _beyond(at: Prediction, view: ReportView) -> str:
-    cost = f"{GPU_HOURS.text(at.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
-    words = f"predicted, not measured: {at.in_words}"
-    lines = (f"{words}, at {cost}" if at.samples_per_s else words, *at.notes)
-    return " ".join(full_stop(capitalised(line)) for line in lines)
+    for outlook in view.outlooks:
+        cost = f"{GPU_HOURS.text(outlook.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
+        words = f"predicted, not measured: {outlook.in_words}{f', at {cost}' if outlook.samples_per_s else ''}"
+        yield Block(" ".join(full_stop(capitalised(line)) for line in (words, *outlook.notes)))

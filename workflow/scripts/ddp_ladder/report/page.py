@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -15,13 +15,7 @@ from pathlib import Path
 from ddp_ladder import __version__
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
-from ddp_ladder.gates.figures import (
-    EFFICIENCY,
-    GPU_HOURS,
-    GPU_HOURS_TO_SOLUTION,
-    SAMPLES_PER_S,
-    csv_columns,
-)
+from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import GateFinding
 from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
@@ -40,37 +34,34 @@ from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 @dataclass(frozen=True)
 class Written:
-    """files: of the report, the page first. rules: of the centre, as judged."""
+    """What was written."""
 
-    files: tuple[Path, ...]
-    rules: Judged = ()
+    files: tuple[Path, ...]  # the page first
+    rules: Judged = ()  # of the centre
 
 
-def write_report(
-    results: Path, found: LadderResults, written_on: date | None = None, centre: Centre | None = None
-) -> Written:
-    """Write results/report/. centre: whose form the proposal has and whose rules are checked.
+def write_report(found: LadderResults, written_on: date | None = None, centre: Centre | None = None) -> Written:
+    """Write report/ in the results directory. centre: whose form the proposal has and whose rules are checked.
 
     Raises OSError (disk full).
     """
-    view = ReportView(replace(found, directory=results), written_on or date.today())
-    shown = tuple(point for point in view.rungs if point.variant == REFERENCE_VARIANT)
+    view, report = ReportView(found, written_on or date.today()), found.directory / "report"
     figures = {
         "throughput": throughput_figure(view.rungs, view.units),
         "scalability": throughput_figure(view.rungs, view.units, beside=True),
         "efficiency": efficiency_figure(view.rungs, view.thresholds),
-        "attribution": attribution_figure(shown),
+        "attribution": attribution_figure([point for point in view.rungs if point.variant == REFERENCE_VARIANT]),
         **({"fit": fit_figure(found.fit)} if found.fit else {}),
     }
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
-    usage, pictures = draw_usage(results, view.runs)
+    usage, pictures = draw_usage(found.directory, view.runs)
     chapters, pdf = centre.chapters if centre else (), None
-    if centre and chapters:  # a form is pasted as it is: its rules are on the page alone
+    if chapters:  # a form is pasted as it is: its rules are on the page alone
         application = proposal(view, chapters)
         pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
     rules = judged(centre, view, pdf) if centre else ()
     of_page, of_proposal = (
-        (rules_section(centre, view, rules, with_next=each),) if centre else () for each in (True, False)
+        (rules_section(centre, view, rules, with_next=with_next),) if centre else () for with_next in (True, False)
     )
     if not chapters:
         application = proposal(view, rules=of_proposal)
@@ -86,20 +77,19 @@ def write_report(
         **({"comparison.csv": comparison_csv(view.comparison)} if view.comparison else {}),
         **pictures,
     }
-    page = html(view, parts, files)
-    files = {"index.html": page, **files}
-    make_directory(results / "report" / FOLDER)  # an output of Snakemake's rule, if only an empty one
+    files = {"index.html": html(view, parts, files), **files}
+    make_directory(report / FOLDER)  # an output of Snakemake's rule, if only an empty one
     for name, content in files.items():
-        write_atomically(results / "report" / name, content)
+        write_atomically(report / name, content)
     if "proposal.pdf" not in files:  # one of an earlier report says something else
-        (results / "report" / "proposal.pdf").unlink(missing_ok=True)
-    return Written(tuple(results / "report" / name for name in files), rules)
+        (report / "proposal.pdf").unlink(missing_ok=True)
+    return Written(tuple(report / name for name in files), rules)
 
 
 def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
     """Return index.html with its plots inside; every text is escaped."""
     script = (REPORT / "report.js").read_text()
-    svgs = {name.removesuffix(".svg"): data for name, data in files.items() if name.endswith(".svg")}
+    svgs = {name: data for name, data in files.items() if name.endswith(".svg") and isinstance(data, bytes)}
     return as_html(
         "index.html.j2",
         view=view,
@@ -112,20 +102,18 @@ def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | b
         plots=plot_blocks(view),
         sections=parts,
         pictures={
-            name: f"data:image/svg+xml;base64,{b64encode(data).decode()}"
+            name.removesuffix(".svg"): f"data:image/svg+xml;base64,{b64encode(data).decode()}"
             for name, data in svgs.items()
-            if isinstance(data, bytes)
         },
     )
 
 
 def markdown_document(view: ReportView, parts: Sequence[Section]) -> Document:
     """Return scaling.md: the report as text, for GitHub and the like, with the pictures beside it."""
-    head = [Block(view.headline.text)]
-    if view.headline.evidence:
-        head.append(Block(f"Evidence: {full_stop('; '.join(view.headline.evidence))}"))
-    if view.headline.next:
-        head.append(Block(f"Next: {full_stop(view.headline.next)}"))
+    headline, warnings = view.headline, view.results.warnings
+    head = [Block(headline.text)]
+    head += [Block(f"Evidence: {full_stop('; '.join(headline.evidence))}")] if headline.evidence else []
+    head += [Block(f"Next: {full_stop(headline.next)}")] if headline.next else []
     asked = tuple(Cell(text, lead=kind) for kind, text in recommendations(view))
     failures = tuple(
         Block(
@@ -139,7 +127,7 @@ def markdown_document(view: ReportView, parts: Sequence[Section]) -> Document:
         Section("What to ask for", (Block(items=asked),) if asked else ()),
         Section("Plots", plot_blocks(view)),
         Section("Failed runs", failures),
-        Section("Left out", (Block(items=view.results.warnings),) if view.results.warnings else ()),
+        Section("Left out", (Block(items=warnings),) if warnings else ()),
     )
     ending = f"Written by ddp-ladder {__version__} on {view.written_on.isoformat()}."
     return Document(view.title, (*(part for part in first if part.blocks), *parts), ending)

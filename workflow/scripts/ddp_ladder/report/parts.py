@@ -8,35 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ddp_ladder.common.formats import (
-    capitalised,
-    count,
-    duration,
-    full_stop,
-    in_short,
-    megabytes,
-    milliseconds,
-    share,
-    significant,
-)
-from ddp_ladder.diagnosis.checks import IN_WORDS, weakest
+from ddp_ladder.common import formats
+from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, megabytes, significant
+from ddp_ladder.diagnosis.checks import weakest
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, SPEEDUP, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import SOURCE_IN_WORDS, Record
 from ddp_ladder.report.document import Block, blank
-from ddp_ladder.report.hours import (
-    EUROHPC,
-    SWISS_AI,
-    beyond,
-    in_mode,
-    milestone_table,
-    request,
-    time_to_solution,
-)
+from ddp_ladder.report.hours import EUROHPC, SWISS_AI, beyond, in_mode, milestone_table, request, time_to_solution
 from ddp_ladder.report.sections import explained
-from ddp_ladder.report.view import ReportView, measured_on, scale_names
+from ddp_ladder.report.view import ReportView, scale_names
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 TEST_CASE = (
@@ -82,11 +65,6 @@ SOURCES = (
 # --- What only a person knows.
 
 
-def _blank(what: str, where: str, view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    yield Block(blank(what, where))
-
-
-Series = Sequence[ScalePoint]
 ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
     "purpose": (
         "the scientific purpose, the model and the data set in two or three sentences, and why this test resembles the "
@@ -107,10 +85,7 @@ ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
         "data, length, validation and checkpoints of the production runs",
         "workload.args in config.yaml beside the job script of production",
     ),
-    "preparations": (
-        "who runs it, when, and what was agreed with the centre",
-        "the centre's page on such runs",
-    ),
+    "preparations": ("who runs it, when, and what was agreed with the centre", "the centre's page on such runs"),
     "full machine": (
         "the nodes and hours of the run on the full machine",
         "MaxNodes of scontrol show partition; the prediction below",
@@ -126,22 +101,26 @@ ONLY_A_PERSON: Mapping[str, tuple[str, str]] = {
 }
 
 
+def _blank(what: str, where: str, view: ReportView) -> Iterator[Block]:
+    yield Block(blank(what, where))
+
+
 # --- Software, test case, machine.
 
 
-def _parallel(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    runs = _runs_of(view, series)
+def _parallel(view: ReportView) -> Iterator[Block]:
+    runs = view.good_runs(*view.proposed)
     launchers = " or ".join(dict.fromkeys(run.spec.launcher for run in runs))
     backends = " or ".join(dict.fromkeys(run.spec.backend for run in runs))
     processes = "one process per GPU" if view.unit == "GPU" else "CPU processes"
     source = weakest(run.throughput.source for run in runs if run.throughput)
     yield Block(
         f"Data parallel training with PyTorch: {processes}, started by {launchers}, which exchange gradients with "
-        f"{backends}. The script ran unmodified. Source of the throughput: {IN_WORDS[source]}."
+        f"{backends}. The script ran unmodified. Source of the throughput: {SOURCE_IN_WORDS[source]}."
     )
 
 
-def _machine(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _machine(view: ReportView) -> Iterator[Block]:
     partitions = dict.fromkeys(job.slurm.partition for job in view.plan.jobs if job.slurm.partition)
     where = f"Slurm partition {' and '.join(partitions)}. " if partitions else ""
     name = blank("the name of the machine and of the partition, as the centre calls them", "the centre's documentation")
@@ -149,24 +128,19 @@ def _machine(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
     yield Block(view.machine)
 
 
-def _nodes(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _nodes(view: ReportView) -> Iterator[Block]:
     if view.machine_rows:
         yield Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
 
 
-def _known(view: ReportView, series: Sequence[Series]) -> Mapping[str, str]:
-    """Return what the runs of the table were measured on, by the name of the field."""
-    return {name: words for name, _, words in measured_on(_runs_of(view, series), view.plan.may_differ)}
-
-
-def _fields(text: str, names: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    known = _known(view, series)
+def _fields(text: str, names: Sequence[str], view: ReportView) -> Iterator[Block]:
+    known = view.proposed_on
     rows = tuple((IN_PLAIN_WORDS.get(name, name), known[name]) for name in names if name in known)
     yield Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
 
 
-def _in_a_sentence(names: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    known = _known(view, series)
+def _in_a_sentence(names: Sequence[str], view: ReportView) -> Iterator[Block]:
+    known = view.proposed_on
     parts = (f"{IN_PLAIN_WORDS.get(name, name)}: {known[name]}" for name in names if name in known)
     yield Block(full_stop(capitalised("; ".join(parts))))
 
@@ -174,9 +148,8 @@ def _in_a_sentence(names: Sequence[str], view: ReportView, series: Sequence[Seri
 # --- How it was measured.
 
 
-def _method(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    points = [point for each in series for point in each]
-    runs = [run for run in _runs_of(view, series) if run.timing]
+def _method(view: ReportView) -> Iterator[Block]:
+    points, runs = view.proposed, view.good_runs(*view.proposed)
     timings = [run.timing for run in runs if run.timing]
     elsewhere = _names([point for point in points if (point.jobs or 1) > 1], view)
     several = f" (in several jobs at {elsewhere})" if elsewhere else ""
@@ -190,7 +163,7 @@ def _method(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
             "Strong scaling keeps the global batch, and here also the batch of each {unit}, which accumulates the "
             "gradients of fewer batches where more {units} share a step."
         )
-    items = [modes[mode].format(unit=view.unit, units=view.units) for mode in dict.fromkeys(p.mode for p in points)]
+    items = [modes[decision.mode].format(unit=view.unit, units=view.units) for decision in view.decisions]
     stages = "; ".join(
         f"{stage} {in_short([str(job.scale) for job in view.plan.jobs if job.stage == stage], 12)}"
         for stage in view.plan.stages
@@ -214,71 +187,64 @@ def _method(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
 
 
 def _unsteady(runs: Sequence[Record]) -> str:
-    found = [run.spec.name for run in runs if run.timing and not run.timing.warmup_stable]
-    return f" (not seen in {count(len(found), 'run')}: {in_short(found)})" if found else ""
+    names = [run.spec.name for run in runs if run.timing and not run.timing.warmup_stable]
+    return f" (not seen in {count(len(names), 'run')}: {in_short(names)})" if names else ""
 
 
-def _range(numbers: Iterator[int]) -> str:
+def _range(numbers: Iterable[int]) -> str:
     """Return ``20`` or ``20 to 35``."""
-    found = sorted(set(numbers))
-    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}" if found else "an unknown number of"
+    known = sorted(set(numbers))
+    return " to ".join(map(str, dict.fromkeys((known[0], known[-1])))) if known else "an unknown number of"
 
 
-def _mechanism(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    runs = [run for run in _runs_of(view, series) if run.timing]
+def _mechanism(view: ReportView) -> Iterator[Block]:
+    runs = [run for run in view.good_runs(*view.proposed) if run.timing]
     timings = [run.timing for run in runs if run.timing]
     clock = " or ".join(dict.fromkeys(ACCELERATORS[run.spec.device].clock for run in runs))
-    counted = any(point.tflop_per_s_per_gpu is not None for points in series for point in points)
+    counted = any(point.tflop_per_s_per_gpu is not None for point in view.proposed)
     flops = "counted at the first scale from the shapes of the operators" if counted else "not counted"
     yield Block(
         f"Timers in the training processes ({clock}) around each optimizer step of the unmodified script, without its "
         f"first {_range(t.warmup_steps for t in timings)} steps; {_range(t.measured_steps for t in timings)} steps are "
-        f"measured in each run (runs of a scale: {_range(p.repeats for each in series for p in each)}). Step times and "
+        f"measured in each run (runs of a scale: {_range(p.repeats for p in view.proposed)}). Step times and "
         "samples/s are of the training loop with its data loading, without start-up, validation and checkpoints; wall "
         f"times are of the whole application with I/O. FLOPs are {flops}."
     )
 
 
-def _runs_of(view: ReportView, series: Sequence[Series]) -> list[Record]:
-    wanted = {(point.mode, point.variant, point.scale) for points in series for point in points}
-    return [
-        run for run in view.runs if run.status == "ok" and (run.spec.mode, run.spec.variant, run.spec.scale) in wanted
-    ]
-
-
 # --- The results.
 
 
-def _headline(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _headline(view: ReportView) -> Iterator[Block]:
     yield Block(full_stop(view.headline.text))
 
 
-def _scaling(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _scaling(view: ReportView) -> Iterator[Block]:
     """Yield the table of each mode: a row for each scale, with all that a reviewer compares."""
-    priced = any(point.hours_to_solution for points in series for point in points)
+    priced = any(point.hours_to_solution for point in view.proposed)
     hours = GPU_HOURS_TO_SOLUTION if priced else GPU_HOURS
     of_what = "one training" if priced else "a million samples"
     headings = (
         "nodes", view.units, f"batch per {view.unit}", "global batch", "step, median (mean), ms", "samples/s",
         "speed-up", "efficiency", "memory, MB (free)", f"node hours of {of_what}", "jobs",
     )  # fmt: skip
-    for points in series:
-        first = points[0]
+    for decision in view.decisions:
+        first = decision.points[0]
         rows = [
             (
                 str(point.nodes),
                 str(point.world_size),
                 f"{point.batch_per_gpu:,}",
                 f"{point.global_batch:,}",
-                f"{milliseconds(point.step_time_s)} ({milliseconds(point.step_time_s_mean)})",
+                f"{formats.milliseconds(point.step_time_s)} ({formats.milliseconds(point.step_time_s_mean)})",
                 f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
                 SPEEDUP.shown(point),
                 f"{EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".strip(),
-                f"{megabytes(point.peak_memory_bytes)} ({share(point.memory_headroom_fraction)})",
+                f"{megabytes(point.peak_memory_bytes)} ({formats.share(point.memory_headroom_fraction)})",
                 significant((getattr(point, hours.key) or 0) / point.gpus_per_node),
                 in_short(_jobs_of(view, point), 3),
             )
-            for point in points
+            for point in decision.points
         ]
         yield Block(
             f"{capitalised(first.mode)} scaling (variant {first.variant}); speed-up and efficiency are by steps, "
@@ -293,32 +259,32 @@ def _scaling(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
 
 def _jobs_of(view: ReportView, point: ScalePoint) -> list[str]:
     """Return the ids in Slurm of the jobs of a scale; ``local`` stands for all that ran without it."""
-    ids = (run.job.id for run in _runs_of(view, [[point]]) if run.job)
+    ids = (run.job.id for run in view.good_runs(point) if run.job)
     return list(dict.fromkeys("local" if job.startswith("local-") else job for job in ids))
 
 
-def _columns(text: str, keys: Sequence[str], view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    """Yield a table of these columns of scaling.csv, as far as they are known at any scale."""
-    points = [point for each in series for point in each]
+def _columns(text: str, keys: Sequence[str], view: ReportView, points: Sequence[ScalePoint] = ()) -> Iterator[Block]:
+    """Yield a table of these columns of scaling.csv, as far as they are known at any scale. points: all if empty."""
+    points = points or view.proposed
     by_key = {column.key: column for column in columns("csv")}
     known = [by_key[key] for key in keys if any(getattr(point, key) is not None for point in points)]
+    headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in known]
+    rows = [
+        (in_mode(point), *(f"{c.shown(point)} {c.beside(point, 'csv')[0]}".strip() for c in known)) for point in points
+    ]
     if known:
-        headings = (f"{column.heading} ({column.unit})" if column.unit else column.heading for column in known)
         yield Block(
             text,
             headings=("scale", *map(view.of_device, headings)),
-            rows=tuple(
-                (in_mode(point), *(f"{c.shown(point)} {c.beside(point, 'csv')[0]}".strip() for c in known))
-                for point in points
-            ),
+            rows=tuple(rows),
             figures=len(known),
             widths=(1.3, *(1,) * len(known)),
         )
 
 
-def _peak(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _peak(view: ReportView) -> Iterator[Block]:
     """Yield FLOP/s at each scale, or why there are none."""
-    if counted := [point for points in series for point in points if point.tflop_per_s_per_gpu is not None]:
+    if counted := [point for point in view.proposed if point.tflop_per_s_per_gpu is not None]:
         first = counted[0]
         text = (
             f"A sample takes {significant((first.model_flops_per_sample or 0.0) / 1e9)} GFLOP (matrix products and "
@@ -326,35 +292,30 @@ def _peak(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
             f"{first.flops_precision}). The matrix rate is that of large matrices in the same precision, measured "
             "before the runs; a peak is the data sheet's:"
         )
-        yield from _columns(text, FLOPS, view, [counted])
+        yield from _columns(text, FLOPS, view, counted)
     for why in view.not_counted:
         yield Block(f"FLOP/s are not given, as the FLOPs of a step were not counted: {why}.")
 
 
-def _plot(name: str, caption: str, view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    is_tall = name == "efficiency" and len(series) > 1  # a panel per mode, below each other
+def _plot(name: str, caption: str, view: ReportView) -> Iterator[Block]:
+    is_tall = name == "efficiency" and len(view.decisions) > 1  # a panel per mode, below each other
     yield Block(caption.format(units=view.units), picture=name, style="tall" if is_tall else "")
 
 
-def _memory(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    known = [point for points in series for point in points if point.peak_memory_bytes is not None]
+def _memory(view: ReportView) -> Iterator[Block]:
+    known = [point for point in view.proposed if point.peak_memory_bytes is not None]
     if not known:
-        yield Block(
-            blank(
-                "the memory of each GPU, as the runs did not record it",
-                "nvidia-smi during a run",
-            )
-        )
+        yield Block(blank("the memory of each GPU, as the runs did not record it", "nvidia-smi during a run"))
         return
     most = max(known, key=lambda point: point.peak_memory_bytes or 0)
     free = min((p.memory_headroom_fraction for p in known if p.memory_headroom_fraction is not None), default=None)
-    headroom = "" if free is None else f"; at least {share(free)} of what it can have stays free"
+    headroom = "" if free is None else f"; at least {formats.share(free)} of what it can have stays free"
     memory = f"{megabytes(most.peak_memory_bytes)} MB, at {in_mode(most)}"
     yield Block(f"The {view.unit} with the most memory takes {memory}{headroom}.")
 
 
-def _system_scale(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    points = sorted((point for each in series for point in each), key=lambda point: point.world_size)
+def _system_scale(view: ReportView) -> Iterator[Block]:
+    points = sorted(view.proposed, key=lambda point: point.world_size)
     first, last = points[0], points[-1]
     jobs = list(dict.fromkeys(job for point in points for job in _jobs_of(view, point)))
     yield Block(
@@ -363,28 +324,25 @@ def _system_scale(view: ReportView, series: Sequence[Series]) -> Iterator[Block]
     )
 
 
-def _logs(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _logs(view: ReportView) -> Iterator[Block]:
     lines = (
         f"{in_mode(point)}: Slurm jobs {in_short(_jobs_of(view, point), 6)}; logs and job scripts in "
         f"{view.plan.results}/runs/{point.variant}/{point.mode}/{point.scale}"
-        for points in series
-        for point in points
+        for point in view.proposed
     )
     yield Block(items=tuple(lines))
 
 
-def _losses(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
-    of_reference = [each for each in explained(view) if each[0].variant == REFERENCE_VARIANT]
-    for point, found in {each[0].mode: each for each in reversed(of_reference)}.values():  # of each mode the largest
-        losses = [": ".join(filter(None, (loss.in_words, loss.evidence))) for loss in found.listed]
+def _losses(view: ReportView) -> Iterator[Block]:
+    of_reference = [(point, lost) for point, lost in explained(view) if point.variant == REFERENCE_VARIANT]
+    largest = {point.mode: (point, lost) for point, lost in reversed(of_reference)}
+    for point, lost in largest.values():
+        losses = [full_stop(": ".join(filter(None, (loss.in_words, loss.evidence)))) for loss in lost.listed]
         if losses:
-            yield Block(
-                f"At {view.place(point)}, against {point.baseline}, {found.lost_in_words}:",
-                items=tuple(map(full_stop, losses)),
-            )
+            yield Block(f"At {view.place(point)}, against {point.baseline}, {lost.lost_in_words}:", items=tuple(losses))
 
 
-def _sources(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _sources(view: ReportView) -> Iterator[Block]:
     good = sum(run.status == "ok" for run in view.runs)
     took = duration(sum(run.timing.wall_s for run in view.runs if run.timing))
     planned = count(len(view.plan.runs), "planned run")
@@ -397,7 +355,7 @@ def _sources(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
 # --- The limits: what an application must say against its own figures.
 
 
-def _limits(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _limits(view: ReportView) -> Iterator[Block]:
     lines = (*_of_points(view), *_of_runs(view))
     yield Block(items=tuple(full_stop(line if "/" in line.split()[0] else capitalised(line)) for line in lines))
 
@@ -453,7 +411,7 @@ def _cut(view: ReportView) -> Iterator[str]:
         yield f"the runs were ended early on purpose ({', '.join(cut)}); they are no whole trainings"
 
 
-def _unlike_production(view: ReportView, series: Sequence[Series]) -> Iterator[Block]:
+def _unlike_production(view: ReportView) -> Iterator[Block]:
     if lines := tuple(full_stop(capitalised(line)) for line in _cut(view)):
         yield Block(items=lines)
 
@@ -462,7 +420,7 @@ def _unlike_production(view: ReportView, series: Sequence[Series]) -> Iterator[B
 
 SMALL_CASE = ("script", "repository", "parameters", "optimizer", "num_workers", "compiled", "backend")
 PRECISION = ("parameter_dtype", "autocast_dtype")
-PARTS: Mapping[str, Callable[[ReportView, Sequence[Series]], Iterable[Block]]] = {
+PARTS: Mapping[str, Callable[[ReportView], Iterable[Block]]] = {
     **{name: partial(_blank, *texts) for name, texts in ONLY_A_PERSON.items()},
     "parallel": _parallel,
     "test case": partial(_fields, "The test case:", TEST_CASE),
@@ -483,14 +441,14 @@ PARTS: Mapping[str, Callable[[ReportView, Sequence[Series]], Iterable[Block]]] =
     "memory": _memory,
     "losses": _losses,
     "system scale": _system_scale,
-    "prediction": lambda view, series: beyond(view),
-    "time to solution": lambda view, series: time_to_solution(view),
-    "request": lambda view, series: request(view),
-    "milestones": lambda view, series: milestone_table(view, EUROHPC),
-    "work packages": lambda view, series: milestone_table(view, SWISS_AI),
+    "prediction": beyond,
+    "time to solution": time_to_solution,
+    "request": request,
+    "milestones": partial(milestone_table, headings=EUROHPC),
+    "work packages": partial(milestone_table, headings=SWISS_AI),
     "unlike production": _unlike_production,
     "limits": _limits,
     "logs": _logs,
     "sources": _sources,
 }
-"""What can stand below a heading of a form: the blocks of a part for a view and the measured points of each mode."""
+"""What can stand below a heading of a form."""

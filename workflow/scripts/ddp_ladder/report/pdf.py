@@ -16,10 +16,10 @@ _LENGTH = re.compile(r"^ddp-ladder: (\d+) pages in chapter \d+$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Pdf:
-    """content: of the file; None: why says why there is none. pages: of each chapter."""
+    """The proposal's PDF, or why there is none."""
 
     content: bytes | None
-    pages: tuple[int, ...] = ()
+    pages: tuple[int, ...] = ()  # of each chapter
     why: str = ""
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -32,7 +35,8 @@ BESIDE = 0.03  # of the axis: between scales with the same number of GPUs
 # Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-INK, GREY, PALE, PAPER, BAD, CROWD = "#1f2933", "#6b7785", "#d5dae0", "#ffffff", "#9b1c1c", "#9fabb7"
+CROWDED = ("#9fabb7", ".")  # colour and marker of all other variants
+INK, GREY, PALE, PAPER, BAD = "#1f2933", "#6b7785", "#d5dae0", "#ffffff", "#9b1c1c"
 STYLE: dict[Any, Any] = {  # matplotlib types the keys as a literal of all its settings
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": 9,
@@ -70,21 +74,18 @@ PARTS = {  # from the bottom up: what the training is for, then what it waits fo
 DARK = ("compute_s", "exposed_comm_s")  # with white text
 LEAST_TEXT = 0.06  # of the panel's height: a lower part has no room for its figure
 
-Thresholds = Mapping[str, float | None]
-"""min_efficiency by stage, a fraction."""
-Look = tuple[str, str]
-"""Colour and marker of a variant, the same in every panel."""
+Thresholds = Mapping[str, float | None]  # min_efficiency by stage, a fraction
+Look = tuple[str, str]  # colour and marker of a variant, the same in every panel
 
 
 def drawn(figure: Figure) -> dict[str, bytes]:
     """Return a figure as SVG and as PNG of 200 dots per inch."""
-    found = {}
-    with rc_context(STYLE):
-        for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata, dpi=200)
-            found[kind] = buffer.getvalue()
-    return found
+    svg, png = io.BytesIO(), io.BytesIO()
+    with rc_context(STYLE):  # not by savefig, which draws twice, once for the layout alone
+        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})  # type: ignore[no-untyped-call]
+        figure.set_dpi(200)
+        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})  # type: ignore[no-untyped-call]
+    return {"svg": svg.getvalue(), "png": png.getvalue()}
 
 
 # --- What the plots of scales share.
@@ -93,8 +94,7 @@ def drawn(figure: Figure) -> dict[str, bytes]:
 def looks(points: Sequence[ScalePoint]) -> dict[str, Look]:
     """Return the look of each variant, in the order of the points; those beyond seven are grey."""
     names = dict.fromkeys(point.variant for point in points)
-    known = [*zip(COLOURS, MARKERS, strict=True)]
-    return {name: known[k] if k < len(known) else (CROWD, ".") for k, name in enumerate(names)}
+    return dict(zip(names, chain(zip(COLOURS, MARKERS, strict=True), repeat(CROWDED)), strict=False))
 
 
 def _panels(
@@ -136,12 +136,11 @@ def short(name: str) -> str:
 
 def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
     """Return an entry for each variant if there are several."""
-    found = looks(points)
-    shown = [(name, colour, marker) for name, (colour, marker) in found.items() if colour != CROWD]
-    keys = [legend_key(short(name), color=colour, marker=marker, linestyle="none") for name, colour, marker in shown]
-    if more := len(found) - len(shown):
-        keys.append(legend_key(f"{more} other variants", color=CROWD, marker=".", linestyle="none"))
-    return keys if len(found) > 1 else []
+    look_of = looks(points)
+    shown = [(short(name), look) for name, look in look_of.items() if look != CROWDED]
+    shown += [(f"{more} other variants", CROWDED)] if (more := len(look_of) - len(shown)) else []
+    keys = [legend_key(name, color=colour, marker=marker, linestyle="none") for name, (colour, marker) in shown]
+    return keys if len(look_of) > 1 else []
 
 
 def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
@@ -161,14 +160,13 @@ def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool 
 
     beside: the panels beside each other, for a page of paper.
     """
-    keys: list[Line2D] = []
-    if any(point.samples_per_s is not None for point in points):
-        keys = [
-            *_variant_keys(points),
-            legend_key(f"more {units} in one node", color=GREY, linewidth=1.5),
-            legend_key("more nodes", color=GREY, linewidth=1.5, linestyle="--"),
-            legend_key("ideal", color=GREY, **IDEAL),
-        ]
+    keys = [
+        *_variant_keys(points),
+        legend_key(f"more {units} in one node", color=GREY, linewidth=1.5),
+        legend_key("more nodes", color=GREY, linewidth=1.5, linestyle="--"),
+        legend_key("ideal", color=GREY, **IDEAL),
+    ]
+    keys = keys if any(point.samples_per_s is not None for point in points) else []
     return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys, beside=beside)
 
 
@@ -209,11 +207,8 @@ def _places(points: Sequence[ScalePoint], beside: float) -> dict[Scale, float]:
     same: dict[int, list[Scale]] = {}
     for scale in dict.fromkeys(point.scale for point in points):
         same.setdefault(scale.world_size, []).append(scale)
-    return {
-        scale: size * beside ** (k - (len(scales) - 1) / 2)
-        for size, scales in same.items()
-        for k, scale in enumerate(scales)
-    }
+    places = [(s, k - (len(scales) - 1) / 2) for scales in same.values() for k, s in enumerate(scales)]
+    return {scale: scale.world_size * beside**place for scale, place in places}
 
 
 def rate_per_gpu(points: Sequence[ScalePoint]) -> float | None:
@@ -261,9 +256,8 @@ def _efficiency(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
             colour = GREY if point.status == "not run" else BAD
             axes.text(place, 0.03, point.status, rotation=90, ha="center", va="bottom", color=colour)
         elif point.efficiency is not None and len(names) == 1 and len(scales) <= MOST_LABELLED:
-            axes.annotate(
-                EFFICIENCY.shown(point), (place, point.efficiency), (8, -3), textcoords="offset points", bbox=box
-            )
+            at = (place, point.efficiency)
+            axes.annotate(EFFICIENCY.shown(point), at, (8, -3), textcoords="offset points", bbox=box)
     _scale_axis(axes, [str(scale) for scale in scales])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: EFFICIENCY.text(value)))
 

@@ -18,17 +18,17 @@ from ddp_ladder.report.view import ReportView
 
 
 class Heading(Model):
-    """A heading of a form. parts: names in PARTS, of what stands below it."""
+    """A heading of a form."""
 
     title: Annotated[str, Field(min_length=1)]
-    parts: Several[str]
+    parts: Several[str]  # names in PARTS, of what stands below it
 
 
 class Chapter(Model):
-    """A part of a form that begins a page. max_pages: how long the form allows it to be."""
+    """A part of a form that begins a page."""
 
     title: str = ""
-    max_pages: Annotated[int, Field(ge=1)] | None = None
+    max_pages: Annotated[int, Field(ge=1)] | None = None  # that the form allows
     headings: Several[Heading] = Field(min_length=1)
 
 
@@ -39,26 +39,19 @@ def proposal(view: ReportView, form: Sequence[Chapter] = (), rules: Sequence[Sec
     """
     title = view.title.replace("Scaling of", "Scalability of", 1)
     ending = f"Written by ddp-ladder on {view.written_on.isoformat()} from the records of {len(view.runs)} runs."
-    series = [decision.points for decision in view.decisions]
-    if not series:
-        return Document(title, _nothing(view, rules), ending)
+    if not view.decisions:
+        next_step = f" Next: {full_stop(view.headline.next)}" if view.headline.next else ""
+        words = f"There is nothing to write yet. {full_stop(view.headline.text)}{next_step}"
+        return Document(title, (Section("No measurement", (Block(words),)), *rules), ending)
     sections = [
         Section(
-            heading.title,
-            tuple(block for part in heading.parts for block in PARTS[part](view, series)),
-            chapter=chapter.title,
+            heading.title, tuple(block for part in heading.parts for block in PARTS[part](view)), chapter=chapter.title
         )
         for chapter in form or DEFAULT
         for heading in chapter.headings
     ]
     sections[-1:-1] = rules
     return Document(title, tuple(section for section in sections if section.blocks), ending)
-
-
-def _nothing(view: ReportView, rules: Sequence[Section]) -> tuple[Section, ...]:
-    next_step = f" Next: {full_stop(view.headline.next)}" if view.headline.next else ""
-    words = f"There is nothing to write yet. {full_stop(view.headline.text)}{next_step}"
-    return (Section("No measurement", (Block(words),)), *rules)
 
 
 DEFAULT = (

@@ -55,7 +55,7 @@ def _environment(**options: Any) -> Environment:
         **options,
     )
     filters = (formats.stage_name, formats.capitalised, formats.full_stop)
-    environment.filters.update({each.__name__: each for each in filters}, raw=Markup)
+    environment.filters.update({function.__name__: function for function in filters}, raw=Markup)
     return environment
 
 
@@ -114,7 +114,7 @@ def _tex_blank(what: str) -> str:
 
 def _marked(text: str, escape: Callable[[str], str], mark: Callable[[str], str]) -> str:
     """Return escaped text in which the blanks are marked."""
-    parts = BLANK.split(" ".join(text.split(" ")))  # text, blank, where, text, blank, where, ..., text
+    parts = BLANK.split(text)  # text, blank, where, text, blank, where, ..., text
     marked = (mark(part) if k % 3 else _escaped_inside(part, escape) for k, part in enumerate(parts) if k % 3 != 2)
     return "".join(marked).strip()
 

@@ -52,46 +52,47 @@ class LadderResults:
     def points(self) -> tuple[ScalePoint, ...]:
         """Return the figures of each variant x mode x scale."""
         points = scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
-        return with_flops(points, {scale: each.matrix_tflop_per_s for scale, each in self.preflights.items()})
+        return with_flops(points, {scale: result.matrix_tflop_per_s for scale, result in self.preflights.items()})
 
     @property
     def counts(self) -> str:
         """Return ``12 runs are planned: 9 ok, 2 failed, 1 not run``: each planned run is counted once."""
-        planned, there = len(self.plan.runs), self.records.values()
-        ok = sum(record.status == "ok" for record in there)
-        skipped = sum(record.job is None and record.status != "ok" for record in there)
+        planned, records = len(self.plan.runs), self.records.values()
+        ok = sum(record.status == "ok" for record in records)
+        skipped = sum(record.job is None and record.status != "ok" for record in records)
         known = {
             "ok": ok,
-            "failed": len(there) - ok - skipped,
+            "failed": len(records) - ok - skipped,
             "not started on purpose": skipped,
             "left out, without a usable record": self.unread,
             "begun, without a record": self.begun,
-            "not run": planned - len(there) - self.unread - self.begun,
+            "not run": planned - len(records) - self.unread - self.begun,
         }
         parts = ", ".join(f"{number:,} {name}" for name, number in known.items() if number)
         return f"{count(planned, 'run')} {'is' if planned == 1 else 'are'} planned{': ' if parts else ''}{parts}"
 
 
-def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
-    """Read every record and gate below ``results`` that belongs to ``plan``, and judge the gates again.
+def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords | None = None) -> LadderResults:
+    """Read the records that belong to ``plan``, and judge again the gates that have been judged.
 
     warning: a further warning, which comes first.
     """
-    runs = RunRecords(results)
+    runs = runs or RunRecords(results)
     plan = as_made(plan, runs)
     believed = believed_records(runs, plan.runs)
-    preflights, preflight_warnings = by_scale(results, (str(job.scale) for job in plan.jobs))
-    planned = {str(job.scale) for job in plan.jobs}
-    known = (record for record in believed.records.values() if record.status == "ok")
+    planned = {str(job.scale): job for job in plan.jobs}
+    preflights, preflight_warnings = by_scale(results, planned)
+    judged = [stage for stage in plan.stages if any(file.exists() for file in gate_files(results / "gates", stage))]
+    sizes = (record.fingerprint.dataset_size for record in believed.records.values() if record.status == "ok")
     return LadderResults(
         plan,
         believed.records,
-        _judged(runs, plan),
+        {stage: judge(plan, stage, results, runs) for stage in judged},
         (*filter(None, [warning]), *believed.warnings, *preflight_warnings),
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
-        work=Work(dataset_size=next((size for each in known if (size := each.fingerprint.dataset_size)), None)),
+        work=Work(dataset_size=next(filter(None, sizes), None)),
         begun=believed.begun,
         directory=results,
         fit=fit_of(plan, results),
@@ -99,24 +100,17 @@ def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
     )
 
 
-def _judged(runs: RunRecords, plan: Plan) -> dict[str, Verdict]:
-    """Return the gates that have been judged before, judged again on the records as they are."""
-    gates = runs.results / "gates"
-    before = [stage for stage in plan.stages if any(file.exists() for file in gate_files(gates, stage))]
-    return {stage: judge(plan, stage, runs.results, runs) for stage in before}
-
-
 # --- Records.
 
 
 @dataclass(frozen=True)
 class Believed:
-    """The usable records by RunSpec.name, the others in words, and how many runs have files but no record."""
+    """The usable records, and the others in words."""
 
-    records: dict[str, Record]
+    records: dict[str, Record]  # by RunSpec.name
     warnings: tuple[str, ...]
-    unread: int
-    begun: int
+    unread: int  # records that exist but cannot be used
+    begun: int  # runs that have files but no record
 
 
 def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
@@ -152,7 +146,6 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
 
 def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> Iterator[str]:
     """Yield a warning if there are records of runs that the plan does not have."""
-    names = {spec.name for spec in planned}
-    found = sorted(printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
-    if unplanned := [name for name in found if name not in names]:
+    names = (printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
+    if unplanned := sorted({*names} - {spec.name for spec in planned}):
         yield f"{len(unplanned)} record(s) of runs that the plan does not have are left out: {in_short(unplanned)}"

@@ -16,11 +16,11 @@ from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.fit import HEADINGS, Fit
-from ddp_ladder.preflight.result import bandwidth, latency
+from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
-from ddp_ladder.report.view import INTERVALS, ReportView, Series, gate_rows, scale_notes
+from ddp_ladder.report.view import INTERVALS, ReportView, gate_rows, scale_notes
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 MOST_NOTES = 24
@@ -58,7 +58,7 @@ PREFLIGHT = (
 
 def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] = ()) -> tuple[Section, ...]:
     """Return the sections in order; those without content are left out. extra: before the gates."""
-    found = (
+    every = (
         Section("Scales", tuple(_scales(view))),
         Section("Variants", tuple(comparison_blocks(view.comparison)) if view.comparison else ()),
         Section("Batch per GPU", tuple(_fit(view.results.fit)) if view.results.fit else ()),
@@ -76,7 +76,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
         Section("Definitions", (_definitions(),)),
         Section("How the figures were measured", (Block(MEASURED),)),
     )
-    return tuple(section for section in found if section.blocks)
+    return tuple(section for section in every if section.blocks)
 
 
 # --- Tables of figures.
@@ -100,7 +100,7 @@ def figures_table(
     """
     every = shown or columns(table)
     known = [column for column in every if any(getattr(point, column.key) is not None for point in points)]
-    names = names or [Cell(f"{point.scale} plain" if point.is_plain else view.place(point)) for point in points]
+    names = names or [Cell(_name(point, view)) for point in points]
     rows = [
         (
             replace(names[number], value=number),
@@ -109,12 +109,12 @@ def figures_table(
         )
         for number, point in enumerate(points)
     ]
-    headings: tuple[Content, ...] = (
-        "scale",
-        *(_heading(column, view) for column in known),
-        *(heading for heading, _ in cells_after),
-    )
+    headings = [Cell("scale"), *(_heading(column, view) for column in known), *(Cell(name) for name, _ in cells_after)]
     return table_block(name, headings, rows, "scales", f"figures {style}")
+
+
+def _name(point: ScalePoint, view: ReportView) -> str:
+    return f"{point.scale} plain" if point.is_plain else view.place(point)
 
 
 def _heading(column: Column, view: ReportView) -> Cell:
@@ -132,12 +132,10 @@ def _figure(column: Column, point: ScalePoint, table: Table) -> Cell:
 
 def _scales(view: ReportView) -> Iterator[Block]:
     seen: set[str] = set()
-    variants = {point.variant for each in view.series for point in each.points if not point.is_plain}
-    for each in view.series:
-        mode = each.points[0].mode
-        is_closed = mode in seen and len(variants) > MOST_OPEN
-        seen.add(mode)
-        yield _series(each, view, is_closed=is_closed)
+    several = len({point.variant for point in view.rungs}) > MOST_OPEN
+    for title, points in view.tables.items():
+        yield _table(title, points, view, is_closed=several and points[0].mode in seen)
+        seen.add(points[0].mode)
     notes: list[Content] = [Cell(note, lead=where) for where, note in scale_notes(view.rungs, view.several_series)]
     if view.anything_measured:
         first = view.plan.first_scale
@@ -153,16 +151,13 @@ def _scales(view: ReportView) -> Iterator[Block]:
     yield Block(items=tuple(notes), style="notes")
 
 
-def _series(series: Series, view: ReportView, *, is_closed: bool) -> Block:
-    statuses = [Cell(point.status, style=point.status.replace(" ", "-")) for point in series.points]
-    after = (("status", statuses), ("gate", [_judged(point, view) for point in series.points]))
-    names = [
-        Cell(str(point.scale), small=("plain, no DDP" if point.is_plain else stage_name(point.stage),))
-        for point in series.points
-    ]
-    title = series.title
-    table = figures_table(series.points, view, "page", name=title, style="scales", names=names, cells_after=after)
-    return replace(table, heading=title * (not is_closed), summary=title * is_closed)
+def _table(title: str, points: Sequence[ScalePoint], view: ReportView, *, is_closed: bool) -> Block:
+    statuses = [Cell(point.status, style=point.status.replace(" ", "-")) for point in points]
+    after = (("status", statuses), ("gate", [_judged(point, view) for point in points]))
+    stages = ["plain, no DDP" if point.is_plain else stage_name(point.stage) for point in points]
+    names = [Cell(str(point.scale), small=(stage,)) for point, stage in zip(points, stages, strict=True)]
+    block = figures_table(points, view, "page", name=title, style="scales", names=names, cells_after=after)
+    return replace(block, heading=title * (not is_closed), summary=title * is_closed)
 
 
 def _judged(point: ScalePoint, view: ReportView) -> Content:
@@ -189,14 +184,14 @@ def explained(view: ReportView) -> list[tuple[ScalePoint, Attribution]]:
     """Return where the efficiency of each scale went, the largest scale of each mode first."""
     preflights = view.results.preflights
     every = [
-        (point, found)
+        (point, lost)
         for point in view.rungs
         if point.rest_s is not None
-        and (found := attribution(point, baseline_of(point, view.points), preflights.get(str(point.scale))))
+        and (lost := attribution(point, baseline_of(point, view.points), preflights.get(str(point.scale))))
     ]
-    reference = [each for each in every if each[0].variant == REFERENCE_VARIANT]
-    largest = {point.mode: (point, found) for point, found in sorted(reference, key=lambda each: each[0].world_size)}
-    return [*largest.values(), *(each for each in every if each not in largest.values())]
+    by_size = sorted(every, key=lambda pair: pair[0].world_size)
+    largest = {point.mode: (point, lost) for point, lost in by_size if point.variant == REFERENCE_VARIANT}
+    return [*largest.values(), *(pair for pair in every if pair not in largest.values())]
 
 
 def _time(view: ReportView) -> Iterator[Block]:
@@ -209,9 +204,9 @@ def _time(view: ReportView) -> Iterator[Block]:
         picture="attribution",
     )
     yield figures_table(points, view, "attribution", name="Parts of a step at each scale", style="attribution")
-    found = explained(view)
-    modes = len({point.mode for point, _ in found if point.variant == REFERENCE_VARIANT})
-    for number, (point, lost) in enumerate(found):
+    every = explained(view)
+    modes = len({point.mode for point, _ in every if point.variant == REFERENCE_VARIANT})
+    for number, (point, lost) in enumerate(every):
         title = f"{view.place(point)}: {lost.lost_in_words}"
         items: list[Content] = [
             Cell(full_stop(loss.evidence), lead=capitalised(loss.in_words)) if loss.evidence else loss.in_words
@@ -225,21 +220,18 @@ def _time(view: ReportView) -> Iterator[Block]:
 
 def _owners(view: ReportView) -> Iterator[Block]:
     """Yield the owners of a run's seconds at each scale, with their shares of the wall time, and what they are."""
-    points = [point for each in view.series for point in each.points if point.owners_s]
-    shown = [name for name in OWNERS if any(name in dict(point.owners_s) for point in points)]
+    points = [point for own in view.tables.values() for point in own if point.owners_s]
     if not points:
         return
+    known = {name for point in points for name, _ in point.owners_s}
+    shown = [name for name in OWNERS if name in known]
     rows = []
     for number, point in enumerate(points):
         owners_s = dict(point.owners_s)
         wall_s = sum(owners_s.values())
-        name = f"{point.scale} plain" if point.is_plain else view.place(point)
         cells = [_seconds(owners_s.get(owner), wall_s) for owner in shown]
-        rows.append((Cell(name, value=number), *cells, _seconds(wall_s, None)))
-    headings: tuple[Content, ...] = (
-        "scale",
-        *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time")),
-    )
+        rows.append((Cell(_name(point, view), value=number), *cells, _seconds(wall_s, None)))
+    headings = [Cell("scale"), *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time"))]
     yield table_block("Owners of the seconds at each scale", headings, rows, "scales", "figures owners")
     yield Block(SECONDS)
     yield Block(items=tuple(Cell(full_stop(OWNERS[name]), lead=capitalised(name)) for name in shown), style="notes")
@@ -255,19 +247,22 @@ def _seconds(owned_s: float | None, wall_s: float | None) -> Cell:
 
 def _costs(view: ReportView) -> Iterator[Block]:
     points = [point for point in view.rungs if point.samples_per_s is not None]
-    for mode in dict.fromkeys(point.mode for point in points):
-        own = [point for point in points if point.mode == mode]
-        name = f"Cost, {mode} scaling" if len({point.mode for point in points}) > 1 else "Cost"
-        yield figures_table(own, view, "cost", name=name)
+    modes = dict.fromkeys(point.mode for point in points)
+    for mode in modes:
+        name = f"Cost, {mode} scaling" if len(modes) > 1 else "Cost"
+        yield figures_table([point for point in points if point.mode == mode], view, "cost", name=name)
 
 
 def _prediction(view: ReportView) -> Iterator[Block]:
     """Yield the forecasts of the planned scales, beside what was measured if it has been."""
-    forecasts = [*planned_forecasts(view.results.directory, view.plan)]
+    forecasts = list(planned_forecasts(view.results.directory, view.plan))
     measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
-    ahead = [each for each in forecasts if (each[1].scale, each[1].variant, each[1].mode) not in measured]
-    if ahead:
-        lines = tuple(full_stop(forecast_line(job, one, view.unit)) for job, one in ahead)
+    lines = tuple(
+        full_stop(forecast_line(job, forecast, view.unit))
+        for job, forecast in forecasts
+        if (forecast.scale, forecast.variant, forecast.mode) not in measured
+    )
+    if lines:
         yield Block(items=lines, style="notes")
     if rows := error_rows(forecasts, view.points):
         name = "Forecasts and what was measured"
@@ -285,17 +280,9 @@ def _gates(view: ReportView) -> Iterator[Block]:
             continue
         verdict = Cell(gate.verdict, style=gate.verdict)
         shown = gate_rows(gate, view.several_series)
-        rows += [
-            (
-                name,
-                verdict,
-                place,
-                Cell(item.in_words, style="ok" if item.ok else "failed"),
-                item.wanted,
-                item.next or "",
-            )
-            for item, place in shown
-        ]
+        for item, place in shown:
+            measured = Cell(item.in_words, style="ok" if item.ok else "failed")
+            rows.append((name, verdict, place, measured, item.wanted, item.next or ""))
         why = f": {gate.why}" if gate.why and not shown else ""
         sane = f"{count(gate.sane_runs, 'run')} passed every sanity check{why}"
         rows.append((name, verdict, "", sane, "", ""))
@@ -310,23 +297,22 @@ def _preflight(view: ReportView) -> Iterator[Block]:
             bandwidth(result),
             latency(result),
             ", ".join(result.transport) or result.backend,
+            pairs_tested(result),
             "; ".join(finding.in_words for finding in result.findings) or "nothing",
         )
         for result in view.results.preflights.values()
     )
     if rows:
-        headings = ("scale", "preflight", "bus bandwidth", "latency", "network", "found")
+        headings = ("scale", "preflight", "bus bandwidth", "latency", "network", "pairs of nodes tested", "found")
         yield Block(name="Preflight of each scale", headings=headings, rows=rows, style="whole")
         yield Block(PREFLIGHT)
-    known = view.results.bad_nodes
-    if known:
-        bad = tuple((each.node, each.scale, each.job, each.at, each.in_words) for each in known)
+    if bad := tuple((bad.node, bad.scale, bad.job, bad.at, bad.in_words) for bad in view.results.bad_nodes):
         named = ("node", "scale", "job", "at", "found")
         yield Block(name="Bad nodes, for the support desk", headings=named, rows=bad, style="whole")
 
 
 def _startup(view: ReportView) -> Iterator[Block]:
-    points = [point for each in view.series for point in each.points if point.startup_s is not None]
+    points = [point for own in view.tables.values() for point in own if point.startup_s is not None]
     if points:
         compiled = any(point.startup_compile_s for point in points)
         shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
@@ -343,12 +329,15 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
     points = [point for point in view.points if any(getattr(point, key) is not None for key in used)]
     if points:
         yield figures_table(points, view, "usage", name="What each scale used", style="used")
-    found = tuple(
-        (", ".join(map(view.place, where)), full_stop(capitalised(each.in_words)), full_stop(capitalised(each.next)))
-        for each, where in findings_across_scales(view.points)
+    rows = tuple(
+        (
+            ", ".join(map(view.place, where)),
+            *(full_stop(capitalised(text)) for text in (finding.in_words, finding.next)),
+        )
+        for finding, where in findings_across_scales(view.points)
     )
-    if found:
-        yield Block(name="Findings", headings=("scales", "found", "next"), rows=found, style="whole")
+    if rows:
+        yield Block(name="Findings", headings=("scales", "found", "next"), rows=rows, style="whole")
     yield from usage
     if notes := _notes(view.runs):
         yield Block(items=notes, style="notes")
@@ -361,19 +350,18 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
 
 def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
     """Return what could not be sampled, each with the first run that has it."""
-    found: dict[str, str] = {}
+    first: dict[str, str] = {}
     for run in runs:
         for note in run.usage.notes if run.usage else ():
-            found.setdefault(note, run.spec.name)
-    return tuple(f"{note} ({name})" for note, name in [*found.items()][:MOST_NOTES])
+            first.setdefault(note, run.spec.name)
+    return tuple(f"{note} ({name})" for note, name in [*first.items()][:MOST_NOTES])
 
 
 def _measured(view: ReportView) -> Iterator[Block]:
     if not view.measured:
         return
-    words = "Fields marked = must be equal at both scales before an efficiency is given"
-    if view.several_series:
-        words += f" (batch: per {view.unit} in weak, global in strong mode)"
+    batch = f" (batch: per {view.unit} in weak, global in strong mode)" * view.several_series
+    words = f"Fields marked = must be equal at both scales before an efficiency is given{batch}"
     if view.plan.may_differ:
         words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
     yield Block(f"{words}.")
@@ -389,13 +377,8 @@ def _runs(view: ReportView) -> Iterator[Block]:
         return
     shown = [column for column in columns("runs") if column.of_run]
     rows = [_run(run, number, shown, view) for number, run in enumerate(view.runs)]
-    headings: tuple[Content, ...] = (
-        "run",
-        "job",
-        Cell("hosts", style="hosts"),
-        *(_heading(column, view) for column in shown),
-        "status",
-    )
+    headings: list[Content] = ["run", "job", Cell("hosts", style="hosts")]
+    headings += [*(_heading(column, view) for column in shown), "status"]
     yield table_block("Runs", headings, rows, "runs", "figures runs")
 
 

@@ -28,7 +28,7 @@ def summary_text(found: LadderResults, log: str = "") -> str:
     plan, results = found.plan, found.directory
     points, report = [point for point in found.points if not point.is_plain], results / "report"
     lines = [_fitted(headline(found).text)]
-    lines += [_fitted(f"Predicted, not measured: {full_stop(one.in_words)}") for one in outlooks(plan, points)]
+    lines += [_fitted(f"Predicted, not measured: {full_stop(scale.in_words)}") for scale in outlooks(plan, points)]
     lines += ["", terminal_table(points, found.gates, report if report.exists() else None)]
     forecasts = error_rows(planned_forecasts(results, plan), points)
     lines += [_fitted(f"forecast {place}: {forecast}; {measured}") for place, forecast, measured in forecasts]
@@ -45,11 +45,7 @@ def _fitted(text: str) -> str:
     return for_terminal(plain(text), sys.stdout)
 
 
-def terminal_table(
-    points: Sequence[ScalePoint],
-    gates: Mapping[str, Verdict],
-    report: Path | None = None,
-) -> str:
+def terminal_table(points: Sequence[ScalePoint], gates: Mapping[str, Verdict], report: Path | None = None) -> str:
     """Return the table, its notes and the path of the report, without a final newline."""
     if not points:
         return "no run is planned"
@@ -99,9 +95,11 @@ def _figure(column: Column, point: ScalePoint) -> str:
 def _notes(points: Sequence[ScalePoint]) -> list[str]:
     """Return the notes and findings below the table; equal ones are shown once, with all their scales."""
     several = len({(point.mode, point.variant) for point in points}) > 1
-    across = findings_across_scales(points)
-    found = [(scale_names(where, several), f"{each.in_words}; next: {each.next}") for each, where in across]
-    lines = []
-    for where, note in (*scale_notes(points, several), *found):
+    findings = [
+        (scale_names(where, several), f"{finding.in_words}; next: {finding.next}")
+        for finding, where in findings_across_scales(points)
+    ]
+    lines = [""]
+    for where, note in (*scale_notes(points, several), *findings):
         lines += textwrap.wrap(f"{where}: {note}", width(), initial_indent="  ", subsequent_indent="    ")
-    return ["", *lines] if lines else []
+    return lines if len(lines) > 1 else []

@@ -32,18 +32,14 @@ def two_runs(runs: Sequence[tuple[str, Record]]) -> str:
     """Return the figures of two named runs, their ratio, and the fields in which they are not alike."""
     (first_name, first), (second_name, second) = runs
     columns = [dict(_figures(record)) for record in (first, second)]
-    lines = formats.text_table(
-        ("", first_name, second_name), [(name, *(c[name] for c in columns)) for name in columns[0]]
-    )
+    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
+    lines = formats.text_table(("", first_name, second_name), rows)
     unlike = [*_unlike(first, second)]
     if first.throughput and second.throughput and first.throughput.samples_per_s:
         ratio = second.throughput.samples_per_s / first.throughput.samples_per_s
         per_rank = ratio * first.spec.world_size / second.spec.world_size
-        lines += [
-            "",
-            f"second / first: {significant(ratio)} times the throughput, {significant(per_rank)} times per rank",
-        ]
-        lines.append(ONCE)
+        ratios = f"{significant(ratio)} times the throughput, {significant(per_rank)} times per rank"
+        lines += ["", f"second / first: {ratios}", ONCE]
     lines += ["", "Not like for like:" if unlike else f"{ALIKE}{_scaling(first, second)}.", *unlike]
     for name, record in runs:
         lines += [f"{name}: {record.failure.verdict}: {record.failure.why}"] if record.failure else []
@@ -60,8 +56,8 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
     yield "samples are", rate.source if rate else formats.UNKNOWN
     yield "samples / time", significant(rate.samples_per_s_total if rate else None)
     batch = _global_batch(record)
-    each = f" ({batch / record.spec.world_size:,.10g} per rank)" if batch else ""
-    yield "samples in a step", f"{formats.whole(batch)}{each}"
+    per_rank = f" ({batch / record.spec.world_size:,.10g} per rank)" if batch else ""
+    yield "samples in a step", f"{formats.whole(batch)}{per_rank}"
     yield "backward passes in a step", formats.whole(record.fingerprint.backward_passes)
     yield "step (ms)", formats.milliseconds(timing.step_time_s if timing else None)
     yield "measured steps", formats.whole(timing.measured_steps if timing else None)
@@ -76,7 +72,7 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
 def _unlike(first: Record, second: Record) -> Iterator[str]:
     one_is_own = (first.spec_hash == NO_SPEC) != (second.spec_hash == NO_SPEC)
     fields = [field for field in FIELDS if not (one_is_own and field.name in OF_THE_LADDER)]
-    yield from (_differs(*each) for each in unlike(first, second, fields))
+    yield from (_differs(*difference) for difference in unlike(first, second, fields))
     if None in (_global_batch(first), _global_batch(second)):
         yield f"  {OF_ALL}: not known of both runs"
     batches = _batches(first, second)
@@ -92,20 +88,19 @@ def _global_batch(record: Record) -> int | None:
 
 
 def _differs(name: str, *values: Any) -> str:
-    here, there = distinct_words(name, *values)
-    return f"  {name}: {here} / {there}"
+    return f"  {name}: {' / '.join(distinct_words(name, *values))}"
 
 
 def _batches(first: Record, second: Record) -> dict[str, tuple[str, str]]:
     """Return the batches of a rank and of all ranks in which two runs differ, of a whole step; none if unknown."""
-    here, there = _global_batch(first), _global_batch(second)
-    if here is None or there is None:
+    batches = (_global_batch(first), _global_batch(second))
+    if batches[0] is None or batches[1] is None:
         return {}
     pairs = {
-        OF_A_RANK: (here / first.spec.world_size, there / second.spec.world_size),
-        OF_ALL: (float(here), float(there)),
+        OF_A_RANK: (batches[0] / first.spec.world_size, batches[1] / second.spec.world_size),
+        OF_ALL: (batches[0], batches[1]),
     }
-    return {name: (f"{one:,.10g}", f"{other:,.10g}") for name, (one, other) in pairs.items() if one != other}
+    return {name: (f"{a:,.10g}", f"{b:,.10g}") for name, (a, b) in pairs.items() if a != b}
 
 
 def _scaling(first: Record, second: Record) -> str:

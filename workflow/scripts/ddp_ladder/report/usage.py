@@ -6,11 +6,11 @@ There is one for each scale: of the first repeat of the default variant that was
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
-from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline
+from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline, Values
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block
@@ -43,13 +43,16 @@ SHADES: Mapping[Phase, str] = {
 TIME_UNITS = ((180.0, 1.0, "s"), (10_800.0, 60.0, "min"), (float("inf"), 3600.0, "h"))  # up to (s), size (s), name
 
 
+Trace = tuple[Values, Values]  # of a device: unix times, and values, nan where one is not known
+
+
 @dataclass(frozen=True)
-class Panel:
-    """One axis of the picture. kinds: values over unix time, of each device, by what they are."""
+class Chart:
+    """One axis of the picture."""
 
     title: str
-    kinds: Mapping[str, Sequence[pd.Series]]
-    top: float | None = None
+    kinds: Mapping[str, Sequence[Trace]]  # of each device, by what the values are
+    top: float | None = None  # of the axis; None: the highest value
 
 
 def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict[str, bytes]]:
@@ -57,29 +60,29 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
 
     runs: in the order of the tables.
     """
-    pictures: dict[tuple[str, str], Block] = {}
+    pictures: dict[tuple[str, str], Block] = {}  # by mode and scale
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for record in runs:
         spec = record.spec
         place = (spec.mode, str(spec.scale))
-        if spec.variant != REFERENCE_VARIANT or place in pictures or record.usage is None or not record.usage.nodes:
+        if spec.variant != REFERENCE_VARIANT or place in pictures or not (record.usage and record.usage.nodes):
             continue
         try:
             nodes, timeline = _read(RunRecords(results).directory(spec), record, notes)
         except (OSError, ValueError) as error:
             notes.append(f"{spec.name}: no picture, as its files cannot be read: {error}")
             continue
-        if shown := panels(nodes):
+        if shown := charts(nodes):
             name = f"{FOLDER}/usage_{spec.name.replace('/', '_')}"
-            files.update({f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()})
+            files |= {f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()}
             title = f"{spec.scale} {spec.mode}, r{spec.repeat}"
             pictures[place] = Block(f"What {title} used over time. {_caption(nodes)}", picture=name, style="usage")
     return [*pictures.values(), *([Block(items=tuple(notes), style="notes")] if notes else [])], files
 
 
 def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[list[NodeSamples], Timeline]:
-    """Return the samples of a run's nodes and the timeline of its first node.
+    """Return the samples of a run's nodes and the timeline of its first node: no record has them.
 
     Raises OSError or ValueError if its files have been damaged since.
     """
@@ -98,61 +101,55 @@ def _caption(nodes: Sequence[NodeSamples]) -> str:
     return f"{words} Bands go from the lowest to the highest value, lines are medians."
 
 
-def panels(nodes: Sequence[NodeSamples]) -> list[Panel]:
-    """Return the panels of a run from the top; one without any known value is left out."""
-    return [panel for panel in (*_of_gpus(nodes), *_of_nodes(nodes)) if panel.kinds]
+def charts(nodes: Sequence[NodeSamples]) -> list[Chart]:
+    """Return the charts of a run from the top; one without any known value is left out."""
+    known = (replace(chart, kinds=_known(chart.kinds)) for chart in (*_of_gpus(nodes), *_of_nodes(nodes)))
+    return [chart for chart in known if chart.kinds]
 
 
-def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Panel]:
+def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
     several = len(nodes) > 1
     abouts = [gpu.about for node in nodes for gpu in node.gpus]
 
-    def of(quantity: str, size: float = 1.0) -> dict[str, list[pd.Series]]:
-        traces = {
-            f"{node.about.node} GPU {gpu.about.index}" if several else f"GPU {gpu.about.index}": [
-                pd.Series(gpu.columns[quantity] / size, node.times_s)
-            ]
-            for node in nodes
-            for gpu in node.gpus
-            if quantity in gpu.columns
-        }
-        if len(traces) > MOST_LINES:
-            traces = {f"{len(traces)} GPUs": [trace for each in traces.values() for trace in each]}
-        return _known(traces)
+    def of(quantity: str, size: float = 1.0) -> dict[str, list[Trace]]:
+        known = [(node, gpu) for node in nodes for gpu in node.gpus if quantity in gpu.columns]
+        traces = [(node.times_s, gpu.columns[quantity] / size) for node, gpu in known]
+        if len(known) > MOST_LINES:
+            return {f"{len(known)} GPUs": traces}
+        names = (f"{node.about.node} " * several + f"GPU {gpu.about.index}" for node, gpu in known)
+        return {name: [trace] for name, trace in zip(names, traces, strict=True)}
 
     memory = max((gpu.memory_bytes or 0 for gpu in abouts), default=0) / GIGA
     limit = max((gpu.power_limit_w or 0 for gpu in abouts), default=0)
-    yield Panel("GPU busy (a kernel ran), %", of("busy_fraction", 0.01), 100)
-    yield Panel(f"GPU memory, GB of {memory:.0f}", of("memory_used_bytes", GIGA))
-    yield Panel(f"GPU power, W of {limit:.0f}" if limit else "GPU power, W", of("power_w"))
+    yield Chart("GPU busy (a kernel ran), %", of("busy_fraction", 0.01), 100)
+    yield Chart(f"GPU memory, GB of {memory:.0f}", of("memory_used_bytes", GIGA))
+    yield Chart(f"GPU power, W of {limit:.0f}" if limit else "GPU power, W", of("power_w"))
 
 
-def _of_nodes(nodes: Sequence[NodeSamples]) -> Iterator[Panel]:
-    def of(size: float, quantities: Mapping[str, str]) -> dict[str, list[pd.Series]]:
-        return _known(
-            {
-                kind: [pd.Series(node.columns[key] / size, node.times_s) for node in nodes if key in node.columns]
-                for kind, key in quantities.items()
-            }
-        )
+def _of_nodes(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
+    def of(size: float, quantities: Mapping[str, str]) -> dict[str, list[Trace]]:
+        return {
+            kind: [(node.times_s, node.columns[key] / size) for node in nodes if key in node.columns]
+            for kind, key in quantities.items()
+        }
 
-    yield Panel("CPU, %", of(0.01, {"mean": "cpu_fraction", "busiest": "cpu_busiest_fraction"}), 100)
+    yield Chart("CPU, %", of(0.01, {"mean": "cpu_fraction", "busiest": "cpu_busiest_fraction"}), 100)
     for title, name in (("Network", "network"), ("IB or Slingshot", "fabric")):
         rates = {"received": f"{name}_received_bytes_per_s", "sent": f"{name}_sent_bytes_per_s"}
-        yield Panel(f"{title}, MB/s", of(MEGA, rates))
+        yield Chart(f"{title}, MB/s", of(MEGA, rates))
     memory = max((node.about.memory_bytes or 0 for node in nodes), default=0) / GIGA
     used = {"training": "training_rss_bytes", "whole node": "node_memory_used_bytes"}
-    yield Panel(f"Host memory, GB of {memory:.0f}", of(GIGA, used))
+    yield Chart(f"Host memory, GB of {memory:.0f}", of(GIGA, used))
 
 
-def _known(kinds: Mapping[str, Sequence[pd.Series]]) -> dict[str, list[pd.Series]]:
-    known = {kind: [each for each in traces if each.notna().any()] for kind, traces in kinds.items()}
+def _known(kinds: Mapping[str, Sequence[Trace]]) -> dict[str, list[Trace]]:
+    known = {kind: [trace for trace in traces if not np.isnan(trace[1]).all()] for kind, traces in kinds.items()}
     return {kind: traces for kind, traces in known.items() if traces}
 
 
-def usage_figure(shown: Sequence[Panel], timeline: Timeline) -> Figure:
+def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
     """Return the panels below each other on one axis of time, with the phases of the training shaded."""
-    begins_s = [trace.index[0] for panel in shown for traces in panel.kinds.values() for trace in traces]
+    begins_s = [times_s[0] for chart in shown for traces in chart.kinds.values() for times_s, _ in traces]
     begin_s = min(*begins_s, timeline.spans[0].begin_s)
     end_s = max(span.end_s for span in timeline.spans)
     size_s, unit = next((size, name) for most, size, name in TIME_UNITS if end_s - begin_s <= most)
@@ -160,35 +157,32 @@ def usage_figure(shown: Sequence[Panel], timeline: Timeline) -> Figure:
         height_in = 0.9 + PANEL_IN * len(shown)
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained", facecolor=PAPER)
         axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
-        for panel, each in zip(shown, axes, strict=True):
-            _draw(each, panel, begin_s, size_s)
-            for span in timeline.spans:
-                if colour := SHADES.get(span.phase):
-                    ends = ((span.begin_s - begin_s) / size_s, (span.end_s - begin_s) / size_s)
-                    each.axvspan(*ends, color=colour, linewidth=0, zorder=0)
+        shaded = [span for span in timeline.spans if span.phase in SHADES]
+        for chart, own in zip(shown, axes, strict=True):
+            _draw(own, chart, begin_s, size_s)
+            for span in shaded:
+                ends = ((span.begin_s - begin_s) / size_s, (span.end_s - begin_s) / size_s)
+                own.axvspan(*ends, color=SHADES[span.phase], linewidth=0, zorder=0)
         axes[-1].set_xlim(0, (end_s - begin_s) / size_s)
         axes[-1].set_xlabel(f"time since the start of the run, {unit}")
-        phases = {span.phase for span in timeline.spans}
-        keys = [
-            Patch(facecolor=colour, edgecolor=GREY, linewidth=0.4, label=phase)
-            for phase, colour in SHADES.items()
-            if phase in phases and phase != "end"
-        ]
+        phases = {span.phase for span in shaded} - {"end"}
+        style: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.4}
+        keys = [Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases]
         figure.legend(handles=keys, loc="outside upper left", ncols=4, columnspacing=0.9, handlelength=1.1)
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, begin_s: float, size_s: float) -> None:
+def _draw(axes: Axes, chart: Chart, begin_s: float, size_s: float) -> None:
     keys, highest = [], 0.0
-    for (kind, traces), colour in zip(panel.kinds.items(), (*COLOURS, GREY), strict=False):
-        binned = in_bins(traces)
-        times = (binned.index - begin_s) / size_s
-        axes.fill_between(times, binned["min"], binned["max"], color=colour, alpha=0.28, linewidth=0, zorder=2)
-        axes.plot(times, binned["median"], color=colour, linewidth=1.0, zorder=3)
+    for (kind, traces), colour in zip(chart.kinds.items(), (*COLOURS, GREY), strict=False):
+        times_s, low, median, high = in_bins(traces)
+        times = (times_s - begin_s) / size_s
+        axes.fill_between(times, low, high, color=colour, alpha=0.28, linewidth=0, zorder=2)
+        axes.plot(times, median, color=colour, linewidth=1.0, zorder=3)
         keys.append(legend_key(kind, color=colour, linewidth=1.5))
-        highest = max(highest, binned["max"].max())
-    axes.set_ylim(0, 1.05 * (panel.top or highest or 1.0))
-    axes.set_title(panel.title)
+        highest = max(highest, np.nanmax(high))
+    axes.set_ylim(0, 1.05 * (chart.top or highest or 1.0))
+    axes.set_title(chart.title)
     axes.locator_params(axis="y", nbins=3)
     axes.grid(visible=True, axis="y")
     if len(keys) > 1:
@@ -196,12 +190,19 @@ def _draw(axes: Axes, panel: Panel, begin_s: float, size_s: float) -> None:
         axes.legend(handles=keys, loc="lower right", bbox_to_anchor=(1.0, 1.02), **style)
 
 
-def in_bins(traces: Sequence[pd.Series]) -> pd.DataFrame:
-    """Return the lowest, the median and the highest of all traces in each bin of time: no peak and no dip is lost."""
-    values = pd.concat(list(traces))
-    bins = min(BINS, max(map(len, traces)))
-    begin_s = values.index.min()
-    width_s = (values.index.max() - begin_s) / bins or 1.0
-    number = np.minimum((values.index - begin_s) // width_s, bins - 1)
-    binned: pd.DataFrame = values.groupby(begin_s + width_s * (number + 0.5)).agg(["min", "median", "max"])
-    return binned
+def in_bins(traces: Sequence[Trace]) -> tuple[Values, Values, Values, Values]:
+    """Return the middle of each bin of time, and the lowest, the median and the highest of all traces in it.
+
+    No peak and no dip is lost; nan where no value of a bin is known.
+    """
+    times_s, values = map(np.concatenate, zip(*traces, strict=True))
+    bins = min(BINS, max(len(own_s) for own_s, _ in traces))
+    begin_s = times_s.min()
+    width_s = (times_s.max() - begin_s) / bins or 1.0
+    bin_of = np.minimum((times_s - begin_s) // width_s, bins - 1)
+    ordered = values[np.lexsort((values, bin_of))]  # in each bin by size, nan last
+    numbers, counts = np.unique(bin_of, return_counts=True)
+    first = np.cumsum(counts) - counts
+    last = first + np.maximum(np.add.reduceat(~np.isnan(ordered), first), 1) - 1
+    median = (ordered[(first + last) // 2] + ordered[(first + last + 1) // 2]) / 2
+    return begin_s + width_s * (numbers + 0.5), ordered[first], median, ordered[last]

@@ -29,7 +29,8 @@ from ddp_ladder.plan.fit import (
 from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record
-from ddp_ladder.run.job import LONGER, Context, failed_preflight, leave_out_run, run_on_free_port
+from ddp_ladder.run.assembling import Assembly
+from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 
 LONGEST_LINE = 200  # characters of a line of the script in the reason
@@ -114,7 +115,9 @@ def _tried(context: Context, plan: Plan, batch: int, before: Sequence[Trial]) ->
     place = f"fit/{batch}"
     spec = trial_spec(with_batch(plan, batch, f"{plan.results}/{place}"), before)
     own = replace(context, results=context.results / place, console=_Console())
-    trial = trial_of(run_on_free_port(own, own.directory(spec), spec, ()), context, own.directory(spec).path)
+    made = run_on_free_port(own, own.directory(spec), spec, RunsSoFar(own.console, {}, {}))
+    record = made.record if isinstance(made, Assembly) else made
+    trial = trial_of(record, context, own.directory(spec).path)
     context.console.say(f"{context.label}: batch {batch} per GPU: {_in_words(trial)}")
     return trial
 

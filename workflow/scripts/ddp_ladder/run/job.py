@@ -9,25 +9,17 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
 from typing import Any
 from uuid import uuid4
 
-from ddp_ladder.assembly.assemble import assemble, not_run
+from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    check_room,
-    make_directory,
-    read_json,
-    write_json,
-    writing,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.failures import silence_in_words
@@ -38,22 +30,24 @@ from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
+from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
 from ddp_ladder.run.agent import GRACE_S
+from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.run.progress import RunConsole, expected_steps, repeats_of
+from ddp_ladder.run.progress import RunConsole, expected_steps
 from ddp_ladder.run.signs import SILENT_AFTER_S, Signs
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.lock import Lock, held
 
-RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", OWN_DIRECTORY)
+RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json", OWN_DIRECTORY)
 TICK_S = 0.5
 LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
 PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
@@ -132,6 +126,58 @@ def _lose(context: Context) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+class VariantStopped(Exception):
+    """A run is ended because an earlier one of its variant turns out to have failed."""
+
+
+class RunsSoFar:
+    """What is known of the runs that matter to a job.
+
+    While a run goes on, the record of the one before it may still be being assembled.
+    """
+
+    def __init__(self, console: RunConsole, records: Mapping[str, Record], stopped: Mapping[str, str]) -> None:
+        self._console = console
+        self.records = {**records}  # by the names of the runs
+        self.stopped = {**stopped}  # variants that are not run any more, and why
+        self.assembling_s = 0.0  # the longest time that a record took
+        self._assembly: Assembly | None = None
+
+    def add(self, made: Record | Assembly) -> None:
+        """Add the record of a run; one that is being assembled is added when it is there."""
+        self.settle()
+        if isinstance(made, Assembly):
+            self._assembly = made
+        else:
+            self._add(made)
+
+    def settle(self) -> None:
+        """Wait for the record that is being assembled."""
+        if self._assembly is not None:
+            made, self._assembly = self._assembly, None
+            self.assembling_s = max(self.assembling_s, made.took_s)
+            self._console.ended(made.record)
+            self._add(made.record)
+
+    def look(self, variant: str) -> None:
+        """Take the record that is being assembled, if it is there. Raises VariantStopped if this variant shall end."""
+        if self._assembly is not None and self._assembly.is_done:
+            self.settle()
+        if variant in self.stopped:
+            raise VariantStopped
+
+    def _add(self, record: Record) -> None:
+        self.records[record.spec.name] = record
+        if record.status == "failed" and record.job is not None:
+            self.stopped.setdefault(record.spec.variant, f"{record.spec.name} failed in the same job")
+
+    def took_s(self) -> Iterator[tuple[RunSpec, float]]:
+        """Yield the runs that ended well, and what they took."""
+        yield from ((record.spec, record.timing.wall_s) for record in self.records.values() if record.timing)
+        if self._assembly is not None:
+            yield self._assembly.spec, self._assembly.wall_s
+
+
 def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None:
     """Bring every run of the scale to a record, and as many further repeats as its figures need and its time holds.
 
@@ -142,70 +188,79 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
     The records are written together at the end: they are outputs in Snakemake's sense, and if one existed after an
     interruption, it would ask for --rerun-incomplete. A later job goes on from the raw files.
     """
-    stopped = dict(left_out)
     earlier = RunRecords(context.results)
     compared = plan.job(plan.first_scale).runs if context.job.more else ()
     known = {run.name: record for run in (*compared, *context.job.runs) if (record := earlier.kept(run))}
-    to_make = [run for run in context.job.runs if run.name not in known and run.variant not in stopped]
-    wanted = to_make or next_repeat(plan, context.job, known, stopped)
+    runs = RunsSoFar(context.console, known, left_out)
+    to_make = [run for run in context.job.runs if run.name not in known and run.variant not in runs.stopped]
+    wanted = to_make or next_repeat(plan, context.job, known, runs.stopped)
     failed = failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
-    records: dict[str, Record] = {}
-    for spec in context.job.runs if failed else _in_turn(context, plan, known, stopped):
+    mine: list[RunSpec] = []
+    for spec in context.job.runs if failed else _in_turn(context, plan, runs):
         directory = context.directory(spec)
-        record = earlier.kept(spec)
-        if record is not None:
+        made: Record | Assembly
+        if record := earlier.kept(spec):
             context.console.reused(spec)
-        elif spec.variant in stopped:
-            why = stopped[spec.variant]
-            record = leave_out_run(directory, spec, "variant stopped", why, "see the records of the runs before it")
+            made = record
+        elif spec.variant in runs.stopped:
+            made = _stopped(directory, spec, runs)
         elif failed is not None:
             why = f"{PREFLIGHT_FAILED}: {failed.in_words}"
-            record = leave_out_run(directory, spec, "preflight failed", why, failed.next)
+            made = leave_out_run(directory, spec, "preflight failed", why, failed.next)
         else:
-            record = _made(context, spec, known.values())
-        failure = record.failure
+            made = _made(context, spec, runs)
+        failure = made.failure if isinstance(made, Record) else None
         if spec in context.job.more and failure and failure.kind in (*LEFT_OUT, *CUT_SHORT):
             _set_aside(directory)  # a further repeat that was not made closes no gate
             if failure.kind == "variant stopped":
                 continue
             context.console.say(f"{context.label}: no further repeat: {failure.why}")
             break
-        records[spec.name] = known[spec.name] = record
-        if record.status == "failed" and record.job is not None:
-            stopped.setdefault(spec.variant, f"{spec.name} failed in the same job")
-    for record in records.values():
-        write_record(context.directory(record.spec).record, record)
+        runs.add(made)
+        mine.append(spec)
+    runs.settle()
+    for spec in mine:
+        directory = context.directory(spec)
+        write_record(directory.record, runs.records[spec.name])
+        directory.assembled.unlink(missing_ok=True)
 
 
-def _in_turn(
-    context: Context, plan: Plan, known: Mapping[str, Record], stopped: Mapping[str, str]
-) -> Iterator[RunSpec]:
+def _stopped(directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record:
+    why = runs.stopped[spec.variant]
+    return leave_out_run(directory, spec, "variant stopped", why, "see the records of the runs before it")
+
+
+def _in_turn(context: Context, plan: Plan, runs: RunsSoFar) -> Iterator[RunSpec]:
     """Yield the planned runs, then one further repeat after the other while it is wanted and the time holds it.
 
-    known: the records so far; stopped: variants that are not run any more. Both grow meanwhile.
+    runs: grow meanwhile.
     """
     job = context.job
     yield from job.runs
-    while more := next_repeat(plan, job, known, stopped):
-        needed_s = sum(needed_for(spec, known.values()) for spec in more)
+    runs.settle()
+    while more := next_repeat(plan, job, runs.records, runs.stopped):
+        needed_s = sum(needed_for(spec, runs) for spec in more)
         if needed_s > context.left_s:
             left, needed = duration(max(0.0, context.left_s)), duration(needed_s)
             context.console.say(
-                f"{context.label}: {repeats_in_words(plan, job, known, stopped)}; another repeat takes about {needed}, "
-                f"and the job has {left} left: start snakemake again, or raise stages.{job.stage}.runtime"
+                f"{context.label}: {repeats_in_words(plan, job, runs.records, runs.stopped)}; another repeat takes "
+                f"about {needed}, and the job has {left} left: start snakemake again, or raise "
+                f"stages.{job.stage}.runtime"
             )
             return
         context.console.expect(len(more))
         yield from more
+        runs.settle()
     if job.is_adaptive:
-        context.console.say(f"{context.label}: {repeats_in_words(plan, job, known, stopped)}")
+        context.console.say(f"{context.label}: {repeats_in_words(plan, job, runs.records, runs.stopped)}")
 
 
 def run_preflight(context: Context) -> PreflightResult:
     """Test the nodes, their network and the collectives, and write the result. Raises Interrupted."""
-    at_most = duration(2 * context.job.preflight.timeout_s)
+    preflight = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s)
+    at_most = duration(preflight.longest_s)
     context.console.say(f"{context.label}: preflight of nodes, network and collectives, at most {at_most}")
-    result = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s).run()
+    result = preflight.run()
     context.console.say(f"{context.label}: {outcome(result)}")
     return result
 
@@ -219,9 +274,9 @@ def failed_preflight(context: Context) -> Finding | None:
     return result.failure
 
 
-def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Record:
-    """Run, if the time holds it. records: known so far."""
-    directory, needed_s = context.directory(spec), needed_for(spec, records)
+def _made(context: Context, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
+    """Run, if the time holds it. runs: known so far."""
+    directory, needed_s = context.directory(spec), needed_for(spec, runs)
     why = ""
     if context.left_s <= 0:
         why = "the job's time was up before it could start"
@@ -231,41 +286,46 @@ def _made(context: Context, spec: RunSpec, records: Collection[Record]) -> Recor
         longer = f"raise stages.{spec.stage}.runtime and start snakemake again"
         return leave_out_run(directory, spec, "no time", why, longer)
     try:
-        return run_on_free_port(context, directory, spec, records)
+        return run_on_free_port(context, directory, spec, runs)
+    except VariantStopped:
+        return _stopped(directory, spec, runs)
     except NotWritten as error:
         error.lost = f"the run {spec.name}; those that finished are kept"
         raise
 
 
-def needed_for(spec: RunSpec, records: Iterable[Record]) -> float:
-    """Return the seconds that a run will take, by its other repeats; 0 if none has ended well yet."""
-    took_s = (record.timing.wall_s for record in repeats_of(spec, records) if record.timing)
-    return LONGER * max(took_s, default=0.0)
+def needed_for(spec: RunSpec, runs: RunsSoFar) -> float:
+    """Return the seconds that a run and its record will take, by its other repeats; 0 if none has ended well yet."""
+    like = (spec.variant, spec.mode, spec.scale)
+    took_s = [wall_s for run, wall_s in runs.took_s() if (run.variant, run.mode, run.scale) == like]
+    return LONGER * (max(took_s) + runs.assembling_s) if took_s else 0.0
 
 
-def hang_bounds(hang: Hang | None, spec: RunSpec, records: Iterable[Record]) -> Hang | None:
+def hang_bounds(hang: Hang | None, spec: RunSpec, runs: RunsSoFar) -> Hang | None:
     """Return when a run has hung: a plain baseline, of a script that may wait for its peers, has less time to begin.
 
-    records: known so far; without a run under the launcher to compare with it has the time of any run.
+    Without a run under the launcher to compare with it has the time of any run.
     """
-    like = [record for record in records if (record.spec.variant, record.spec.mode) == (REFERENCE_VARIANT, spec.mode)]
-    took_s = [record.timing.wall_s for record in like if record.timing]
+    like = (REFERENCE_VARIANT, spec.mode)
+    took_s = [wall_s for run, wall_s in runs.took_s() if (run.variant, run.mode) == like]
     if hang is None or hang.first_step_s is None or not spec.is_plain or not took_s:
         return hang
     return hang.replace(first_step_s=min(hang.first_step_s, max(PLAIN_AT_LEAST_S, PLAIN_TIMES * max(took_s))))
 
 
-def run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
+def run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
     """Run; run again on another port if another process took the free one meanwhile.
 
-    Not if the script has chosen the port.
+    Not if the script has chosen the port. The record of a run that ended well is still being assembled.
     """
     for last in (False, False, True):
-        record = _run(context, directory, spec, records)
-        if last or record.failure is None or record.failure.kind != "rendezvous port taken" or context.left_s <= 0:
+        made = _run(context, directory, spec, runs)
+        if isinstance(made, Assembly):
             break
-        context.console.say(f"{spec.name}: {record.failure.why}; starting again on another port")
-    return record
+        if last or made.failure is None or made.failure.kind != "rendezvous port taken" or context.left_s <= 0:
+            break
+        context.console.say(f"{spec.name}: {made.failure.why}; starting again on another port")
+    return made
 
 
 def _set_aside(directory: RunDirectory) -> int:
@@ -288,7 +348,7 @@ def leave_out_run(directory: RunDirectory, spec: RunSpec, kind: LeftOut, why: st
     return not_run(spec, kind, why, next_step)
 
 
-def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Collection[Record]) -> Record:
+def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
     attempt = _set_aside(directory)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
     write_job_script(context.job, spec, directory)
@@ -303,21 +363,24 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
             job,
             f"{job.id}.{job.attempt}.{spec.name}",
             repository=_repository(spec),
-            hang=hang_bounds(context.job.hang, spec, records),
+            hang=hang_bounds(context.job.hang, spec, runs),
             monitor=context.job.monitor,
-            goes_on=_goes_on(directory),
+            goes_on=_goes_on(RunDirectory(directory.attempts / str(attempt - 1))),
         )
     except NoRendezvous as error:
         return not_run(spec, "no nodes", str(error), error.next_step)
     context.console.started(spec)
     started_at_s = time.time()
     try:
-        outcome = _supervise(context, directory, spec, run, expected_steps(spec, records))
+        outcome, ended_well = _supervise(context, directory, spec, run, runs)
     except NoRendezvous as error:
         record = not_run(spec, "no nodes", str(error), error.next_step)
         context.console.ended(record)
         return record
     join_logs(directory, run)
+    for path in (directory.addresses, directory.one_ended):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
     end = RunEnd(
         schema_version=1,
         spec_hash=spec.hash,
@@ -329,14 +392,12 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, records: Coll
     )
     check_room(directory.path)  # on a full disk other files are missing, and the run is not complete
     write_json(directory.ended, end.model_dump())
-    try:
-        record = assemble(directory)
-    except OSError as error:
-        gone = f"{error.filename} is gone: the script, or someone else, deleted it during the run"
-        advice = f"let nothing delete what is below {directory.path}, and start snakemake again"
-        record = not_run(spec, "files deleted", gone, advice, "the run directory was deleted")
-    context.console.ended(record)
-    return record
+    assembly = Assembly(directory, spec, end.wall_s)
+    if ended_well:
+        return assembly
+    runs.settle()
+    context.console.ended(assembly.record)  # what follows depends on why it failed
+    return assembly.record
 
 
 def _repository(spec: RunSpec) -> Repository | None:
@@ -349,56 +410,64 @@ def _repository(spec: RunSpec) -> Repository | None:
     return Repository(**state) if state else None
 
 
-def _goes_on(directory: RunDirectory) -> bool:
-    """Return True if an earlier attempt reported that it saved its state: the script may resume, with fewer steps."""
-    for file in directory.attempts.glob("*/ranks/rank*.json"):
-        try:
-            if read_json(file)["exit_code"] == os.EX_TEMPFAIL:
-                return True
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return False
+def _goes_on(before: RunDirectory) -> bool:
+    """Return True if an earlier attempt reported that it saved its state: the script may resume, with fewer steps.
+
+    before: the files of the last attempt, which says the same of those before it.
+    """
+    try:
+        raw = read_raw_run(before)
+    except (OSError, ValueError):
+        return False
+    return raw.run.goes_on or any(end.exit_code == os.EX_TEMPFAIL for end in raw.ends)
 
 
 def _supervise(
-    context: Context, directory: RunDirectory, spec: RunSpec, run: RunFile, expected: int | None
-) -> Mapping[str, Any]:
-    """Run the agents to their end; return the outcome as ended.json has it. Prints why before it ends the processes.
+    context: Context, directory: RunDirectory, spec: RunSpec, run: RunFile, runs: RunsSoFar
+) -> tuple[Mapping[str, Any], bool]:
+    """Run the agents to their end; return the outcome as ended.json has it, and whether all of them ended with 0.
 
-    Raises Interrupted, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does not answer.
+    Prints why before it ends the processes.
+
+    Raises Interrupted and VariantStopped, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does
+    not answer.
     """
-    stalls, signs = Stalls(directory, run.all_agents), Signs(directory, run.all_agents)
+    stalls, signs = Stalls(directory, run), Signs(directory, run)
     starters = context.nodes.starters(directory, spec)
     with running(starters, context.end_s) as exits:
         for _ in starters:
             while True:
                 if context.left_s <= 0:
-                    return {"outcome": "time limit"}
+                    return {"outcome": "time limit"}, False
                 try:
                     code = exits.get(timeout=TICK_S)
                     break
                 except Empty:
-                    if stalls.is_hang():
+                    signs.look()
+                    if stalls.is_hang(signs.files):
                         found = hang_failure([*stalls.reports.values()], "")
                         context.console.ending(f"{found.verdict}: {found.why}")
-                        return {"outcome": "hang"}
-                    signs.look()
+                        return {"outcome": "hang"}, False
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
-                        return {"outcome": "silent agent", "found_at_s": time.time(), "silent": signs.silent}
+                        end = {"found_at_s": time.time(), "silent": signs.silent}
+                        return {"outcome": "silent agent", **end}, False
                     if signs.orphan or signs.is_overdue:
                         context.console.ending(_overdue(signs))
-                        return {"outcome": "finished"}
+                        return {"outcome": "finished"}, False
+                    runs.look(spec.variant)
+                    expected = expected_steps(spec, runs.records.values())
                     context.console.follow(directory.progress, expected, context.left_s)
             if code == os.EX_CANTCREAT:
-                return {"outcome": "not written"}
+                return {"outcome": "not written"}, False
             if code < 0 and isinstance(context.nodes, Allocation):
                 ended_by = {"found_at_s": time.time(), "srun_signal": signal_of(code)}
                 context.console.ending(f"its srun was ended by {ended_by['srun_signal']}")
-                return {"outcome": "srun ended", **ended_by}
+                return {"outcome": "srun ended", **ended_by}, False
             if code != 0:
-                break  # the others would wait for the lost node until they time out
-    return {"outcome": "finished"}
+                # The others would wait for the lost node until they time out.
+                return {"outcome": "finished"}, False
+    return {"outcome": "finished"}, True
 
 
 def _overdue(signs: Signs) -> str:

@@ -9,8 +9,8 @@ import contextlib
 import fcntl
 import os
 import select
-import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_ladder.common.files import Agent, RunDirectory, writing, written_atomically
@@ -19,6 +19,7 @@ from ddp_ladder.records.raw_models import AgentLog, RunFile
 MB = 1_000_000
 MOST_OF_NCCL_BYTES = MB  # of each rank
 MOST_OF_TAIL_BYTES = 4 * MB
+JOINED_BYTES = 256 * MB  # of train.log, which a thousand nodes may fill
 LINE_OF_OURS = 500  # bytes
 PIPE_BYTES = 1 << 20
 CLOSE_WITHIN_S = 60.0  # for the file system to take the last output
@@ -125,10 +126,13 @@ def log_of_agent(directory: RunDirectory, run: RunFile, agent: Agent) -> LogPipe
 
 
 def join_logs(directory: RunDirectory, run: RunFile) -> None:
-    """Join srun's own messages, if any, and the logs of several agents as train.log; tidy NCCL's."""
+    """Join srun's own messages, if any, and the logs of several agents as train.log; tidy NCCL's.
+
+    Of logs that are too long for it together, each gives its head and its tail; the rest stays in its own file.
+    """
     for file in directory.nccl_logs():
         with contextlib.suppress(OSError):
-            _tidy(file)
+            _shorten(file)
     agents = run.all_agents
     logs = {"srun": directory.launcher_log} | {str(agent): directory.agent_log(agent, len(agents)) for agent in agents}
     parts = {name: file for name, file in logs.items() if file.exists() and file.stat().st_size}
@@ -136,20 +140,27 @@ def join_logs(directory: RunDirectory, run: RunFile) -> None:
         with written_atomically(directory.log) as joined:
             for name, file in parts.items():
                 joined.write(f"==== {name} ====\n".encode())
-                with file.open("rb") as part:
-                    shutil.copyfileobj(part, joined)
+                joined.writelines(_head_and_tail(file, JOINED_BYTES // len(parts), f" (all: nodes/{file.name})"))
 
 
-def _tidy(nccl_log: Path) -> None:
+def _shorten(nccl_log: Path) -> None:
     """Remove a log of NCCL that is empty; of a long one keep head and tail."""
     size = nccl_log.stat().st_size
     if size == 0:
         nccl_log.unlink()
     elif size > MOST_OF_NCCL_BYTES:
-        part = MOST_OF_NCCL_BYTES // 2 - LINE_OF_OURS
-        with nccl_log.open("r+b") as log:
-            log.seek(-part, os.SEEK_END)
-            tail = log.read()
-            log.truncate(part)
-            log.seek(part)
-            log.write(f"\n==== ddp-ladder: {size - 2 * part:,} bytes are left out here ====\n".encode() + tail)
+        nccl_log.write_bytes(b"".join(_head_and_tail(nccl_log, MOST_OF_NCCL_BYTES)))
+
+
+def _head_and_tail(file: Path, most_bytes: int, where: str = "") -> Iterator[bytes]:
+    """Yield the content of a log; of a longer one than most_bytes its head and its tail. where: the rest is."""
+    with file.open("rb") as log:
+        left_out = os.fstat(log.fileno()).st_size - most_bytes
+        if left_out <= 0:
+            yield log.read()
+            return
+        part = most_bytes // 2 - LINE_OF_OURS
+        yield log.read(part)
+        yield f"\n==== ddp-ladder: {left_out + 2 * LINE_OF_OURS:,} bytes are left out here{where} ====\n".encode()
+        log.seek(-part, os.SEEK_END)
+        yield log.read()

@@ -31,15 +31,7 @@ from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import AgentProcess, Starter
 from ddp_ladder.slurm.jobs import AGAIN
-from ddp_ladder.slurm.query import (
-    SHORTEST_ANSWER_S,
-    SlurmError,
-    host_names,
-    job_field,
-    run_command,
-    squeue,
-    undecided,
-)
+from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, host_names, job_field, run_command, squeue, undecided
 from ddp_ladder.slurm.steps import step_argv, step_environment
 
 AGENT = SCRIPTS / "agent.py"
@@ -314,7 +306,7 @@ def write_run_file(
     names = [f"node {k}" for k in range(spec.nodes)] if key is None else nodes.names(spec)
     places = Places.here(directory.path)
     run = RunFile(
-        schema_version=1,
+        schema_version=2,
         spec=spec,
         spec_hash=spec.hash,
         job=identity,

@@ -118,7 +118,8 @@ class RunConsole(Console):
         super().__init__(stream)
         self._runs = runs
         self._index = 0
-        self._label = ""
+        self._label = ""  # of the run that goes on
+        self._labels: dict[str, str] = {}  # of all that were started, by their names
         self._started_s = self._next_line_s = 0.0
         self._shown_step: int | None = None  # 0: before the first one
 
@@ -132,7 +133,7 @@ class RunConsole(Console):
         return f"{spec.stage} {spec.scale} [{self._index}/{self._runs}] {run}"
 
     def started(self, spec: RunSpec) -> None:
-        self._label = self._begin(spec)
+        self._label = self._labels[spec.name] = self._begin(spec)
         self._started_s = time.monotonic()
         self._shown_step = None
         self._next_line_s = self._started_s + LINE_EVERY_S
@@ -162,8 +163,9 @@ class RunConsole(Console):
         self.say(f"{self._label}: {why}; the run is being ended")
 
     def ended(self, record: Record) -> None:
+        """Say how a run ended; the next one may have begun."""
         self.status("")
-        self.say(f"{self._label}: {outcome(record)}")
+        self.say(f"{self._labels[record.spec.name]}: {outcome(record)}")
 
     def reused(self, spec: RunSpec) -> None:
         self.say(f"{self._begin(spec)}: finished earlier, kept")

@@ -1,0 +1,82 @@
+"""The raw files of a record that was checked are read again only if they have changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.plan.plan import RunSpec
+from make_records import make_spec
+from make_runs import write_run
+
+_opened: list[str] | None = None
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if _opened is not None and event == "open":
+        _opened.append(str(arguments[0]))
+
+
+sys.addaudithook(_note)
+
+
+@contextmanager
+def opened_below(directory: RunDirectory) -> Iterator[list[str]]:
+    """Collect the names of the files that are opened for reading below a run's directory."""
+    global _opened
+    names: list[str] = []
+    _opened = []
+    try:
+        yield names
+    finally:
+        names += [Path(name).name for name in _opened if name.startswith(str(directory.path)) and ".json." not in name]
+        _opened = None
+
+
+@pytest.fixture
+def spec() -> RunSpec:
+    return make_spec("2x1")
+
+
+@pytest.fixture
+def directory(tmp_path: Path, spec: RunSpec) -> RunDirectory:
+    written = write_run(tmp_path, spec)
+    for file in written.path.rglob("*"):
+        os.utime(file, (1_800_000_000, 1_700_000_000))
+    RunRecords(tmp_path).believed(spec)
+    return written
+
+
+def test_files_that_have_not_changed_are_not_opened(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
+    with opened_below(directory) as names:
+        assert RunRecords(tmp_path).believed(spec).status == "ok"
+    assert sorted(names) == ["checked.json", "record.json"]
+
+
+def test_a_file_that_has_changed_is_read_alone(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
+    file = directory.nodes / "node1.json"
+    file.write_bytes(file.read_bytes().replace(b"node1", b"node9"))
+    with opened_below(directory) as names, pytest.raises(ValueError, match=r"node1\.json has changed"):
+        RunRecords(tmp_path).believed(spec)
+    assert sorted(names) == ["checked.json", "node1.json", "record.json"]
+
+
+def test_a_file_that_has_just_changed_is_read_each_time(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
+    (directory.nodes / "node1.json").touch()
+    for _ in range(2):
+        with opened_below(directory) as names:
+            RunRecords(tmp_path).believed(spec)
+        assert "node1.json" in names
+
+
+def test_a_full_check_reads_every_file(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
+    with opened_below(directory) as names:
+        FullyCheckedRecords(tmp_path).believed(spec)
+    raw = [f"rank{k}.{kind}" for k in range(2) for kind in ("json", "steps")]
+    assert sorted(names) == sorted([*raw, "node0.json", "node1.json", "run.json", "ended.json", "record.json"])

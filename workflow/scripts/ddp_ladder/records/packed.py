@@ -1,0 +1,74 @@
+"""The raw files of an agent's ranks in one archive (nodes/node<k>.zip), so that a job of many nodes reads few files.
+
+An agent packs the files when its ranks have ended, and deletes them. Without the archive, as after an agent that was
+killed, the files are where the ranks wrote them, and are read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from ddp_ladder.common.files import Agent, NotWritten, RunDirectory, read_bytes, sha256, written_atomically
+
+KINDS = ("json", "steps", "log", "unwritten")
+
+
+def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
+    """Pack the files of an agent's ranks, and the samples of its node if it made them, and delete them.
+
+    On a full disk they stay where they are.
+    """
+    files = [directory.ranks / f"rank{rank}.{kind}" for rank in ranks for kind in KINDS]
+    if agent.is_first:
+        files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
+    there = [file for file in files if file.exists()]
+    with suppress(NotWritten):
+        with written_atomically(directory.packed(agent)) as content, ZipFile(content, "w") as archive:
+            for file in there:
+                archive.write(file, file.relative_to(directory.path))
+        for file in there:
+            file.unlink()
+
+
+class RawContent:
+    """The content of a run's raw files, packed or not. digests: of the files that were read, by path below the run.
+
+    One archive is held at a time: read the files of an agent together.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self._held: tuple[Agent, ZipFile | None] | None = None
+        self.digests: dict[str, str] = {}
+
+    def read(self, path: Path, agent: Agent | None = None) -> bytes:
+        """Return the content of a file. agent: whose archive may hold it. Raises OSError or ValueError."""
+        archive = None if agent is None else self._archive(agent)
+        name = path.relative_to(self.directory.path).as_posix()
+        if archive is not None and name in archive.NameToInfo:
+            try:
+                return archive.read(name)
+            except BadZipFile as error:
+                raise ValueError(f"{Path(archive.filename or '').name}: {error}") from None
+        content = read_bytes(path)
+        self.digests[name] = sha256(content)
+        return content
+
+    def _archive(self, agent: Agent) -> ZipFile | None:
+        """Return an agent's archive; None without one. Raises OSError, or ValueError if it is damaged."""
+        if self._held is None or self._held[0] != agent:
+            path = self.directory.packed(agent)
+            self._held = agent, None
+            with suppress(FileNotFoundError):
+                content = read_bytes(path)
+                if (name := path.relative_to(self.directory.path).as_posix()) not in self.digests:
+                    self.digests[name] = sha256(content)
+                try:
+                    self._held = agent, ZipFile(BytesIO(content))
+                except BadZipFile as error:
+                    raise ValueError(f"{path.name}: {error}") from None
+        return self._held[1]
