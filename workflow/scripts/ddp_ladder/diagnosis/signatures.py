@@ -128,8 +128,10 @@ def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = N
     if several_nodes is None:
         several_nodes = len({each.node for each in words if each.node and each.speaker not in ("srun", "slurm")}) > 1
     usable = [one for one in signatures() if several_nodes or not one.several_nodes]
+    # Each signature on a whole text is much faster than on each line, and the nodes print much alike.
+    every = "\n".join(dict.fromkeys(line for each in words for line in each.lines))
+    usable = [one for one in usable if one.regex.search(every)]
     texts = ["\n".join(each.lines) for each in words]
-    # Each signature on a whole text is much faster than on each line.
     present = {text: [one for one in usable if one.regex.search(text)] for text in dict.fromkeys(texts)}
     ids = {one.id for of_text in present.values() for one in of_text}
     for each, text in zip(words, texts, strict=True):
