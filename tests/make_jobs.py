@@ -1,16 +1,27 @@
-"""Files of jobs, results/jobs/<scale>/<job>.json."""
+"""Files of jobs, results/jobs/<scale>/<job>.json, and rows of the accounting."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.accounting.jobs import JobFile
+from ddp_ladder.accounting.jobs import JobFile, JobRow
 from ddp_ladder.common.files import write_json
 from make_runs import STARTED_AT_S
 
 JOB = "41"
 BEGUN_S = STARTED_AT_S - 10
+
+
+def make_row(**changes: Any) -> JobRow:
+    """Return the row of a job that sacct knows: twelve minutes on one GPU."""
+    usual: dict[str, Any] = {
+        "job_id": "4711", "kind": "measure", "stage": "stage1", "scale": "1x1", "source": "sacct", "state": "COMPLETED",
+        "ended_at": "2026-11-22T14:12:02Z", "elapsed_s": 720.0, "nodes": 1, "gpus": 1, "runs_planned": 1,
+        "runs_measured": 1, "runs_ok": 1, "preflight_s": 0.0, "startup_s": 0.0, "training_s": 600.0,
+        "gpu_hours_held": 0.2, "gpu_hours_training": 0.1,
+    }  # fmt: skip
+    return JobRow(**{**usual, **changes})
 
 
 def write_job(results: Path, name: str = JOB, **changes: Any) -> None:

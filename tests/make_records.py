@@ -262,7 +262,9 @@ def with_ranks(
 def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
     """Return the record of a run with these step times on every rank, all of them measured."""
     spec, count = record.spec, len(step_time_s)
-    steps = Steps(np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count))
+    steps = Steps(
+        np.ones(count, int), np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count)
+    )
     throughput, timing = measure([steps] * spec.world_size, Warmup(0, True), [], 4.2, 60.0)
     return record.replace(throughput=throughput, timing=timing)
 

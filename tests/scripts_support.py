@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from instrument_support import Ran, run_json
+import pytest
+from instrument_support import NEWEST, Ran, run_json
 from warm import RankRan, Warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -31,6 +33,18 @@ class Measured:
 
     def samples(self, rank: int) -> list[float]:
         return [row["samples"] for row in self.ran.rows(rank)]
+
+
+def warmed(*modules: str, python: Callable[[], Path] = lambda: NEWEST) -> Any:
+    """Return a fixture: one process for the tests of a module, which has imported these modules."""
+
+    @pytest.fixture(scope="module")
+    def warm() -> Iterator[Warm]:
+        process = Warm(*modules, python=python())
+        yield process
+        process.close()
+
+    return warm
 
 
 def run(

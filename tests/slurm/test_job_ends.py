@@ -17,6 +17,8 @@ from climbs import Climb, climb
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.accounting.jobs import read_rows
+from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.records.packed import RawContent
 from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
@@ -160,7 +162,8 @@ class TestABadEnd:
         self, ended: dict[str, Climb], small_nodes: Cluster
     ) -> None:
         checkout = ended["CANCELLED"].checkout
-        header, *rows = (checkout.results / SAMPLES).read_text().splitlines()
+        run = RunDirectory(checkout.results / SAMPLES.parents[1])
+        header, *rows = RawContent(run).read(run.samples(0), Agent(0)).decode().splitlines()
         assert header.startswith("time_s,")
         assert rows
         assert checkout.processes() == []

@@ -209,7 +209,7 @@ def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_i
     failure = assemble(directory).failure
     assert failure
     assert failure.verdict == "stopped by a signal, saved its state"
-    assert failure.why.startswith("rank 0, 1: exit code 75 after ")
+    assert failure.why.startswith("ranks 0, 1: exit code 75 after ")
     assert not list(temporary.glob("torchelastic_*"))
     assert not [path for path in directory.nodes.iterdir() if path.is_dir()]
 

@@ -25,15 +25,15 @@ from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
 from ddp_ladder.report.two_runs import two_runs
 
-RESULTS = Path("results")
-
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the comparison and print it."""
     parser = parser_of(__doc__, "compare.py --results results")
     parser.add_argument("runs", nargs="*", type=Path, metavar="DIRECTORY", help="two directories of runs")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the ladder's directory (default: %(default)s)")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="the ladder's directory (default: %(default)s)"
+    )
     parser.add_argument("--warning", default="", help="a warning to print too")
     arguments = parser.parse_args(argv)
     if arguments.runs:
@@ -46,12 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len({run.variant for run in plan.runs if not run.is_plain}) < 2:
         what, advice = "there is one variant: nothing to compare", "add `variants` to config/config.yaml and start"
         raise UserError(Problem(str(runs.results / "plan.json"), what, next=f"{advice} snakemake again"))
-    found = believed_records(runs, plan.runs)
-    comparison = compare_variants(plan, found.records, fit_of(plan, runs.results))
+    believed = believed_records(runs, plan.runs)
+    comparison = compare_variants(plan, believed.records, fit_of(plan, runs.results))
     file = runs.results / "report/comparison.csv"
     write_atomically(file, comparison_csv(comparison))
     print(terminal_text(comparison, file), flush=True)
-    for warning in filter(None, [arguments.warning, *found.warnings]):
+    for warning in filter(None, [arguments.warning, *believed.warnings]):
         notify(f"warning: {warning}")
     return 0
 

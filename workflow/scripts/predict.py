@@ -34,25 +34,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     scales = [scale_of(text) for text in arguments.at]
     if not scales:
         raise UserError(Problem("--at", "no scale to predict", next="add --at 8x4, or several of them"))
-    every = read_series(arguments.table, arguments.variant)
-    found = [predict(series, scale) for series in every for scale in scales]
+    every = [predict(series, scale) for series in read_series(arguments.table, arguments.variant) for scale in scales]
     if arguments.json:
-        data = [each.model_dump() for each in found]
+        data = [prediction.model_dump() for prediction in every]
         print(json.dumps(data[0] if len(data) == 1 else {"predictions": data}, indent=2))
     else:
-        print("\n".join(text_table(HEADINGS, [_cells(each) for each in found], right=HEADINGS[2:])))
-        for note in dict.fromkeys(f"{each.scale}: {note}" for each in found for note in each.notes):
-            print(note)
+        notes = dict.fromkeys(f"{prediction.scale}: {note}" for prediction in every for note in prediction.notes)
+        print("\n".join((*text_table(HEADINGS, [*map(_cells, every)], right=HEADINGS[2:]), *notes)))
     return 0
 
 
-def _cells(found: Prediction) -> list[str]:
-    low, high, efficiency = found.samples_per_s_low, found.samples_per_s_high, found.efficiency
-    is_known = found.samples_per_s is not None or found.samples_per_s_bound is None
-    rate = significant(found.samples_per_s) if is_known else f"at most {significant(found.samples_per_s_bound)}"
+def _cells(prediction: Prediction) -> list[str]:
+    low, high, bound = prediction.samples_per_s_low, prediction.samples_per_s_high, prediction.samples_per_s_bound
+    is_bound = prediction.samples_per_s is None and bound is not None
+    rate = f"at most {significant(bound)}" if is_bound else significant(prediction.samples_per_s)
     ends = interval(significant(low), significant(high)) if low is not None and high is not None else ""
-    of = "" if efficiency is None else f"{percent(efficiency)} of {found.baseline}"
-    cells = [found.scale, found.mode, rate, ends, of, significant(found.gpu_hours_per_million_samples)]
+    of = "" if prediction.efficiency is None else f"{percent(prediction.efficiency)} of {prediction.baseline}"
+    cells = [prediction.scale, prediction.mode, rate, ends, of, significant(prediction.gpu_hours_per_million_samples)]
     return [cell.replace(NARROW_SPACE, " ") for cell in cells]
 
 

@@ -16,11 +16,12 @@ from ddp_ladder.preflight.result import PreflightResult, outcome, read_result
 def long_text(result: PreflightResult) -> str:
     """Return the line, the tables of nodes, sizes and pairs of nodes, and a box for each finding."""
     parts = [f"{result.scale}: {outcome(result)}"]
-    for rows in (result.nodes, result.sizes, result.pairs):
-        if rows:
-            names = [*type(rows[0]).model_fields]
-            parts.append("\n".join(text_table(names, [[*map(_cell, dict(row).values())] for row in rows], names)))
-    boxes = (box(((one.severity, one.in_words), ("wanted", one.wanted), ("next", one.next))) for one in result.findings)
+    for rows in filter(None, (result.nodes, result.sizes, result.pairs)):
+        names = [*type(rows[0]).model_fields]
+        parts.append("\n".join(text_table(names, [[*map(_cell, dict(row).values())] for row in rows], names)))
+    boxes = (
+        box(((item.severity, item.in_words), ("wanted", item.wanted), ("next", item.next))) for item in result.findings
+    )
     return "\n\n".join((*parts, *boxes))
 
 

@@ -11,43 +11,25 @@ from typing import Any
 import pytest
 from ddp_ladder.accounting.advice import advice, terminal_lines
 from ddp_ladder.accounting.jobs import JobRow, specs_digest
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, ScaleJob
+from make_jobs import make_row
 from make_records import make_plan_of, make_specs
 
 
-def plan(runtime_min: int = 20) -> Plan:
-    found = make_plan_of(make_specs(("1x1", "1x4", "2x4"), repeats=1, device="cuda"))
-    return replace(found, jobs=tuple(replace(job, runtime_min=runtime_min) for job in found.jobs))
+def plan(runtime_min: int = 20, scales: Sequence[str] = ("1x1", "1x4", "2x4")) -> Plan:
+    usual = make_plan_of(make_specs(scales, repeats=1, device="cuda"))
+    return replace(usual, jobs=tuple(replace(job, runtime_min=runtime_min) for job in usual.jobs))
 
 
 def rows(of: Plan, **changes: Any) -> list[JobRow]:
-    return [_row(of, number, **changes) for number in range(len(of.jobs))]
+    return [_row(job, **changes) for job in of.jobs]
 
 
-def _row(of: Plan, number: int, **changes: Any) -> JobRow:
-    job = of.jobs[number]
-    usual: dict[str, Any] = {
-        "job_id": str(100 + number),
-        "kind": "measure",
-        "stage": job.stage,
-        "scale": str(job.scale),
-        "source": "sacct",
-        "state": "COMPLETED",
-        "ended_at": "2026-11-22T14:12:02Z",
-        "elapsed_s": 720.0,
-        "nodes": job.scale.nodes,
-        "gpus": job.scale.world_size,
-        "runs_planned": 1,
-        "runs_measured": 1,
-        "runs_ok": 1,
-        "preflight_s": 0.0,
-        "startup_s": 0.0,
-        "training_s": 600.0,
-        "gpu_hours_held": 0.2 * job.scale.world_size,
-        "gpu_hours_training": 0.1 * job.scale.world_size,
-        "specs": specs_digest(job),
-    }
-    return JobRow(**{**usual, **changes})
+def _row(job: ScaleJob, **changes: Any) -> JobRow:
+    gpus = job.scale.world_size
+    hours = {"gpu_hours_held": 0.2 * gpus, "gpu_hours_training": 0.1 * gpus}
+    usual = {"stage": job.stage, "scale": str(job.scale), "specs": specs_digest(job), **hours}
+    return make_row(**{**usual, **changes})
 
 
 def told(of: Plan, found: Sequence[JobRow]) -> dict[str, int]:
@@ -80,9 +62,7 @@ def test_only_good_jobs_of_the_same_runs_count(change: dict[str, Any]) -> None:
 
 
 def test_a_scale_that_was_not_measured_may_need_more() -> None:
-    specs = make_specs(("1x1", "1x2", "1x4"), repeats=1)
-    found = make_plan_of(specs)
-    long = replace(found, jobs=tuple(replace(job, runtime_min=240) for job in found.jobs))
+    long = plan(runtime_min=240, scales=("1x1", "1x2", "1x4"))
     assert told(long, rows(long)[:2]) == {"stages.stage1.runtime": 20}
     assert told(long, rows(long)) == {"stages.stage1.runtime": 20, "stages.stage2.runtime": 20}
 

@@ -125,22 +125,15 @@ class Asked:
 
 
 def of_page(view: ReportView) -> dict[str, Asked]:
-    found = {}
-    for lead, text in recommendations(view):
-        if lead == "Recommended":
-            place = re.match(r"(\S+)(?: (\w+) \w+)? \(", text)
-            found[place[2] or view.decisions[0].mode] = Asked(place[1], "is uncertain: " not in text)
-    return found
+    texts = [text for lead, text in recommendations(view) if lead == "Recommended"]
+    found = [re.match(r"(\S+)(?: (\w+) \w+)? \((.*)", text) for text in texts]
+    return {its[2] or view.decisions[0].mode: Asked(its[1], "is uncertain: " not in its[3]) for its in found}
 
 
 def of_markdown(view: ReportView) -> dict[str, Asked]:
-    lines = [line for line in as_markdown(markdown_document(view, ())).splitlines() if "Recommended" in line]
-    found = [re.search(r"Recommended\W+(\S+)(?: (\w+) \w+)? \(", line) for line in lines]
-    return {
-        place[2] or view.decisions[0].mode: Asked(place[1], "is uncertain: " not in line)
-        for place, line in zip(found, lines, strict=True)
-        if place
-    }
+    said = as_markdown(markdown_document(view, ()))
+    found = re.findall(r"Recommended\W+(\S+)(?: (\w+) \w+)? \((.*)", said)
+    return {mode or view.decisions[0].mode: Asked(scale, "is uncertain: " not in why) for scale, mode, why in found}
 
 
 def of_proposal(view: ReportView) -> dict[str, Asked]:
@@ -175,10 +168,8 @@ def test_the_cheapest_scale_is_the_one_of_the_fewest_hours_that_are_shown() -> N
     """By its steps 1x2 is cheaper than 1x1; its start-up makes it dearer."""
     specs = make_specs(["1x1", "1x2", "1x4"])
     rates = {"1x1": 1000.0, "1x2": 2020.0, "1x4": 3200.0}
-    records = []
-    for spec in specs:
-        record = make_record(spec, repeated(rates[str(spec.scale)], spec), startup_s=9000.0 if spec.gpus == 2 else 60.0)
-        records.append(record)
+    startup_s = {1: 60.0, 2: 9000.0, 4: 60.0}
+    records = [make_record(s, repeated(rates[str(s.scale)], s), startup_s=startup_s[s.gpus]) for s in specs]
     assert of_table(view_of(records), SWISS_AI, "cheapest")["weak"].recommended == "1x1"
 
 

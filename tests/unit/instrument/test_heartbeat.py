@@ -24,13 +24,6 @@ from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
 NOTHING = Path("absent")  # of a program that reports no steps itself
 
 
-class Optimizer:
-    """Steps, seen from the hooks."""
-
-
-OPTIMIZER = Optimizer()
-
-
 def test_the_phase_of_a_training() -> None:
     recorder = Recorder()
     recorder.begin()
@@ -43,7 +36,7 @@ def test_the_phase_of_a_training() -> None:
     def step() -> None:
         recorder.drawn(each, 0.0, 4, 0, True, -1)
         recorder.backward(0.0)
-        recorder.after_step(OPTIMIZER, (), {})
+        recorder.after_step(recorder, (), {})
         look()
 
     look()
@@ -82,7 +75,7 @@ def test_a_step_in_eval_mode_ends_it_though_the_machine_sees_several_steps_at_on
     def step() -> None:
         recorder.drawn(each, 0.0, 4, 0, True, -1)
         recorder.backward(0.0)
-        recorder.after_step(OPTIMIZER, (), {})
+        recorder.after_step(recorder, (), {})
 
     for _ in range(2 * EARLY_STEPS):
         step()
@@ -100,10 +93,10 @@ def test_what_is_appended_while_the_machine_is_fed_is_seen_once() -> None:
 
     def and_another(start: int, stop: int) -> Iterator[Event]:
         """Let the training's thread append meanwhile."""
-        recorder.after_step(OPTIMIZER, (), {}) if length() < 6 else None
+        recorder.after_step(recorder, (), {}) if length() < 6 else None
         return events(start, stop)
 
-    recorder.after_step(OPTIMIZER, (), {})
+    recorder.after_step(recorder, (), {})
     recorder.log.events = and_another  # type: ignore[method-assign, assignment]
     recorder.log.add(log.SKIP, 0.0, 0.0)
     recorder.feed()
@@ -116,7 +109,7 @@ def test_what_is_appended_while_the_machine_is_fed_is_seen_once() -> None:
 def test_what_the_device_does_moves_while_the_host_waits_for_it() -> None:
     recorder, marks = Recorder(), Marks()
     recorder.use_device(marks, lambda: False)  # type: ignore[arg-type]
-    recorder.after_step(OPTIMIZER, (), {})
+    recorder.after_step(recorder, (), {})
     before = signs(recorder, NOTHING, False).moved
     marks.passed += 1
     assert signs(recorder, NOTHING, False).moved != before
@@ -139,7 +132,7 @@ def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase
     reported.write_text("1\n2\n")
     assert first.phase == signs(recorder, reported, False).phase == "unknown"
     assert first.moved != signs(recorder, reported, False).moved
-    recorder.after_step(OPTIMIZER, (), {})
+    recorder.after_step(recorder, (), {})
     assert signs(recorder, NOTHING, False).phase == "unknown"
 
 

@@ -4,20 +4,14 @@ of what cannot be known nothing false is said. test_samplers.py has samplers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts_support import Measured, check, run
+from scripts_support import Measured, check, run, warmed
 from warm import Warm
 
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader")
-    yield process
-    process.close()
+warm = warmed("torch", "torch._dynamo", "torchdata.stateful_dataloader")
 
 
 def facts(measured: Measured, *names: str) -> list[Any]:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from instrument_support import TORCHRUN, oldest_python, python_named
 from instrument_support import run as run_with
-from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run
+from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run, warmed
 from warm import Warm
 
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torch.distributed.tensor", "torch.testing")
-    yield process
-    process.close()
+warm = warmed("torch", "torch._dynamo", "torch.distributed.tensor", "torch.testing")
 
 
 LINES = (
@@ -85,11 +79,7 @@ def test_a_communication_hook_is_named(warm: Warm, tmp_path: Path) -> None:
     assert measured.ran.rank()["ddp"]["comm_hook"] == "fp16_compress_hook"
 
 
-@pytest.fixture(scope="module")
-def oldest() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", python=oldest_python())
-    yield process
-    process.close()
+oldest = warmed("torch", "torch._dynamo", python=oldest_python)
 
 
 COMPILED = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.records.record import Record
 from make_runs import edit, reassemble, write_ladder
-from scripts_support import SCRIPTS
+from scripts_support import SCRIPTS, warmed
 from warm import RankRan, Warm
 
 
@@ -31,11 +30,7 @@ class Judged:
     ranks: list[RankRan]
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "numpy")
-    yield process
-    process.close()
+warm = warmed("torch", "torch._dynamo", "numpy")
 
 
 def judged(warm: Warm, results: Path, how: str, epochs: int = 1, script: str = "wrong.py") -> Judged:

@@ -26,7 +26,7 @@ from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
 from make_files import write_programs
 from make_records import make_spec
-from read_job_script import read_job_script
+from read_job_script import exports_in, launch_in
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROJECT = Path("/home/me/ladder")
@@ -131,7 +131,7 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
         re.sub(r"\$\{(\w+)\}", lambda name: variables[name[1]], word)
         if word.startswith(("--rdzv", "--node-rank", "--master"))
         else word
-        for word in read_job_script(text_of(spec, binds=binds)).launch
+        for word in launch_in(text_of(spec, binds=binds))
     ]
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
     (measured,) = processes(spec, PLACES, node_rank, meet, binds)
@@ -146,7 +146,7 @@ def test_tells_each_process_what_the_measured_run_tells_it() -> None:
         ("gloo", "cpu", {"OMP_NUM_THREADS": "3"}),
     ):
         spec = spec_of("2x2", backend=backend, device=device, env=env, launcher="srun")
-        exported = read_job_script(text_of(spec)).exports
+        exported = exports_in(text_of(spec))
         measured = node_environment(spec, PLACES, {}, Path("run.json"), "$own_interface", 0.0)
         for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT", "NCCL_DEBUG_FILE"):
             measured.pop(name, None)

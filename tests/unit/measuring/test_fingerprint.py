@@ -90,14 +90,10 @@ def with_gpu_of_rank_1(scale: str, name: str) -> Record:
 LONG = "--same " * 20
 PAIRS: dict[str, tuple[Record, Record, str]] = {
     "weak": (at("1x1"), at("2x4"), ""),
-    "weak keeps the batch per GPU as drawn": (
-        at("1x1"),
-        at("1x2", batch_per_gpu=32),
-        "batch_per_gpu: 64 at 1x1, 32 at 1x2",
-    ),
+    "weak, another batch": (at("1x1"), at("1x2", batch_per_gpu=32), "batch_per_gpu: 64 at 1x1, 32 at 1x2"),
     "strong": (at("1x1", "strong"), at("1x4", "strong"), ""),
-    "strong keeps the global batch": (at("1x1", "strong"), at("1x2", "strong", batch_per_gpu=32), ""),
-    "strong keeps the global batch as drawn": (
+    "strong, the same global batch": (at("1x1", "strong"), at("1x2", "strong", batch_per_gpu=32), ""),
+    "strong, another one": (
         at("1x1", "strong"),
         at("1x2", "strong", batch_per_gpu=64),
         "global_batch: 64 at 1x1, 128 at 1x2",
@@ -112,34 +108,22 @@ PAIRS: dict[str, tuple[Record, Record, str]] = {
     "compiled": (at("1x1", compiled_graphs=0), at("1x2", compiled_graphs=4), "compiled: no at 1x1, yes at 1x2"),
     "another model": (with_parameters("1x1", 10), with_parameters("1x2", 20), "parameters: 10 at 1x1, 20 at 1x2"),
     "each rank holds a part of it": (with_parameters("1x1", 10), with_parameters("1x2", 5, sharded=True), ""),
-    "another backend of the same name": (
+    "another backend": (
         at("1x2", **NCCL),
         at("2x4", **NCCL2),
         "backend_class: ProcessGroupNCCL at 1x2, ProcessGroupNCCL2 at 2x4",
     ),
     "one rank sends nothing": (at("1x1", **NCCL), at("1x2", **NCCL2), ""),
     "a backend of which the class is not known": (at("1x2"), at("2x4", **NCCL2), ""),
-    "repeats": (
-        planned("1x2"),
-        make_record(make_spec("1x2", repeat=2), fingerprint={"torch": "2.14.0"}),
-        "torch: 2.13.0 in r1, 2.14.0 in r2",
-    ),
-    "script": (
-        planned("1x1"),
-        planned("1x2", script="other.py"),
-        "script: workflow/workloads/mnist.py at 1x1, other.py at 1x2",
-    ),
+    "repeats": (planned("1x2"), planned("1x2", repeat=2, threads_per_rank=4), "threads_per_rank: 1 in r1, 4 in r2"),
+    "script": (planned("1x1", script="a.py"), planned("1x2", script="b.py"), "script: a.py at 1x1, b.py at 1x2"),
     "threads": (planned("1x1"), planned("1x2", threads_per_rank=4), "threads_per_rank: 1 at 1x1, 4 at 1x2"),
     "long values are cut but stay distinct": (
         planned("1x1", args_template=(LONG, "--a")),
         planned("1x2", args_template=(LONG, "--b")),
         f"args_template: {LONG} --a at 1x1, {LONG} --b at 1x2",
     ),
-    "arguments filled in, learning rate": (
-        planned("1x1", lr=0.1, args=("--lr", "0.1")),
-        planned("1x2", lr=0.2, args=("--lr", "0.2")),
-        "",
-    ),
+    "learning rate": (planned("1x1", lr=0.1, args=("--lr", "1")), planned("1x2", lr=0.2, args=("--lr", "2")), ""),
     "one other GPU in the group": (
         planned("1x1", device="cuda"),
         with_gpu_of_rank_1("1x2", "NVIDIA A100-SXM4-40GB"),

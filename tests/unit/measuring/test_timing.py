@@ -31,6 +31,7 @@ NO_WARMUP = Warmup(0, True)
 def steps(times_s: list[float], samples: int = 8, padding: int = 0, wait_s: float = 0.0) -> Steps:
     count = len(times_s)
     return Steps(
+        size=np.ones(count, int),
         samples=np.full(count, samples),
         padding_samples=np.full(count, padding),
         step_time_s=np.array(times_s),
@@ -236,7 +237,7 @@ def judged(
         )
         samples = np.full(STEPS, BATCH)
         times_s = np.full(STEPS, STEP_S) + (extra_s if slow else 0.0)
-        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
+        ranks.append((Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
     return next(remark_on_loop(RATE, ranks, warmup_steps=10), None)
 
 
@@ -263,7 +264,7 @@ def test_the_whole_loop_has_the_longest_pause_and_no_rank_twice() -> None:
         extra_s[20 + rank :: 10] = 0.05
         extra_s[60] = 2.0
         ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
-        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), None))
+        ranks.append((Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, ended_s), None))
     remark = next(remark_on_loop(RATE, ranks, warmup_steps=10))
     whole_s = max(
         float(steps.ended_at_s[-1] - steps.ended_at_s[9]) for steps, _ in ranks if steps.ended_at_s is not None
@@ -279,7 +280,7 @@ def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
     phases = RankPhases(epoch_steps=(), validations_s=(), saves_s=saves)
     samples, times_s = np.full(STEPS, BATCH), np.full(STEPS, STEP_S)
     for known_s, remarks in ((ended_s, 1), (None, 0)):
-        steps = Steps(samples, 0 * samples, times_s, 0 * times_s, known_s)
+        steps = Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, known_s)
         assert len([*remark_on_loop(RATE, [(steps, phases)], warmup_steps=10)]) == remarks
 
 

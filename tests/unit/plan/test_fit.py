@@ -12,9 +12,10 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.plan import fit as fits
 from ddp_ladder.plan.fit import Fit, Trial, choice, fit_file, fit_of, fit_text, planned, search
-from ddp_ladder.plan.plan import PLAN, make_plan
+from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import Settings
+from pydantic import TypeAdapter
 from test_plan import NODE, run_of, settings
 
 
@@ -91,7 +92,7 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_without_a_choice_holds_the_settings_that_make_it_again_with_one() -> None:
     workload = {"directory": "{run_dir}", "samples_per_step": "{batch_per_gpu}"}
     given = searched(modes=["weak", "strong"], workload=workload)
-    plan = PLAN.validate_python(json.loads(json.dumps(make_plan(given).to_json())))
+    plan = TypeAdapter(Plan).validate_python(json.loads(json.dumps(make_plan(given).to_json())))
     assert {run.batch_per_gpu for run in plan.runs if run.mode == "weak"} == {8}
     chosen = fits.with_batch(plan, 96)
     assert chosen == make_plan(given.with_batch(96))

@@ -27,10 +27,10 @@ from ddp_ladder.report.centre import (
 )
 from ddp_ladder.report.page import Written, write_report
 from ddp_ladder.report.proposal import DEFAULT
-from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import read_sources
-from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
+from make_records import make_record, make_specs, repeated
+from make_results import make_results
 from make_runs import write_ladder
 from needed import need
 
@@ -63,8 +63,7 @@ def records_of(
 
 
 def view_of(records: Sequence[Record], specs: Sequence[Any] = ()) -> ReportView:
-    plan = make_plan_of(tuple(specs) or tuple(record.spec for record in records))
-    return ReportView(LadderResults(plan, records_by_name(records), {}, ()), TODAY)
+    return ReportView(make_results(records, specs or None), TODAY)
 
 
 def case(records: Sequence[Record]) -> JudgedScales:

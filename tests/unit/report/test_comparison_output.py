@@ -18,7 +18,8 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.report.comparison import terminal_text
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults
-from make_records import make_failed_record, make_plan_of, make_record, make_specs, records_by_name
+from make_records import make_failed_record, make_plan_of, make_record, make_specs
+from make_results import make_results
 from make_runs import write_run
 
 TODAY = date(2026, 11, 20)
@@ -36,7 +37,7 @@ def ladder(variants: list[str], scales: list[str], failing: str = "", **changes:
     records = [
         make_failed_record(s, HOSTILE, HOSTILE) if s.variant == failing else make_record(s, rate(s)) for s in specs
     ]
-    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+    return make_results(records)
 
 
 def write_results(results: Path, variants: list[str]) -> Path:

@@ -1,18 +1,19 @@
 """The report of results with missing and damaged files: it says what is missing, where, and what to do."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import report as report_command
-from ddp_ladder.accounting.jobs import JobRow
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
-from make_jobs import write_job
+from make_jobs import make_row, write_job
 from make_machine import make_machine
 from make_preflight import write_preflight
 from make_runs import edit, reassemble, write_ladder
@@ -21,15 +22,6 @@ from make_sampled_runs import sample_nodes
 RUN = "runs/default/weak/1x2/r1"
 Damage = Callable[[Path], object]
 FILES = ("index.html", "scaling.md", "scaling.csv")
-
-
-def make_row(scale: str) -> JobRow:
-    return JobRow(
-        job_id="4711", kind="measure", stage="stage1", scale=scale, source="sacct", state="COMPLETED",
-        ended_at="2026-11-22T14:12:02Z", elapsed_s=100, nodes=1, gpus=1, runs_planned=4, runs_measured=4,
-        runs_ok=4, preflight_s=1, startup_s=4, training_s=50, gpu_hours_held=0.1,
-        gpu_hours_training=0.05,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stage in plan.stages:
         write_verdict(judge(plan, stage, results), results / "gates")
     for job in plan.jobs:
-        write_job(results, "4711", scale=str(job.scale), row=make_row(str(job.scale)))
+        write_job(results, "4711", scale=str(job.scale), row=make_row(scale=str(job.scale)))
     return results
 
 
@@ -176,10 +168,7 @@ def fail(spec_name: str) -> Damage:
 
 
 STATES: dict[str, tuple[Damage, str]] = {
-    "plan alone": (
-        remove("runs", "gates", "preflight", "machine", "jobs"),
-        "12 runs are planned: 12 not run",
-    ),
+    "plan alone": (remove("runs", "gates", "preflight", "machine", "jobs"), "12 runs are planned: 12 not run"),
     "a variant that failed everywhere": (
         lambda results: [fail(f"gloo/weak/{s}/r{k}")(results) for s in ("1x1", "1x2", "2x1") for k in (1, 2)],
         "12 runs are planned: 6 ok, 6 failed",
@@ -216,3 +205,31 @@ def test_without_a_plan_there_is_one_message(results: Path, damage: Damage, caps
     assert out == ""
     assert err.startswith(f"{results / 'plan.json'}: ")
     assert "next" in err
+
+
+def test_a_report_reads_all_raw_files_and_says_so(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, plan = results / RUN / "ranks/rank0.steps", read_plan(results / "plan.json")
+    for path in (results / RUN).rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    runs = RunRecords(results)
+    assert all(runs.is_believed(spec) for spec in plan.runs)
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    spec = next(spec for spec in plan.runs if RUN.endswith(spec.name))
+    assert RunRecords(results).is_believed(spec)  # by its size, time and inode
+    assert report_command.main(["--results", str(results)]) == 0
+    printed = capsys.readouterr().out
+    assert "ranks/rank0.steps has changed" in (results / "report/index.html").read_text()
+    assert f"checked  {len(plan.runs) - 1} runs: the raw files were read" in printed
+
+
+def test_tables_are_written_if_asked_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_command.main(["--results", str(results), "--tables", "2x1"]) == 0
+    assert "tables   4 runs: ranks/rank<k>.csv" in capsys.readouterr().out
+    written = {path.relative_to(results / "runs").as_posix() for path in results.rglob("rank*.csv")}
+    assert written == {
+        f"{v}/weak/2x1/r{r}/ranks/rank{k}.csv" for v in ("default", "gloo") for r in (1, 2) for k in (0, 1)
+    }
+    assert report_command.main(["--results", str(results), "--tables", "9x9"]) == 1
+    problem = capsys.readouterr().err
+    assert "allowed  a scale (1x1, 1x2, 2x1), or parts of a run's name, such as default/weak/1x1/r1" in problem

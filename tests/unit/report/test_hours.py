@@ -6,13 +6,13 @@ from datetime import date
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.report.document import in_words
-from ddp_ladder.report.hours import EUROHPC, SWISS_AI, Milestone, milestone_table, milestones
-from ddp_ladder.report.results import LadderResults
+from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, milestones
 from ddp_ladder.report.view import ReportView
-from make_records import make_plan_of, make_record, make_specs, records_by_name, repeated
+from make_jobs import make_row
+from make_records import make_record, make_specs, repeated
+from make_results import make_results
 
 RATES = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7000.0, "4x4": 9000.0}  # 4x4: 56 %, below every threshold
 
@@ -20,12 +20,7 @@ RATES = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7000.0, "4x4": 9000.0}  # 4x4: 56 
 def view_of(modes: Sequence[str] = ("weak",), **work: Any) -> ReportView:
     specs = make_specs(list(RATES), modes=list(modes), device="cuda")
     records = [make_record(spec, repeated(RATES[str(spec.scale)], spec), startup_s=36.0) for spec in specs]
-    results = LadderResults(make_plan_of(tuple(specs)), records_by_name(records), {}, (), work=Work(**work))
-    return ReportView(results, date(2026, 11, 24))
-
-
-def found_in(view: ReportView) -> list[Milestone]:
-    return list(milestones(view))
+    return ReportView(make_results(records, work=Work(**work)), date(2026, 11, 24))
 
 
 def test_that_runs_which_were_ended_early_may_lack_validation_is_said() -> None:
@@ -48,7 +43,7 @@ def rows(view: ReportView, headings: Sequence[str]) -> list[dict[str, str]]:
 
 def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> None:
     """One run: start-up, and 126 million samples at 0.9 of the steps' 7,000 a second, which these records have."""
-    best, cheapest = found_in(view_of(samples=126e6, runs=12, reserve=0.25))
+    best, cheapest = milestones(view_of(samples=126e6, runs=12, reserve=0.25))
     wall_h = (36 + 126e6 / (0.9 * 7000)) / 3600
     assert (str(best.point.scale), best.hours) == ("2x4", pytest.approx(wall_h))
     assert best.node_hours == pytest.approx(2 * 12 * wall_h * 1.25)
@@ -101,13 +96,7 @@ def test_what_is_not_known_is_a_mark() -> None:
 
 def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
     view = view_of(samples=1e6, runs=2)
-    row = {"kind": "measure", "stage": "stage1", "scale": "1x1", "source": "sacct", "state": "COMPLETED"}
-    zeros = dict.fromkeys(("preflight_s", "startup_s", "training_s", "gpu_hours_held", "gpu_hours_training"), 0.0)
-    counts = dict.fromkeys(("nodes", "gpus", "runs_planned", "runs_measured", "runs_ok"), 1)
-    jobs = tuple(
-        JobRow(job_id=str(k), ended_at="2026-11-24", elapsed_s=1.0, queue_wait_s=wait_s, **row, **zeros, **counts)
-        for k, wait_s in enumerate((30.0, 600.0, 60.0))
-    )
+    jobs = tuple(make_row(queue_wait_s=wait_s) for wait_s in (30.0, 600.0, 60.0))
     view = replace(view, results=replace(view.results, jobs=jobs))
     _, notes = milestone_table(view, EUROHPC)
     said = " ".join(map(in_words, notes.items)).replace("\u00a0", " ")

@@ -14,7 +14,7 @@ import pytest
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.plan import RunSpec, read_plan
+from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Document, Section, blank
@@ -25,28 +25,13 @@ from ddp_ladder.report.rendering import as_markdown, as_tex, markdown_text, tex_
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.view import ReportView
 from make_preflight import write_preflight
-from make_records import (
-    make_failed_record,
-    make_gate,
-    make_plan_of,
-    make_record,
-    make_spec,
-    make_specs,
-    records_by_name,
-    repeated,
-)
+from make_records import make_failed_record, make_gate, make_record, make_spec, make_specs, repeated
+from make_results import make_results
 from make_runs import add_ddp_times, edit, reassemble, write_ladder
 from needed import need
 
 TODAY = date(2026, 11, 20)
 RATES = {"1x1": 1000.0, "1x4": 3700.0, "2x4": 6900.0, "4x4": 12000.0}
-
-
-def results_of(records: Sequence[Record], specs: Sequence[RunSpec] | None = None, **changes: Any) -> LadderResults:
-    plan = make_plan_of(tuple(record.spec for record in records) if specs is None else specs)
-    return LadderResults(
-        plan, records_by_name(records), changes.pop("gates", {}), changes.pop("warnings", ()), **changes
-    )
 
 
 def records_of(rates: Mapping[str, float] = RATES, **changes: Any) -> list[Record]:
@@ -60,7 +45,7 @@ def with_counted(flops: Flops) -> ReportView:
         record.replace(fingerprint=record.fingerprint.replace(gpu="NVIDIA A100-SXM4-40GB"), ranks=())
         for record in records_of()
     )
-    return ReportView(results_of([first.replace(flops=flops), *others]), TODAY)
+    return ReportView(make_results([first.replace(flops=flops), *others]), TODAY)
 
 
 def test_flops_are_in_the_headline_and_in_the_results() -> None:
@@ -200,7 +185,7 @@ def test_every_figure_is_one_of_its_sources(ladder: Path) -> None:
 
 
 def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> None:
-    text = section(text_of(results_of(records_of(), work=Work(90, None, 1_281_167, runs=12))), "Requested resources")
+    text = section(text_of(make_results(records_of(), work=Work(90, None, 1_281_167, runs=12))), "Requested resources")
     assert "jobs of 4x4 are requested, the largest scale whose efficiency against 1x1 is at least 80" not in text
     assert "jobs of 2x4 are requested, the largest scale whose efficiency against 1x1 is at least 80 %" in text
     assert (
@@ -211,14 +196,14 @@ def test_a_training_of_known_size_is_justified_at_the_recommended_scale() -> Non
 
 
 def test_without_its_size_the_cost_of_a_million_samples_and_a_blank_stand_there() -> None:
-    text = section(text_of(results_of(records_of(), work=Work(90))), "Requested resources")
+    text = section(text_of(make_results(records_of(), work=Work(90))), "Requested resources")
     assert "report.samples" not in text  # the page says what to set
     assert "A million samples take 0.322 GPU hours at 2x4 (weak scaling)." in text
     assert "FILL IN: the samples of one training, the number of trainings, and the GPU hours" in text
 
 
 def test_the_table_has_a_row_for_each_mode_and_scale_with_what_a_reviewer_compares() -> None:
-    text = section(text_of(results_of(records_of(modes=["weak", "strong"]))), "Results")
+    text = section(text_of(make_results(records_of(modes=["weak", "strong"]))), "Results")
     for mode, batch in (("Weak", "64 | 1,024 | 85.3 (85.3)"), ("Strong", "4 | 64 | 5.33 (5.33)")):
         assert f"{mode} scaling (variant default); speed-up and efficiency are by steps, against 1x1" in text
         row = (
@@ -231,7 +216,7 @@ def test_the_table_has_a_row_for_each_mode_and_scale_with_what_a_reviewer_compar
 
 
 def test_blanks_are_marked_and_listed_in_both_files() -> None:
-    results = results_of(records_of())
+    results = make_results(records_of())
     text, tex = text_of(results), text_of(results, "tex")
     marked = re.findall(r"\*\*\\\[FILL IN: ([^.].*?)\\\]\*\*", text)
     assert len(marked) == tex.count(r"\fillin{") == 4
@@ -241,7 +226,7 @@ def test_blanks_are_marked_and_listed_in_both_files() -> None:
 
 
 def test_nothing_measured_is_said() -> None:
-    text = text_of(results_of([], make_specs(["1x1"])))
+    text = text_of(make_results([], make_specs(["1x1"])))
     assert "There is nothing to write yet. Nothing has been measured yet. Next: run `snakemake" in text.replace(
         "\\", ""
     )
@@ -250,10 +235,10 @@ def test_nothing_measured_is_said() -> None:
 
 def test_no_more_gpus_are_predicted_than_the_global_batch_has_samples() -> None:
     rates = {"1x1": 1000.0, "1x4": 3950.0, "4x4": 15500.0, "16x4": 61000.0}
-    text = section(text_of(results_of(records_of(rates, modes=("strong",)))), "Requested resources")
+    text = section(text_of(make_results(records_of(rates, modes=("strong",)))), "Requested resources")
     assert "Predicted" not in text
     text = section(
-        text_of(results_of(records_of(dict(list(rates.items())[:3]), modes=("strong",)))), "Requested resources"
+        text_of(make_results(records_of(dict(list(rates.items())[:3]), modes=("strong",)))), "Requested resources"
     )
     assert "Predicted, not measured: 8x4" in text
 
@@ -265,14 +250,14 @@ def test_no_more_gpus_are_predicted_than_a_fixed_global_batch_has_batches(accumu
     for scale, rate in {"1x1": 1000.0, "1x4": 3950.0, "4x4": 15500.0}.items():
         specs = make_specs([scale], modes=("strong",), device="cuda", accumulation=accumulation, **batch)
         records += [make_record(spec, repeated(rate, spec), fingerprint=batch) for spec in specs]
-    predicted = "Predicted, not measured: 8x4" in section(text_of(results_of(records)), "Requested resources")
+    predicted = "Predicted, not measured: 8x4" in section(text_of(make_results(records)), "Requested resources")
     assert predicted is (accumulation is None)
 
 
 def test_a_fixed_global_batch_is_said_to_keep_the_batch_of_a_gpu() -> None:
     accumulated = records_of({"1x1": 1000.0}, modes=("strong",), accumulation=1)
-    assert "and here also the batch of each" in text_of(results_of(accumulated))
-    assert "shrinks" in text_of(results_of(records_of({"1x1": 1000.0}, modes=("strong",))))
+    assert "and here also the batch of each" in text_of(make_results(accumulated))
+    assert "shrinks" in text_of(make_results(records_of({"1x1": 1000.0}, modes=("strong",))))
 
 
 def test_the_method_says_what_the_records_do() -> None:
@@ -286,7 +271,7 @@ def test_the_method_says_what_the_records_do() -> None:
         timing=records[0].timing.replace(warmup_stable=False),
     )
     plain = make_spec("1x1", variant="plain", device="cuda", launcher="python")
-    text = text_of(results_of([*records, make_record(plain, 1100.0)]))
+    text = text_of(make_results([*records, make_record(plain, 1100.0)]))
     assert "in one job on the same nodes (in several jobs at 2x4), variants" in text
     assert "until the step times were steady (not seen in 1 run: default/weak/1x1/r1)" in text.replace("\\", "")
     assert "measured in stages (stage1 1x1; stage3 2x4). A stage starts only when the gate of the one before" in text
@@ -308,7 +293,7 @@ def test_limits_are_said() -> None:
             drifting = record.replace(timing=record.timing.replace(drift_fraction=-0.12))
             records.append(make_failed_record(spec) if spec.repeat == 2 else drifting)
     gates = {"stage2": Verdict.from_json(make_gate("stage2", "closed", why="a run of 1x2 failed"))}
-    results = results_of(
+    results = make_results(
         records, specs, gates=gates, warnings=("runs/x/record.json: it is left out. Next: start snakemake again",)
     )
     text = section(text_of(results), "Limits of these measurements").replace("\\", "")
@@ -328,12 +313,12 @@ def test_limits_are_said() -> None:
 
 def test_a_single_scale_is_no_scaling() -> None:
     words = "Only 1x1 was measured, which does not show how the training scales."
-    assert words in text_of(results_of(records_of({"1x1": 1000.0})))
-    assert words not in text_of(results_of(records_of()))
+    assert words in text_of(make_results(records_of({"1x1": 1000.0})))
+    assert words not in text_of(make_results(records_of()))
 
 
 def test_runs_that_were_cut_are_called_so() -> None:
-    text = section(text_of(results_of(records_of(max_steps=200))), "Limits of these measurements")
+    text = section(text_of(make_results(records_of(max_steps=200))), "Limits of these measurements")
     assert "The runs were ended early on purpose (measure.max\\_steps: 200); they are no whole trainings." in text
 
 
@@ -389,7 +374,7 @@ def test_it_is_set_with_pdflatex_within_its_margins(ladder: Path, tmp_path: Path
     specs = make_specs(["1x1", "2x2"], variants=["default", name], script=script, env={"A": name})
     records = [make_record(spec, 1e6 * spec.world_size, fingerprint={"cpu_model": cpu}) for spec in specs]
     gate = Verdict.from_json(make_gate("stage2", "closed", why=name))
-    write_report(replace(results_of(records, gates={"stage2": gate}, warnings=(name,)), directory=tmp_path), TODAY)
+    write_report(replace(make_results(records, gates={"stage2": gate}, warnings=(name,)), directory=tmp_path), TODAY)
     for results in (ladder, tmp_path):
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "proposal.tex"]
         done = subprocess.run(command, cwd=results / "report", capture_output=True, text=True, check=False)

@@ -40,29 +40,18 @@ from make_records import (
     make_record,
     make_spec,
     make_specs,
-    records_by_name,
     repeated,
     with_ranks,
     with_steps,
 )
+from make_results import make_results
 from make_runs import write_ladder, write_run
 
+PLOTS = ("throughput", "scalability", "efficiency", "attribution")
 FILES = [
-    "index.html",
-    "scaling.md",
-    "proposal.md",
-    "proposal.tex",
-    "runs.csv",
-    "scaling.csv",
-    "throughput.svg",
-    "throughput.png",
-    "scalability.svg",
-    "scalability.png",
-    "efficiency.svg",
-    "efficiency.png",
-    "attribution.svg",
-    "attribution.png",
-]
+    "index.html", "scaling.md", "proposal.md", "proposal.tex", "runs.csv", "scaling.csv",
+    *(f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")),
+]  # fmt: skip
 TODAY = date(2026, 11, 20)
 EFFICIENCY = {"1x1": 1.0, "1x2": 0.91, "1x4": 0.85, "2x1": 0.86, "2x2": 0.8, "2x4": 0.75}
 HOSTILE = "<script>alert('x')</script>|`$\\"
@@ -81,8 +70,8 @@ def found(
     """A ladder's results; by default every run of ``specs`` went well."""
     if records is None:
         records = [make_record(spec, rate(spec)) for spec in specs]
-    views = {gate["stage"]: Verdict.from_json(gate) for gate in gates}
-    return LadderResults(make_plan_of(specs), records_by_name(records), views, warnings)
+    verdicts = {gate["stage"]: Verdict.from_json(gate) for gate in gates}
+    return make_results(records, specs, gates=verdicts, warnings=warnings)
 
 
 def open_gates(*stages: str) -> list[dict[str, Any]]:
@@ -437,11 +426,7 @@ def test_records_that_are_lost_are_not_called_unmeasured(
 def test_lines_follow_growth_of_one_kind_only() -> None:
     specs = make_specs(["1x1", "1x2", "1x4", "2x1", "2x4"], repeats=1)
     lines = [([str(point.scale) for point in line], style) for line, style in growth(scale_points(specs, {}))]
-    assert lines == [
-        (["1x1", "1x2", "1x4"], "-"),
-        (["1x1", "2x1"], "--"),
-        (["1x4", "2x4"], "--"),
-    ]
+    assert lines == [(["1x1", "1x2", "1x4"], "-"), (["1x1", "2x1"], "--"), (["1x4", "2x4"], "--")]
 
 
 def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_intervals() -> None:
@@ -561,8 +546,7 @@ def test_a_ladder_that_starts_above_one_gpu_is_not_compared_with_one(tmp_path: P
         step_s = record.timing.step_time_s if record.timing else 0.0
         compute, exposed, data = ([part * step_s] * spec.gpus for part in (0.7, 0.05, 0.02))
         records.append(with_ranks(record, compute_s=compute, exposed_comm_s=exposed, data_wait_s=data))
-    gates = {stage: Verdict.from_json(make_gate(stage)) for stage in ("stage1", "stage2", "stage3")}
-    files = written(tmp_path, LadderResults(make_plan_of(specs), records_by_name(records), gates, ()))
+    files = written(tmp_path, found(specs, records, open_gates("stage1", "stage2", "stage3")))
     page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<script.*?</script>", "", files["index.html"], flags=re.DOTALL)
     texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md", "proposal.tex")}}
     for name, text in texts.items():

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import report as report_command
 from ddp_ladder.accounting import advice as accounting
-from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.forecasts import after_gate
@@ -27,21 +26,14 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.plots import attribution_figure, efficiency_figure
-from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.results import read_results
 from ddp_ladder.report.sections import explained, runs_csv, sections
 from ddp_ladder.report.usage import BINS, draw_usage, in_bins
 from ddp_ladder.report.view import ReportView
+from make_jobs import make_row
 from make_machine import make_machine
-from make_records import (
-    JOB_ID,
-    make_failed_record,
-    make_plan_of,
-    make_record,
-    make_specs,
-    records_by_name,
-    repeated,
-    with_ranks,
-)
+from make_records import JOB_ID, make_failed_record, make_plan_of, make_record, make_specs, repeated, with_ranks
+from make_results import make_results
 from make_runs import RATES as LADDER_RATES
 from make_runs import edit, end_run, reassemble, write_ladder, write_loop, write_run
 from make_sampled_runs import write_sampled_run
@@ -64,14 +56,9 @@ def ladder(variants: Sequence[str] = ("default",), scales: Sequence[str] = tuple
     return found
 
 
-def results_of(records: Sequence[Record], **changes: object) -> LadderResults:
-    plan = make_plan_of([record.spec for record in records])
-    return replace(LadderResults(plan, records_by_name(records), {}, ()), **changes)  # type: ignore[arg-type]
-
-
 def view_of(rates: Mapping[str, float], work: Work | None = None, **changes: Any) -> ReportView:
     records = [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in make_specs(list(rates), **changes)]
-    return ReportView(results_of(records, work=work or Work()), TODAY)
+    return ReportView(make_results(records, work=work or Work()), TODAY)
 
 
 def section_of(view: ReportView, title: str) -> Section | None:
@@ -98,7 +85,7 @@ def table(view: ReportView, title: str, name: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
-    view = ReportView(results_of(ladder(["default", "gloo"])), TODAY)
+    view = ReportView(make_results(ladder(["default", "gloo"])), TODAY)
     assert [view.place(point) for point, _ in explained(view)] == [
         "2x2 weak default", "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
     ]  # fmt: skip
@@ -115,7 +102,7 @@ def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
         started_at_s=0.0, took_s=9.0, launcher="torchrun", backend="gloo", transport=(),
         nodes=(), sizes=(), pairs=(), alpha_s=0.001, beta_s_per_byte=1e-9, findings=(),
     )  # fmt: skip
-    write_report(results_of(ladder(), preflights={"2x2": preflight}, directory=tmp_path), TODAY)
+    write_report(make_results(ladder(), preflights={"2x2": preflight}, directory=tmp_path), TODAY)
     page, text = ((tmp_path / "report" / name).read_text() for name in ("index.html", "scaling.md"))
     for words in ("Where the time goes", "45.0 ms exposed communication", "which 2.00 ms is latency"):
         assert words in page
@@ -131,10 +118,7 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
     view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
     section = section_of(view, "Cost")
     assert section
-    assert [block.name for block in section.blocks] == [
-        "Cost, weak scaling",
-        "Cost, strong scaling",
-    ]
+    assert [block.name for block in section.blocks] == ["Cost, weak scaling", "Cost, strong scaling"]
     assert {len(block.rows) for block in section.blocks} == {8}
     assert [text.partition(" (")[0] for kind, text in recommendations(view) if kind] == [
         "2x4 weak default", "2x4 strong default",
@@ -217,12 +201,8 @@ def written(results: Path, plan: Plan) -> tuple[str, str]:
 
 
 def test_jobs_are_shown_with_what_they_held() -> None:
-    row = JobRow(
-        job_id="4711", kind="measure", stage="stage1", scale="1x1", source="sacct", state="COMPLETED", nodes=1, gpus=1,
-        ended_at="2026-11-22T14:12:02Z", elapsed_s=720.0, runs_planned=1, runs_measured=1, runs_ok=1,
-        preflight_s=5.0, startup_s=10.0, training_s=600.0, gpu_hours_held=0.2, gpu_hours_training=0.17,
-    )  # fmt: skip
-    view = ReportView(results_of(ladder(), jobs=(row,)), TODAY)
+    row = make_row()
+    view = ReportView(make_results(ladder(), jobs=(row,)), TODAY)
     section = section_of(view, "What the runs used")
     assert section
     (block,) = (block for block in section.blocks if block.heading == "Jobs")
@@ -231,7 +211,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
 
 def test_alike_nodes_are_one_line_with_their_places() -> None:
     machines = {"1x1": (make_machine("1x1"),), "2x2": (make_machine("2x2"), make_machine("2x2", node="node2"))}
-    rows = ReportView(results_of(ladder(), machines=machines), TODAY).machine_rows
+    rows = ReportView(make_results(ladder(), machines=machines), TODAY).machine_rows
     assert len(rows) == len({words for _, words in rows})
     assert "2x2: " in rows[0][0]
 
@@ -248,13 +228,13 @@ def test_every_run_is_a_row_of_the_table() -> None:
 
 
 def test_the_bars_add_up_to_the_step_and_end_at_one_over_the_efficiency() -> None:
-    axes = attribution_figure(results_of(ladder()).points).axes[0]
+    axes = attribution_figure(make_results(ladder()).points).axes[0]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     for place, (step_s, _) in enumerate(STEPS.values()):
         own = [bar for bar in bars if bar.get_x() < place < bar.get_x() + bar.get_width()]
         assert sum(bar.get_height() for bar in own) == pytest.approx(step_s / 0.05)
     assert {"50.0 ms", "55.0 ms", "100 ms", "45.0"} <= {text.get_text() for text in axes.texts}
-    (text,) = attribution_figure(results_of(ladder(scales=["2x2"])).points).axes[0].texts
+    (text,) = attribution_figure(make_results(ladder(scales=["2x2"])).points).axes[0].texts
     assert text.get_text() == "no step has been compared with one at 1x1 yet"
 
 

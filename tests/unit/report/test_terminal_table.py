@@ -6,15 +6,7 @@ import pytest
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.report.terminal import terminal_table
-from make_records import (
-    make_failed_record,
-    make_gate,
-    make_judged,
-    make_record,
-    make_specs,
-    records_by_name,
-    repeated,
-)
+from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs, records_by_name, repeated
 
 RATES = {"1x1": 1000.0, "1x2": 1820.0, "2x1": 1700.0, "8x4": 27_000.0}
 

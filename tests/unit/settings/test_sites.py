@@ -14,7 +14,7 @@ from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.steps import sbatch_options
 from make_records import make_spec
-from read_job_script import read_job_script
+from read_job_script import launch_in
 
 REPOSITORY = Path(__file__).parents[3]
 SITES = REPOSITORY / "config" / "sites"
@@ -114,8 +114,8 @@ def parts(line: str) -> list[tuple[str, str, str]]:
 
 def test_lumi_is_launched_as_in_its_guide(tmp_path: Path) -> None:
     job = job_of("lumi", "4x8", tmp_path)
-    script = read_job_script(job_script(job, job.runs[0], Places(tmp_path, tmp_path / "run"), ["/scratch"]))
+    launch = launch_in(job_script(job, job.runs[0], Places(tmp_path, tmp_path / "run"), ["/scratch"]))
     container = job.runs[0].container
     assert container is not None
-    assert script.launch[:6] == ("singularity", "exec", "--bind", "/scratch", container.image, "python")
-    assert not {*LUMI.split()[5:]} - {*script.launch}
+    assert launch[:6] == ("singularity", "exec", "--bind", "/scratch", container.image, "python")
+    assert not {*LUMI.split()[5:]} - {*launch}

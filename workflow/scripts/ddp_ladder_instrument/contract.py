@@ -24,4 +24,10 @@ HEADER_BYTES = 512  # of a heartbeat; stacks follow
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # unknown for a step that DDP did not time
 HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")
-"""Columns of ranks/rank<k>.steps: little-endian doubles, column after column; nan is unknown."""
+"""Columns of ranks/rank<k>.steps: little-endian doubles, column after column; nan is unknown.
+
+A row is a step. Of more than MOST_ROWS steps, those after the first SINGLE_ROWS are in blocks of 2, 4, 8, ... steps, so
+many that the rows fit: the number of steps alone decides the rows, so all ranks have the same ones. A block has the
+sums of its steps, their last number and its end; of DDP's times it has none.
+"""
+SINGLE_ROWS, MOST_ROWS = 8_192, 20_480

@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -40,13 +40,12 @@ from ddp_ladder_instrument import host
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.recorder import Recorder
-from ddp_ladder_instrument.table import Row
+from ddp_ladder_instrument.table import RECENT, Row, StepTable
 
 HANDLED_CHARACTERS = 100
 # Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
 RECORD_AFTER_S = 2.0
 RECORD_AFTER_STEPS = 5.0
-MEDIAN_OF = 101  # steps: a median of all would take long after a million
 RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
 
 
@@ -119,7 +118,7 @@ class Heartbeat:
         recorder.on_joins = self._on_joins
         self._look = look
         self._world_size = world_size
-        self._shown = 0  # steps, at the last progress
+        self._shown = 0, 0, 0.0  # at the last progress: steps, their samples, and when the last one ended
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
@@ -144,7 +143,7 @@ class Heartbeat:
         """Write the last signs and end the thread."""
         if self._file >= 0 and self._stop.locked():
             self._stop.release()
-            self._beat(more_than=self._shown)  # without a further step the last throughput stays
+            self._beat(more_than=self._shown[0])  # without a further step the last throughput stays
 
     def _on_joins(self, joins: bool) -> None:
         """Note whether this process is in init_process_group(), where another thread is to take the signal."""
@@ -168,20 +167,21 @@ class Heartbeat:
 
     def _show(self, path: Path) -> None:
         """Write progress.json: the steps so far, and the throughput since it was last written."""
-        machine, steps = self._recorder.machine, self._shown
+        machine, (steps, samples, ended_s) = self._recorder.machine, self._shown
         table, stages = machine.table, self._recorder.stages
         # Of a pipeline, one of so many ranks counts the samples.
         count, counting = table.count, self._world_size() / (stages[1] if stages else 1)
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
-        took_s = table.ended_at_s[count - 1] - table.ended_at_s[steps - 1] if steps else 0.0
+        now = count, table.all_samples, table.ended_at_s[-1]
+        took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": count,
-            "samples_per_s": sum(table.samples[steps:count]) * counting / took_s if took_s > 0 else None,
+            "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),
         }
         write_atomically(path, [json.dumps(content) + "\n"], durable=False)
-        self._shown = count
+        self._shown = now
 
     def _write(self, signs: Signs) -> None:
         if self._signal is not None and not _is_file(self._stacks, self._path):
@@ -246,7 +246,7 @@ def signs(recorder: Recorder, reported: Path, ended: bool) -> Signs:
     size = 0 if steps else _size(reported)
     phase = "ended" if ended else "unknown" if size else machine.phase
     moved = (steps, phase, recorder.joins, len(recorder.log), size, marks.passed if marks is not None else 0)
-    return Signs(steps, phase, _median_s(machine.table.step_time_s), moved)
+    return Signs(steps, phase, _median_s(machine.table), moved)
 
 
 def _size(path: Path) -> int:
@@ -256,9 +256,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _median_s(times_s: Sequence[float]) -> float | None:
+def _median_s(table: StepTable) -> float | None:
     """Return the median of the last steps' times; None before the second step, because the first is no measure."""
-    last = times_s[max(1, len(times_s) - MEDIAN_OF) :]
+    last = [*table.recent_s][table.count <= RECENT :]
     median = statistics.median(last) if last else math.nan
     return median if math.isfinite(median) else None
 

@@ -32,8 +32,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.settings.keys import GateThresholds
-from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
+from ddp_ladder.settings.terms import MOST_EFFICIENCY, MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
 
 COUNTED = ("ok", "incomplete")  # states of scales that a prediction starts from
 MOST_NODES = 100_000
@@ -272,9 +271,6 @@ def step_to(series: MeasuredSeries, at: Scale) -> Step | None:
     if kind.startswith("first"):
         lost_before = min(lost_before, MOST_INSIDE)
     return Step(kind, anchor, farthest, lost_before, before)
-
-
-MOST_EFFICIENCY = GateThresholds().max_efficiency
 
 
 class Prediction(Model):

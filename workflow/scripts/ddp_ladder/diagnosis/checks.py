@@ -232,7 +232,7 @@ def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _steps(raw: RawRun) -> Diagnosis:
     spec = raw.spec
-    counts = sorted({len(rank.steps) for rank in raw.ranks.values()})
+    counts = sorted({rank.steps.count for rank in raw.ranks.values()})
     made, wanted = min(counts, default=0), spec.warmup_steps + spec.min_steps
     limits = sorted({end.ended_by for end in raw.ends} & {"max_steps", "max_seconds"})
     own_end = "train longer (more epochs or data in workload.args), lower workload.batch_per_gpu"

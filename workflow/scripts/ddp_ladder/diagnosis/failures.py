@@ -142,7 +142,7 @@ def handled_and_exited(case: Case) -> Failure | None:
 def nothing_seen(case: Case) -> Failure | None:
     """Return the failure of a run that ended well but made no measurable step; None if one was seen."""
     raw = case.raw
-    if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
+    if raw.reads_log or not raw.has_all_ranks or any(rank.steps.count for rank in raw.ranks.values()):
         return None
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", HOOK))]

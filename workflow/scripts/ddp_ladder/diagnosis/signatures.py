@@ -11,7 +11,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -101,6 +101,7 @@ def _signature(entry: dict[str, Any]) -> Signature:
     return Signature(**{**entry, "regex": regex, "next": tuple(entry["next"]), "samples": tuple(entry["samples"])})
 
 
+@lru_cache(maxsize=8192)  # the ranks of a run often end alike
 def classify(line: str, several_nodes: bool = True) -> Signature | None:
     """Return the signature that claims a line; None for a line that no signature knows."""
     usable = (signature for signature in signatures() if several_nodes or not signature.several_nodes)
@@ -121,12 +122,14 @@ def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = N
     if several_nodes is None:
         several_nodes = len({said.node for said in words if said.node and said.speaker not in ("srun", "slurm")}) > 1
     usable = [kind for kind in signatures() if several_nodes or not kind.several_nodes]
+    # Each signature on a whole text is much faster than on each line, and the nodes print much alike.
+    every = "\n".join(dict.fromkeys(line for said in words for line in said.lines))
+    usable = [kind for kind in usable if kind.regex.search(every)]
     texts = ["\n".join(said.lines) for said in words]
-    # Each signature on a whole text is much faster than on each line.
-    present = [[kind for kind in usable if kind.regex.search(text)] for text in texts]
-    ids = {kind.id for kinds in present for kind in kinds}
-    for said, kinds in zip(words, present, strict=True):
-        claiming = [kind for kind in kinds if not kind.only_with or kind.only_with in ids]
+    present = {text: [kind for kind in usable if kind.regex.search(text)] for text in dict.fromkeys(texts)}
+    ids = {kind.id for kinds in present.values() for kind in kinds}
+    for said, text in zip(words, texts, strict=True):
+        claiming = [kind for kind in present[text] if not kind.only_with or kind.only_with in ids]
         if any(kind.role in roles for kind in claiming):
             yield from _claimed(said, claiming, roles)
 

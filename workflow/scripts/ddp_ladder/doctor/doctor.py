@@ -220,7 +220,7 @@ SPACE_FOR_RESULTS_BYTES = 1e9
 LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
 
 
-def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[FindingGroup]:
+def examine(sources: Sources) -> list[FindingGroup]:
     """Return all findings, by section."""
     versions: FindingGroup = ("Versions", list(workflow_versions()))
     try:
@@ -235,8 +235,8 @@ def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[
         versions,
         ("Settings", [passed("experiment", read), passed("site", f"{site.file}: {site.site}")]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
-        ("Training software", list(site_python(ladder.plan.runs[0], site, base_env))),
-        ("Network", _network(ladder, base_env)),
+        ("Training software", list(site_python(ladder.plan.runs[0], site, os.environ))),
+        ("Network", _network(ladder)),
         ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
 
@@ -303,9 +303,9 @@ def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("data", f"{work.data_dir}{later}")
 
 
-def _network(ladder: Ladder, shell: Mapping[str, str]) -> list[Finding]:
+def _network(ladder: Ladder) -> list[Finding]:
     known = passed("variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
-    doubts = [mistake(problem, "variables", "warning") for problem in check_variables(ladder.settings, shell)]
+    doubts = [mistake(problem, "variables", "warning") for problem in check_variables(ladder.settings, os.environ)]
     return [interface(ladder.settings.site, sorted(network.addresses())), *(doubts or [known])]
 
 

@@ -20,13 +20,12 @@ import numpy as np
 
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
-from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder.settings.terms import JOBS_DIFFER_PERCENT
 
 Ends = tuple[float, float] | tuple[None, None]
 Estimate = tuple[float, float | None, float | None]  # a figure and the ends of its interval, None if they are not known
 
 WIDEST = 4.0  # high / low of an interval: the figure of a wider one is not known
-JOBS_DIFFER_PERCENT = GateThresholds().jobs_differ_percent
 KNOWN = 1e9  # degrees of freedom of a variance that is given, not measured: as good as infinite, and a number in JSON
 
 

@@ -26,7 +26,7 @@ from ddp_ladder.measuring.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.settings.keys import GateThresholds
-from ddp_ladder.settings.terms import PLAIN_VARIANT
+from ddp_ladder.settings.terms import MOST_EFFICIENCY, PLAIN_VARIANT
 
 IN_NO_STEP = (WHOLE_LOOP, UNEXPLAINED)  # remarks on time that may be training
 
@@ -63,9 +63,6 @@ def _estimates(**estimates: Estimate | None) -> Fields:
     """Return those figures that are known, and the ends of their intervals."""
     ends, known = ("", "_low", "_high"), {key: estimate for key, estimate in estimates.items() if estimate}
     return {key + end: value for key, estimate in known.items() for end, value in zip(ends, estimate, strict=True)}
-
-
-MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
 
 
 def scale_points(

@@ -30,6 +30,7 @@ from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
 
 VENV = ".venv"
+WIDTH = 84  # of the lines of a command, without their indent
 _VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
 
 
@@ -196,10 +197,10 @@ def _assignments(variables: Mapping[str, str]) -> list[str]:
     return [" ".join(line) for line in _lines([quoted_option(f"{n}={value}") for n, value in variables.items()])]
 
 
-def _lines(options: Sequence[str], width: int = 84) -> list[list[str]]:
+def _lines(options: Sequence[str]) -> list[list[str]]:
     lines: list[list[str]] = []
     for option in options:
-        if lines and len(" ".join([*lines[-1], option])) <= width:
+        if lines and len(" ".join([*lines[-1], option])) <= WIDTH:
             lines[-1].append(option)
         else:
             lines.append([option])

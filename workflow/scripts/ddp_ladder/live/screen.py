@@ -110,10 +110,9 @@ def _gate(state: LadderState, stage: str) -> Text:
 
 
 def _scales(state: LadderState) -> Table:
-    headings = ("scale", "runs", "samples/s", "efficiency", "")
+    headings = [Text(heading, "dim") for heading in ("scale", "runs", "samples/s", "efficiency", "")]
     rows = [(*_figures(state, scale), Text(*job_words(state, scale))) for scale in state.scales]
-    justified = ("left", "right", "right", "right", "left")
-    return _grid(*justified, rows=[tuple(Text(heading, "dim") for heading in headings), *rows])
+    return _grid("left", "right", "right", "right", "left", rows=[tuple(headings), *rows])
 
 
 def _figures(state: LadderState, scale: ScaleState) -> tuple[str, str, str, str]:

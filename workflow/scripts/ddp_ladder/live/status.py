@@ -35,34 +35,30 @@ MOST_NODES = 32  # that are looked at each time, and at most shown
 TAIL_BYTES = 8192  # of a file of samples: more than one line, also of a node with eight GPUs
 
 T = TypeVar("T")
-RunPhase = Literal["to do", "interrupted", "started", "ended"]
+RunPhase = Literal["to do", "interrupted", "started", "ended"]  # interrupted: its job no longer holds its scale
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One planned run. record: None while it is not known.
-
-    An interrupted one was started by a job that no longer holds its scale. Of one that goes on: its progress, how many
-    steps are expected, and the last sample of each node, by node and column.
-    """
+    """One planned run."""
 
     spec: RunSpec
     phase: RunPhase = "to do"
-    record: Record | None = None
-    file: RunFile | None = None
-    expected: int | None = None
-    progress: Progress | None = None
-    samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    record: Record | None = None  # None while it is not known
+    file: RunFile | None = None  # run.json of one that has begun and not ended: it has no record yet
+    expected: int | None = None  # steps of one that goes on; None: unknown
+    progress: Progress | None = None  # of one that goes on
+    samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the last ones, by node and column
 
 
 @dataclass(frozen=True)
 class ScaleState:
-    """One scale. end: what is recorded of its Slurm job; None without one, and after a good end. held: by a job."""
+    """One scale."""
 
     job: ScaleJob
     runs: tuple[RunState, ...]
-    end: JobEnd | None = None
-    held: Held | None = None
+    end: JobEnd | None = None  # what is recorded of its Slurm job; None without one, and after a good end
+    held: Held | None = None  # by a job
 
     @property
     def name(self) -> str:
@@ -101,21 +97,17 @@ class ScaleState:
 
 @dataclass(frozen=True)
 class LadderState:
-    """A results directory at one time (unix time).
-
-    start: the start of Snakemake that is at work, or was the last one. jobs: Slurm's last answer, by id. problems: what
-    cannot be read, and why Slurm does not answer.
-    """
+    """A results directory at one time."""
 
     results: Path
-    now_s: float
+    now_s: float  # unix time
     plan: Plan | None = None
-    start: Held | None = None
+    start: Held | None = None  # the start of Snakemake that is at work, or was the last one
     scales: tuple[ScaleState, ...] = ()
-    gates: Mapping[str, Verdict] = field(default_factory=dict)
+    gates: Mapping[str, Verdict] = field(default_factory=dict)  # by stage
     points: tuple[ScalePoint, ...] = ()
-    jobs: Mapping[str, JobState] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    jobs: Mapping[str, JobState] = field(default_factory=dict)  # Slurm's last answer, by id
+    problems: tuple[str, ...] = ()  # what cannot be read, and why Slurm does not answer
 
     def job_of(self, scale: ScaleState) -> JobState | None:
         """Return what Slurm says of a scale's job."""
@@ -125,12 +117,12 @@ class LadderState:
     def is_at_work(self) -> bool:
         """Return True while a start, or a job that one has left, goes on as far as can be seen."""
         queued = any((job := self.job_of(scale)) and job.phase != "ended" for scale in self.scales)
-        return (self.start is not None and self.start.is_alive) or queued or any(each.is_held for each in self.scales)
+        return bool(self.start and self.start.is_alive) or queued or any(scale.is_held for scale in self.scales)
 
     @property
     def is_over(self) -> bool:
         """Return True if nothing goes on; that is unknown until Slurm has answered on every job."""
-        is_known = all(each.slurm_id is None or each.slurm_id in self.jobs for each in self.scales)
+        is_known = all(scale.slurm_id is None or scale.slurm_id in self.jobs for scale in self.scales)
         return self.plan is not None and is_known and not self.is_at_work
 
 
@@ -144,10 +136,7 @@ class Reader:
         self._plan: Plan | None = None
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
-        self._samples: tuple[Job | None, dict[str, Mapping[str, float]]] = (
-            None,
-            {},
-        )  # of the run that goes on, by node
+        self._samples: tuple[Job | None, dict[str, Mapping[str, float]]] = (None, {})  # of the run that goes on
         self._turn = 0  # the next node to be looked at, where there are many
         self._jobs: dict[str, JobState] = {}
         self._ask_at_s = 0.0
@@ -157,8 +146,8 @@ class Reader:
         plan = self._parsed(self._results / "plan.json", read_plan)
         if plan is not self._plan:
             self._plan, self._settled = plan, {}
-        scales = tuple(map(self._scale, () if plan is None else plan.jobs))
-        records = [run.record for scale in scales for run in scale.runs if run.record is not None]
+        scales = tuple(map(self._scale, plan.jobs if plan else ()))
+        records = [run.record for scale in scales for run in scale.runs if run.record]
         scales = tuple(self._followed(scale, records) for scale in scales)
         self._ask_slurm({scale.slurm_id for scale in scales if scale.slurm_id is not None})
         return LadderState(
@@ -195,7 +184,7 @@ class Reader:
             return RunState(spec)
         if directory.ended.exists():
             return RunState(spec, "ended", self._parsed(directory.assembled, read_record))  # until its job ends
-        is_own = held is not None and held.is_alive and held.holder.job_id == run.job.id
+        is_own = is_held and held is not None and held.holder.job_id == run.job.id
         return RunState(spec, "started" if is_own else "interrupted", file=run)
 
     def _followed(self, scale: ScaleState, records: Collection[Record]) -> ScaleState:
@@ -205,13 +194,10 @@ class Reader:
             return scale
         directory = self._directory(run.spec)
         self._look_at_nodes(run.file, directory)
-        now = replace(
-            run,
-            progress=self._parsed(directory.progress, read_progress),
-            expected=expected_steps(run.spec, records),
-            samples=self._samples[1],
-        )
-        return replace(scale, runs=tuple(now if each is run else each for each in scale.runs))
+        progress = self._parsed(directory.progress, read_progress)
+        expected = expected_steps(run.spec, records)
+        followed = replace(run, progress=progress, expected=expected, samples=self._samples[1])
+        return replace(scale, runs=tuple(followed if other is run else other for other in scale.runs))
 
     def _look_at_nodes(self, run: RunFile, directory: RunDirectory) -> None:
         """Read the last samples of a run's nodes: of many the least busy ones, and of the rest some more each time."""
@@ -230,14 +216,13 @@ class Reader:
 
     def _gates(self, scales: Collection[ScaleState]) -> dict[str, Verdict]:
         """Return the gates of stages whose runs have all ended; others are of earlier runs."""
-        found = {}
-        for stage in () if self._plan is None else self._plan.stages:
+        gates = {}
+        for stage in self._plan.stages if self._plan else ():
             if all(scale.is_done for scale in scales if scale.job.stage == stage):
                 for file in gate_files(self._results / "gates", stage):
-                    verdict = self._parsed(file, lambda path: Verdict.from_json(read_json(path)))
-                    if verdict is not None:
-                        found[stage] = verdict
-        return found
+                    if verdict := self._parsed(file, lambda path: Verdict.from_json(read_json(path))):
+                        gates[stage] = verdict
+        return gates
 
     def _scale_points(self, scales: Collection[ScaleState], records: Collection[Record]) -> tuple[ScalePoint, ...]:
         """Return the points of the scaling, made again when there is another record."""

@@ -277,7 +277,8 @@ def varying_batches(files: RankFiles) -> tuple[int, int] | None:
 
     The last step of each pass alone, or steps of as many more batches, make no varying size.
     """
-    sizes = Counter((files.steps.samples + files.steps.padding_samples).tolist())
+    steps = files.steps.single
+    sizes = Counter((steps.samples + steps.padding_samples).tolist())
     sizes.pop(0, None)
     of_usual = max(sizes.values(), default=0)
     varies = len(sizes) > 2 and 2 * of_usual < sum(sizes.values())

@@ -109,7 +109,8 @@ def _step_times(files: RankFiles, warmup_steps: int) -> StepTimes | None:
     if steps.ended_at_s is None:
         return None
     epochs, validations_s = (phases.epoch_steps, phases.validations_s) if phases else ((), ())
-    return StepTimes(steps.ended_at_s, steps.step_time_s, warmup_steps, epochs, validations_s)
+    rows = sorted({steps.rows_of(step) for step in epochs})
+    return StepTimes(steps.ended_at_s, steps.step_time_s, steps.rows_of(warmup_steps), rows, validations_s)
 
 
 def _rank_use(raw: RawRun, end: RankEnd) -> RankUse:

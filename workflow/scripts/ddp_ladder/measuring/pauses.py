@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from ddp_ladder_instrument.contract import SINGLE_ROWS
 from numpy.typing import NDArray
 
 from ddp_ladder.common.formats import in_short, significant
@@ -27,11 +28,12 @@ NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
 
 @dataclass(frozen=True)
 class Pauses:
-    """What lies before each step of a rank but the first, in seconds."""
+    """What lies before each step of a rank but the first, in seconds; of a block, before and in it."""
 
+    size: NDArray[np.int64]  # steps of each row
     rows_s: Array  # the steps themselves
     idle_s: Array  # in no step
-    # This and the next: what known spans cover between the ends of two steps, without the time in which a GPU still
+    # This and the next: what known spans cover between the ends of two rows, without the time in which a GPU still
     # worked through earlier steps; no second is in both.
     validating_s: Array
     saving_s: Array
@@ -46,7 +48,7 @@ class Pauses:
 def pauses_of(rank: RankFiles) -> Pauses | None:
     """Return the pauses of a rank; None if the ends of its steps are not known."""
     steps, phases = rank.steps, rank.end.phases
-    if steps.ended_at_s is None or not len(steps):
+    if steps.ended_at_s is None or not steps.count:
         return None
     rows_s, ends_s = steps.step_time_s[1:], steps.ended_at_s
     validations, saves = (phases.passes_s, phases.saves_s) if phases else ((), ())
@@ -58,6 +60,7 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
     validating_s = covered_s(ends_s, validations)
     both_s = covered_s(ends_s, (*validations, *saves)) if saves else validating_s
     return Pauses(
+        steps.size[1:],
         rows_s,
         np.diff(idle_s),
         np.maximum(validating_s - behind_s, 0.0),
@@ -80,6 +83,8 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     if not any(of_rank.covered_s.any() for of_rank in pauses):
         return raw, ()
     shared = min(len(of_rank.rows_s) for of_rank in pauses)
+    if shared and len({int(of_rank.size[shared - 1]) for of_rank in pauses}) > 1:  # a rank's last block is shorter
+        shared -= 1
     rows_s = np.stack([of_rank.rows_s[:shared] for of_rank in pauses])
     known_s = np.stack([of_rank.known_s[:shared] for of_rank in pauses])
     spans_s = np.stack([(of_rank.validating_s + of_rank.saving_s)[:shared] for of_rank in pauses])
@@ -95,7 +100,7 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
         raw = replace(raw, ranks=corrected)
-    inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s)
+    inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s, pauses[0].size[:shared])
     held_s, firsts = (waits_s + idle_s).max(axis=0) + inside_s, spans_s.argmax(axis=0)
     first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
     of_first = (firsts == first) & (held_s > 0)
@@ -108,15 +113,19 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     return raw, (_alone(ranks[first].end.rank, does, share, is_inside=is_inside),)
 
 
-def _alone_inside(spans_s: Array, rows_s: Array) -> Array:
+def usual_s(rows_s: Array, size: NDArray[np.int64], is_calm: NDArray[np.bool_]) -> Array:
+    """Return how long each row would be with the median step of the calm ones; as long as it is if there is none."""
+    return np.median(rows_s[is_calm] / size[is_calm]) * size if is_calm.any() else rows_s
+
+
+def _alone_inside(spans_s: Array, rows_s: Array, size: NDArray[np.int64]) -> Array:
     """Return how much longer than usual each step is on every rank because one of them validates or saves in it alone.
 
-    spans_s, rows_s: ranks x steps. What goes on in the background makes no step longer.
+    spans_s, rows_s: ranks x rows, of these sizes. What goes on in the background makes no step longer.
     """
     second_s, first_s = np.partition(spans_s, len(spans_s) - 2, axis=0)[-2:]
     shortest_s = rows_s.min(axis=0)
-    calm_s = shortest_s[first_s == 0]
-    room_s = shortest_s - np.median(calm_s) if len(calm_s) else np.zeros_like(shortest_s)
+    room_s = shortest_s - usual_s(shortest_s, size, first_s == 0)
     longer_s: Array = np.minimum(first_s - second_s, room_s).clip(0.0)
     return longer_s
 
@@ -126,10 +135,10 @@ def _shortened(steps: Steps, waits_s: Array) -> Steps:
 
     The others wait in a barrier, which is a collective, or in DDP's next exchange: in the longer one.
     """
-    off_s = np.zeros(len(steps))
+    off_s = np.zeros(len(steps.size))
     off_s[1 : 1 + len(waits_s)] = waits_s
     rows_s, ddp_s, collectives_s = steps.step_time_s - off_s, steps.ddp_s, steps.collectives_s
-    in_ddp_s = np.zeros(len(steps)) if ddp_s is None else np.maximum(ddp_s[:, 2] - ddp_s[:, 3], 0.0)
+    in_ddp_s = np.zeros(len(steps.size)) if ddp_s is None else np.maximum(ddp_s[:, 2] - ddp_s[:, 3], 0.0)
     if collectives_s is not None:
         is_longer = collectives_s >= np.nan_to_num(in_ddp_s)
         collectives_s = np.where(is_longer, np.maximum(collectives_s - off_s, 0.0), collectives_s)
@@ -156,21 +165,32 @@ def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> 
     )
 
 
+def in_equal_rows(raw: RawRun) -> RawRun:
+    """Let the blocks of all ranks have equally many steps: a rank that made more of them has larger ones."""
+    blocks = {files.steps.block for files in raw.ranks.values()}
+    if len(blocks) < 2:
+        return raw
+    equal = {k: RankFiles(each.end, each.steps.in_blocks(max(blocks), SINGLE_ROWS)) for k, each in raw.ranks.items()}
+    return replace(raw, ranks=equal)
+
+
 def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     """End the steps of all ranks where the first of them has no more, if DDP's join() allows that; say what is left.
 
     A rank that has no more data takes part in the exchanges of the others until all are done.
     """
-    counts = {k: len(files.steps) for k, files in raw.ranks.items()}
-    shortest = min(counts.values(), default=0)
-    if not joins_uneven(raw.ranks) or not raw.has_all_ranks or len({*counts.values()}) == 1 or not shortest:
+    counts = {k: files.steps.count for k, files in raw.ranks.items()}
+    if not joins_uneven(raw.ranks) or not raw.has_all_ranks or len({*counts.values()}) == 1 or not min(counts.values()):
         return raw, ()
+    ends = [np.cumsum(files.steps.size) for files in raw.ranks.values()]
+    rows = min(int((each <= min(counts.values())).sum()) for each in ends)  # of whole blocks on all ranks
+    shortest = int(ends[0][rows - 1])
     later_s = [
-        float(files.steps.ended_at_s[-1] - files.steps.ended_at_s[shortest - 1])
+        float(files.steps.ended_at_s[-1] - files.steps.ended_at_s[rows - 1])
         for files in raw.ranks.values()
         if files.steps.ended_at_s is not None
     ]
-    cut = {k: _ended_at(files, shortest, max(later_s, default=0.0)) for k, files in raw.ranks.items()}
+    cut = {k: _ended_at(files, rows, max(later_s, default=0.0)) for k, files in raw.ranks.items()}
     samples, used = (sum(int(files.steps.samples.sum()) for files in ranks.values()) for ranks in (raw.ranks, cut))
     longer = [f"{made - shortest} of rank {k}" for k, made in counts.items() if made > shortest]
     remark = Remark(
@@ -188,12 +208,12 @@ def joins_uneven(ranks: Mapping[int, RankFiles]) -> bool:
     return bool(ranks) and all(files.end.joins_uneven for files in ranks.values())
 
 
-def _ended_at(files: RankFiles, count: int, later_s: float) -> RankFiles:
-    """Return the rank as if it had ended after ``count`` steps, ``later_s`` before."""
+def _ended_at(files: RankFiles, rows: int, later_s: float) -> RankFiles:
+    """Return the rank as if it had ended after so many rows, ``later_s`` before."""
     end = files.end
     if end.training_s is not None:
         end = end.replace(training_s=max(0.0, end.training_s - later_s))
-    return RankFiles(end, files.steps.first(count))
+    return RankFiles(end, files.steps.first(rows))
 
 
 def covered_s(edges_s: Array, spans: Collection[tuple[float, float]]) -> Array:

@@ -111,10 +111,10 @@ class Span:
 class StepTimes:
     """What a rank recorded of its steps."""
 
-    ended_at_s: Values  # unix time of each step
+    ended_at_s: Values  # unix time of each row of steps
     step_time_s: Values
-    warmup_steps: int  # of the run
-    epoch_steps: Sequence[int] = ()  # the first step of each pass over training data, counted from 1
+    warmup_rows: int  # of the run
+    epoch_rows: Sequence[int] = ()  # those with the first step of a pass over training data, counted from 1
     validations_s: Sequence[tuple[float, float]] = ()  # begin and end of each, unix time
 
 
@@ -152,7 +152,7 @@ def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
         return Timeline((Span("run", begin_s, max(begin_s, end_s)),))
     ends_s = np.maximum.accumulate(steps.ended_at_s)  # a clock may have been set back
     first_s, last_s = float(ends_s[0]), float(ends_s[-1])
-    warm_s = float(ends_s[min(max(steps.warmup_steps, 1), len(ends_s)) - 1])
+    warm_s = float(ends_s[min(max(steps.warmup_rows, 1), len(ends_s)) - 1])
     edges_s = [min(begin_s, first_s), first_s, warm_s, last_s, max(end_s, last_s)]
     phases: tuple[RunPhase, ...] = ("start-up", "warm-up", "training", "end")
     base = [Span(phase, *ends) for phase, ends in zip(phases, pairwise(edges_s), strict=True)]
@@ -163,7 +163,7 @@ def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
 
 def _pauses(steps: StepTimes, ends_s: Values) -> list[Span]:
     """Return the spans from the last step of an epoch to the begin of the next."""
-    firsts = [step - 1 for step in steps.epoch_steps if 1 < step <= len(ends_s)]
+    firsts = [row - 1 for row in steps.epoch_rows if 1 < row <= len(ends_s)]
     return [Span("between epochs", float(ends_s[k - 1]), float(ends_s[k] - steps.step_time_s[k])) for k in firsts]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -26,7 +27,6 @@ from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, STAGES, Interface,
 
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
-NO_PREFLIGHT = keys.Preflight(enabled=False)
 Item = TypeVar("Item")
 
 
@@ -138,7 +138,7 @@ class ScaleJob:
     slurm: Slurm
     memory_mb: int | None = None  # per node; None leaves it to the partition
     gres: str | None = None  # per node, with its count: gpu:a100:4
-    preflight: keys.Preflight = NO_PREFLIGHT
+    preflight: keys.Preflight = field(default_factory=lambda: keys.Preflight(enabled=False))
     transport: Transport = "any"
     max_log_mb_per_node: int = terms.DEFAULT_LOG_MB
     hang: keys.Hang | None = None  # like the Slurm options, not part of a run
@@ -207,16 +207,18 @@ class Plan:
         return self.stages[index - 1] if index else None
 
     def to_json(self) -> dict[str, Any]:
-        return PLAN.dump_python(self, mode="json")  # type: ignore[no-any-return]
+        return _adapter().dump_python(self, mode="json")  # type: ignore[no-any-return]
 
 
-PLAN = TypeAdapter(Plan)
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)  # takes longer than the rest of this module, which agents import, too
 
 
 def read_plan(path: Path) -> Plan:
     """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
     try:
-        return PLAN.validate_python(read_json(path))
+        return _adapter().validate_python(read_json(path))
     except FileNotFoundError:
         advice = "run `snakemake --cores all` first, or name the results with --results"
         raise UserError(Problem(str(path), "there is no plan here", next=advice)) from None

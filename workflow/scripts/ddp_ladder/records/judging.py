@@ -47,10 +47,10 @@ def judged_anew(end: RankEnd, steps: Steps, content: bytes) -> tuple[RankEnd, St
 
 def _as_judged_before(end: RankEnd, steps: Steps) -> Judged:
     """Return what the end record and its steps say: of a long run the log keeps the first steps alone."""
-    table = StepTable()
-    ended_at_s = steps.ended_at_s if steps.ended_at_s is not None else np.full(len(steps), np.nan)
-    for row in zip(steps.samples, steps.padding_samples, steps.step_time_s, steps.data_wait_s, ended_at_s, strict=True):
-        samples, padding, *times_s = row
-        table.add(int(samples), int(padding), *map(float, times_s), 0.0, 0, 0, 0, float(times_s[-1]))
+    unknown, none = np.full(len(steps.size), np.nan), np.zeros(len(steps.size), np.int64)
+    ended_at_s, collectives_s = (unknown if each is None else each for each in (steps.ended_at_s, steps.collectives_s))
+    figures = (steps.samples, steps.padding_samples, steps.step_time_s, steps.data_wait_s, ended_at_s, collectives_s)
+    rows = zip(*(column.tolist() for column in (*figures, none, none, none, ended_at_s)), strict=True)
+    table = StepTable.of_rows(rows, steps.count)
     phases = end.phases.model_dump(mode="json") if end.phases else {}
     return Judged(table, phases, None, {}, -1, {}, Batches(), False)

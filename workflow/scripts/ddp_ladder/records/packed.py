@@ -23,7 +23,7 @@ def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
     On a full disk they stay where they are.
     """
     files = [directory.ranks / f"rank{rank}.{kind}" for rank in ranks for kind in KINDS]
-    if agent.local_rank in (None, 0):
+    if agent.is_first:
         files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
     written = [file for file in files if file.exists()]
     with suppress(NotWritten):

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from ddp_ladder.common.files import (
     Agent,
@@ -45,7 +45,7 @@ _DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.(js
 
 
 Stamped = tuple[int, int, int, str]  # size in bytes, time of change in ns, inode; and the digest that goes with them
-_STAMPED = TypeAdapter(dict[str, Stamped])
+_STAMPED = TypeAdapter(dict[str, Stamped], config=ConfigDict(defer_build=True))
 SETTLED_NS = 2_000_000_000  # a file that has just changed may change again in the same tick of its file system's clock
 
 
@@ -198,8 +198,8 @@ def _steps_of(content: bytes, end: RankEnd) -> Steps:
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
     steps = Steps.of(matrix_of(content))
-    if len(steps) != end.steps.count:
-        raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
+    if steps.count != end.steps.count:
+        raise ValueError(f"it has {steps.count} steps, not {end.steps.count}")
     return steps
 
 
@@ -250,7 +250,7 @@ def _digest(path: Path) -> str:
 
 
 def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
-    is_enough = len(rank.steps) >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
+    is_enough = rank.steps.count >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
     return bool(is_enough) and rank.end.source in ("counted", "guessed", "samples_per_step")
 
 

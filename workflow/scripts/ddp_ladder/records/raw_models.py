@@ -241,7 +241,7 @@ class NotFinite(Model):
 class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
-    not_finite: NotFinite = NotFinite(count=0, names=())
+    not_finite: NotFinite = Field(default_factory=lambda: NotFinite(count=0, names=()))
     tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = ()  # name and short digest of each
 
 

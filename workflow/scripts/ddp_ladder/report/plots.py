@@ -82,9 +82,9 @@ def drawn(figure: Figure) -> dict[str, bytes]:
     """Return a figure as SVG and as PNG of 200 dots per inch."""
     svg, png = io.BytesIO(), io.BytesIO()
     with rc_context(STYLE):  # not by savefig, which draws twice, once for the layout alone
-        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})  # type: ignore[no-untyped-call]
         figure.set_dpi(200)
-        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
+        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})  # type: ignore[no-untyped-call]
     return {"svg": svg.getvalue(), "png": png.getvalue()}
 
 

@@ -45,9 +45,7 @@ def proposal(view: ReportView, form: Sequence[Chapter] = (), rules: Sequence[Sec
         return Document(title, (Section("No measurement", (Block(words),)), *rules), ending)
     sections = [
         Section(
-            heading.title,
-            tuple(block for part in heading.parts for block in PARTS[part](view)),
-            chapter=chapter.title,
+            heading.title, tuple(block for part in heading.parts for block in PARTS[part](view)), chapter=chapter.title
         )
         for chapter in form or DEFAULT
         for heading in chapter.headings

@@ -72,12 +72,12 @@ class LadderResults:
         return f"{count(planned, 'run')} {'is' if planned == 1 else 'are'} planned{': ' if parts else ''}{parts}"
 
 
-def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
-    """Read the records below ``results`` that belong to ``plan``, and judge again the gates that have been judged.
+def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords | None = None) -> LadderResults:
+    """Read the records that belong to ``plan``, and judge again the gates that have been judged.
 
     warning: a further warning, which comes first.
     """
-    runs = RunRecords(results)
+    runs = runs or RunRecords(results)
     plan = as_made(plan, runs)
     believed = believed_records(runs, plan.runs)
     planned = {str(job.scale): job for job in plan.jobs}

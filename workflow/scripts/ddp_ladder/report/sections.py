@@ -20,7 +20,7 @@ from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
-from ddp_ladder.report.view import INTERVALS, ReportView, ScaleTable, gate_rows, scale_notes
+from ddp_ladder.report.view import INTERVALS, ReportView, gate_rows, scale_notes
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 MOST_NOTES = 24
@@ -109,7 +109,7 @@ def figures_table(
         )
         for number, point in enumerate(points)
     ]
-    headings = ("scale", *(_heading(column, view) for column in known), *(heading for heading, _ in cells_after))
+    headings = [Cell("scale"), *(_heading(column, view) for column in known), *(Cell(name) for name, _ in cells_after)]
     return table_block(name, headings, rows, "scales", f"figures {style}")
 
 
@@ -133,10 +133,9 @@ def _figure(column: Column, point: ScalePoint, table: Table) -> Cell:
 def _scales(view: ReportView) -> Iterator[Block]:
     seen: set[str] = set()
     several = len({point.variant for point in view.rungs}) > MOST_OPEN
-    for table in view.tables:
-        mode = table.points[0].mode
-        yield _table(table, view, is_closed=several and mode in seen)
-        seen.add(mode)
+    for title, points in view.tables.items():
+        yield _table(title, points, view, is_closed=several and points[0].mode in seen)
+        seen.add(points[0].mode)
     notes: list[Content] = [Cell(note, lead=where) for where, note in scale_notes(view.rungs, view.several_series)]
     if view.anything_measured:
         first = view.plan.first_scale
@@ -152,8 +151,7 @@ def _scales(view: ReportView) -> Iterator[Block]:
     yield Block(items=tuple(notes), style="notes")
 
 
-def _table(table: ScaleTable, view: ReportView, *, is_closed: bool) -> Block:
-    points, title = table.points, table.title
+def _table(title: str, points: Sequence[ScalePoint], view: ReportView, *, is_closed: bool) -> Block:
     statuses = [Cell(point.status, style=point.status.replace(" ", "-")) for point in points]
     after = (("status", statuses), ("gate", [_judged(point, view) for point in points]))
     stages = ["plain, no DDP" if point.is_plain else stage_name(point.stage) for point in points]
@@ -222,7 +220,7 @@ def _time(view: ReportView) -> Iterator[Block]:
 
 def _owners(view: ReportView) -> Iterator[Block]:
     """Yield the owners of a run's seconds at each scale, with their shares of the wall time, and what they are."""
-    points = [point for table in view.tables for point in table.points if point.owners_s]
+    points = [point for own in view.tables.values() for point in own if point.owners_s]
     if not points:
         return
     known = {name for point in points for name, _ in point.owners_s}
@@ -233,7 +231,7 @@ def _owners(view: ReportView) -> Iterator[Block]:
         wall_s = sum(owners_s.values())
         cells = [_seconds(owners_s.get(owner), wall_s) for owner in shown]
         rows.append((Cell(_name(point, view), value=number), *cells, _seconds(wall_s, None)))
-    headings = ("scale", *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time")))
+    headings = [Cell("scale"), *(Cell(name, small=("(s)",), style="n") for name in (*shown, "wall time"))]
     yield table_block("Owners of the seconds at each scale", headings, rows, "scales", "figures owners")
     yield Block(SECONDS)
     yield Block(items=tuple(Cell(full_stop(OWNERS[name]), lead=capitalised(name)) for name in shown), style="notes")
@@ -257,7 +255,7 @@ def _costs(view: ReportView) -> Iterator[Block]:
 
 def _prediction(view: ReportView) -> Iterator[Block]:
     """Yield the forecasts of the planned scales, beside what was measured if it has been."""
-    forecasts = [*planned_forecasts(view.results.directory, view.plan)]
+    forecasts = list(planned_forecasts(view.results.directory, view.plan))
     measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
     lines = tuple(
         full_stop(forecast_line(job, forecast, view.unit))
@@ -314,7 +312,7 @@ def _preflight(view: ReportView) -> Iterator[Block]:
 
 
 def _startup(view: ReportView) -> Iterator[Block]:
-    points = [point for table in view.tables for point in table.points if point.startup_s is not None]
+    points = [point for own in view.tables.values() for point in own if point.startup_s is not None]
     if points:
         compiled = any(point.startup_compile_s for point in points)
         shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
@@ -362,9 +360,8 @@ def _notes(runs: Sequence[Record]) -> tuple[str, ...]:
 def _measured(view: ReportView) -> Iterator[Block]:
     if not view.measured:
         return
-    words = "Fields marked = must be equal at both scales before an efficiency is given"
-    if view.several_series:
-        words += f" (batch: per {view.unit} in weak, global in strong mode)"
+    batch = f" (batch: per {view.unit} in weak, global in strong mode)" * view.several_series
+    words = f"Fields marked = must be equal at both scales before an efficiency is given{batch}"
     if view.plan.may_differ:
         words += "; fields marked “may differ” are listed in fingerprint.may_differ in the configuration"
     yield Block(f"{words}.")
@@ -380,7 +377,8 @@ def _runs(view: ReportView) -> Iterator[Block]:
         return
     shown = [column for column in columns("runs") if column.of_run]
     rows = [_run(run, number, shown, view) for number, run in enumerate(view.runs)]
-    headings = ("run", "job", Cell("hosts", style="hosts"), *(_heading(column, view) for column in shown), "status")
+    headings: list[Content] = ["run", "job", Cell("hosts", style="hosts")]
+    headings += [*(_heading(column, view) for column in shown), "status"]
     yield table_block("Runs", headings, rows, "runs", "figures runs")
 
 

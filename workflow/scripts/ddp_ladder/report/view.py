@@ -18,16 +18,7 @@ from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in
 from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP, TFLOP_PER_S, shares_of_rates
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import GateFinding, Verdict
-from ddp_ladder.measuring.fingerprint import (
-    BATCH,
-    DIGEST_LENGTH,
-    MUST_MATCH,
-    UNREAD,
-    MustMatch,
-    batch_per_gpu_seen,
-    global_batch_seen,
-    in_full,
-)
+from ddp_ladder.measuring import fingerprint
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Failure, Fingerprint, Record, quoted_lines
 from ddp_ladder.report.results import LadderResults
@@ -44,7 +35,6 @@ SHOWN_WHEN_ABSENT = ("autocast_dtype", "optimizer")  # "none" is informative for
 
 
 Kind = Literal["reached", "doubtful", "stopped", "failed", "empty"]
-PLURALS = {"GPU": "GPUs", "process": "processes"}
 
 
 @dataclass(frozen=True)
@@ -55,14 +45,6 @@ class Headline:
     text: str  # one or two sentences
     next: str | None = None  # what to do; None if there is nothing to do
     evidence: tuple[str, ...] = ()  # the figures that show why it stopped
-
-
-@dataclass(frozen=True)
-class ScaleTable:
-    """One table: the points of one mode and variant."""
-
-    title: str
-    points: tuple[ScalePoint, ...]
 
 
 @dataclass(frozen=True)
@@ -125,24 +107,21 @@ class ReportView:
         return headline(self.results)
 
     @cached_property
-    def tables(self) -> tuple[ScaleTable, ...]:
-        """Return a table per mode and variant; the plain baseline is the first row of the reference variant's table."""
+    def tables(self) -> dict[str, list[ScalePoint]]:
+        """Return the points of each mode and variant by their title; the plain baseline is first, of the reference."""
         keys = dict.fromkeys((point.mode, point.variant) for point in self.rungs)
-        several, tables = len({variant for _, variant in keys}) > 1, []
+        several, tables = len({variant for _, variant in keys}) > 1, {}
         for mode, variant in keys:
             plain = [p for p in self.points if p.is_plain and p.mode == mode and variant == REFERENCE_VARIANT]
             own = [p for p in self.rungs if (p.mode, p.variant) == (mode, variant)]
-            title = capitalised(f"{mode} scaling") + (f", variant {variant}" if several else "")
-            tables.append(ScaleTable(title, (*plain, *own)))
-        return tuple(tables)
+            tables[capitalised(f"{mode} scaling") + f", variant {variant}" * several] = plain + own
+        return tables
 
     @cached_property
     def comparison(self) -> Comparison | None:
         """Return the comparison of the variants; None if there is one, or nothing has been measured."""
-        several = len({point.variant for point in self.rungs}) > 1
-        if not (several and self.anything_measured):
-            return None
-        return compare_variants(self.plan, self.results.records, self.results.fit)
+        several = len({point.variant for point in self.rungs}) > 1 and self.anything_measured
+        return compare_variants(self.plan, self.results.records, self.results.fit) if several else None
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -188,19 +167,31 @@ class ReportView:
     @cached_property
     def machine(self) -> str:
         """Return a sentence on hardware and versions; empty while nothing has been measured."""
-        return _machine(self.runs)
+        seen = [run for run in self.runs if run.fingerprint != Fingerprint()]
+        hosts = {host for run in seen for host in run.world.hosts}
+
+        def of(key: str) -> str:
+            values = dict.fromkeys(str(value) for run in seen if (value := getattr(run.fingerprint, key)))
+            return " / ".join(values)
+
+        hardware = of("gpu") or of("cpu_model") or "an unnamed processor"
+        versions = [("PyTorch", "torch"), ("CUDA", "cuda"), ("NCCL", "nccl"), ("Python", "python")]
+        software = ", ".join(f"{label} {of(key)}" for label, key in versions if of(key))
+        precision = of("autocast_dtype") or of("parameter_dtype")
+        text = f"Measured on {count(len(hosts), 'host')} with {hardware}, {software}"
+        return f"{text}{f'; precision {precision}' if precision else ''}." if seen else ""
 
     @property
     def machine_rows(self) -> tuple[tuple[str, str], ...]:
         """Return a line for each kind of node: where there are such nodes, and what they are."""
-        places: dict[str, dict[str, list[str]]] = {}
+        nodes_of: dict[str, dict[str, list[str]]] = {}  # by what they are and by scale
         for scale, machines in self.results.machines.items():
             for machine in machines:
-                places.setdefault(machine.in_words, {}).setdefault(scale, []).append(machine.node)
-        return tuple(
-            ("; ".join(f"{scale}: {in_short(nodes)}" for scale, nodes in where.items()), words)
-            for words, where in places.items()
-        )
+                nodes_of.setdefault(machine.in_words, {}).setdefault(scale, []).append(machine.node)
+        where = {
+            words: [f"{scale}: {in_short(nodes)}" for scale, nodes in own.items()] for words, own in nodes_of.items()
+        }
+        return tuple(("; ".join(places), words) for words, places in where.items())
 
     def links_of(self, run: Record) -> tuple[tuple[str, str], ...]:
         """Return address and words of the links to a run's log, record and job script, as far as they exist."""
@@ -223,7 +214,7 @@ class ReportView:
 
     @property
     def units(self) -> str:
-        return PLURALS[self.unit]
+        return {"GPU": "GPUs", "process": "processes"}[self.unit]
 
     def of_device(self, heading: str) -> str:
         """Return a heading with ``process`` in place of ``GPU`` if the ladder has none."""
@@ -255,7 +246,7 @@ class ReportView:
 def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tuple[str, str, str], ...]:
     """Return the fingerprint fields, first those that must match; fields that no run has are left out."""
     seen = [run for run in runs if run.fingerprint != Fingerprint()]
-    rows = [(item.name, _mark(item, may_differ), item.value) for item in MUST_MATCH]
+    rows = [(item.name, _mark(item, may_differ), item.value) for item in fingerprint.MUST_MATCH]
     rows += [
         ("batch", "=", _batch),
         ("backend", "", lambda run: run.world.backend),
@@ -277,10 +268,10 @@ def measured_on(runs: Sequence[Record], may_differ: Collection[str]) -> tuple[tu
     table = [(name, mark, _values(name, value, placed)) for name, mark, value in rows if seen]
     hosts = sorted({host for run in seen for host in run.world.hosts})
     table += [("hosts", "", in_short(hosts, MOST_VALUES))] if hosts else []
-    return tuple(row for row in table if row[2] != in_full(None) or row[0] in SHOWN_WHEN_ABSENT)
+    return tuple(row for row in table if row[2] != fingerprint.in_full(None) or row[0] in SHOWN_WHEN_ABSENT)
 
 
-def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
+def _mark(item: fingerprint.MustMatch, may_differ: Collection[str]) -> str:
     """Return the mark of a field: = for equality; empty if it is compared in another way."""
     return "may differ" if item.name in may_differ else "" if item.same else "="
 
@@ -288,45 +279,31 @@ def _mark(item: MustMatch, may_differ: Collection[str]) -> str:
 def _repository(run: Record) -> str | None:
     """Return the commit of the script's repository, marked if files differed from it."""
     commit = run.fingerprint.git_commit
-    return f"{commit[:DIGEST_LENGTH]}{' with changes' if run.fingerprint.git_dirty else ''}" if commit else None
+    return (
+        f"{commit[: fingerprint.DIGEST_LENGTH]}{' with changes' if run.fingerprint.git_dirty else ''}"
+        if commit
+        else None
+    )
 
 
 def _batch(run: Record) -> str:
     """Return the batch that must be equal in the run's mode."""
-    if BATCH[run.spec.mode].name == "batch_per_gpu":
-        return f"{batch_per_gpu_seen(run)} per GPU"
-    return f"{global_batch_seen(run)} global"
+    is_per_gpu = fingerprint.BATCH[run.spec.mode].name == "batch_per_gpu"
+    seen = fingerprint.batch_per_gpu_seen if is_per_gpu else fingerprint.global_batch_seen
+    return f"{seen(run)} {'per GPU' if is_per_gpu else 'global'}"
 
 
 def _values(name: str, value: Callable[[Record], Any], runs: Sequence[tuple[Record, str]]) -> str:
     """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the places that have it."""
     places_of: dict[str, dict[str, None]] = {}  # by value
     for run, place in runs:
-        text = in_full(value(run))
-        text = text[:DIGEST_LENGTH] if name.endswith("sha256") and text != UNREAD else text
+        text = fingerprint.in_full(value(run))
+        is_digest = name.endswith("sha256") and text != fingerprint.UNREAD
+        text = text[: fingerprint.DIGEST_LENGTH] if is_digest else text
         places_of.setdefault(text, {})[place] = None
     if len(places_of) == 1:
         return next(iter(places_of))
     return "; ".join(f"{text} ({in_short([*places])})" for text, places in places_of.items())
-
-
-def _machine(runs: Sequence[Record]) -> str:
-    """Return a sentence for a proposal: hardware and versions. Empty while nothing has been measured."""
-    seen = [run for run in runs if run.fingerprint != Fingerprint()]
-    if not seen:
-        return ""
-    hosts = {host for run in seen for host in run.world.hosts}
-
-    def of(key: str) -> str:
-        values = dict.fromkeys(str(value) for run in seen if (value := getattr(run.fingerprint, key)))
-        return " / ".join(values)
-
-    hardware = of("gpu") or of("cpu_model") or "an unnamed processor"
-    versions = [("PyTorch", "torch"), ("CUDA", "cuda"), ("NCCL", "nccl"), ("Python", "python")]
-    software = ", ".join(f"{label} {of(key)}" for label, key in versions if of(key))
-    precision = of("autocast_dtype") or of("parameter_dtype")
-    text = f"Measured on {count(len(hosts), 'host')} with {hardware}, {software}"
-    return f"{text}; precision {precision}." if precision else f"{text}."
 
 
 def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, str]]:
@@ -336,12 +313,10 @@ def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, st
     """
     repeats: dict[GateFinding, list[str]] = {}
     for item in gate.worth_showing:
-        known = repeats.setdefault(item.replace(repeat=None), [])
-        known += [f"r{item.repeat}"] if item.repeat is not None else []
-    return [
-        (item, " ".join((item.scale, *((item.mode, item.variant) if several_series else ()), *numbers)))
-        for item, numbers in repeats.items()
-    ]
+        numbers = repeats.setdefault(item.replace(repeat=None), [])
+        numbers += [f"r{item.repeat}"] if item.repeat is not None else []
+    names = {item: (item.scale, item.mode, item.variant) if several_series else (item.scale,) for item in repeats}
+    return [(item, " ".join((*names[item], *numbers))) for item, numbers in repeats.items()]
 
 
 # --- The headline.
@@ -432,8 +407,8 @@ def _figures(point: ScalePoint, unit: str) -> str:
         rate += " (samples / time)"
     flops = ""
     if point.tflop_per_s_per_gpu is not None:
-        flops = f"; each {unit} does {TFLOP_PER_S.shown(point)} TFLOP/s ({point.flops_precision})"
-        flops = ", ".join(filter(None, (flops, shares_of_rates(point))))
+        does = f"; each {unit} does {TFLOP_PER_S.shown(point)} TFLOP/s ({point.flops_precision})"
+        flops = ", ".join(filter(None, (does, shares_of_rates(point))))
     if point.is_baseline and point.status != "not comparable":
         return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip() + flops
     baseline = point.baseline_in_words.replace("GPU", unit)

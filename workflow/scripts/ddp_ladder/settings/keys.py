@@ -260,9 +260,9 @@ class GateThresholds(KeySection):
     """Minimum throughput of all GPUs together, in samples per second."""
     max_data_wait_fraction: float | None = Field(default=None, ge=0, le=1, examples=[0.1])
     """Maximum fraction of the step time spent waiting for data."""
-    max_efficiency: float = Field(default=1.05, ge=1, examples=[1.05])
+    max_efficiency: float = Field(default=terms.MOST_EFFICIENCY, ge=1, examples=[1.05])
     """An efficiency whose whole interval is above this closes the gate, because the baseline was disturbed."""
-    jobs_differ_percent: float = Field(default=2, ge=0, le=100)
+    jobs_differ_percent: float = Field(default=terms.JOBS_DIFFER_PERCENT, ge=0, le=100)
     """Usual standard deviation of this stage's throughput between jobs, in per cent. A verdict that it can turn is
     uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
 
@@ -436,6 +436,9 @@ class Report(KeySection):
     """Trainings that the project needs, with seeds, searches and repetitions: for the hours to ask for."""
     reserve: float = Field(default=0.1, ge=0, le=1)
     """Reserve on these hours for failed jobs and restarts, a fraction."""
+    tables: str | None = Field(default=None, min_length=1, examples=["256x4"])
+    """A scale, or a part of a run's name: the report writes the steps of its ranks and the samples of its nodes as CSV
+    files, which runs of up to 64 ranks have anyway."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
