@@ -78,10 +78,7 @@ def _hosts(directory: RunDirectory, first: RankEnd) -> Counter[str]:
 
 
 def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:
-    """Return the settings that the run shows, and the defaults of those that matter only before a run.
-
-    ranks: their number on each host.
-    """
+    """Return the settings that the run shows, and defaults for those that matter before it. ranks: on each host."""
     world_size = first.world_size
     nodes = len(ranks) if set(ranks.values()) == {world_size / len(ranks)} else 1
     args = [*first.fingerprint.args]

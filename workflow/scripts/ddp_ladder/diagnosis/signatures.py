@@ -185,10 +185,7 @@ class Words:
 
 
 def read_lines(log: Path, logs: int = 1) -> tuple[str, ...]:
-    """Return the lines of a log, of a large one those of its head and tail; empty if there is no log.
-
-    logs: how many are read of the run.
-    """
+    """Return the lines of a log, of a large one those of head and tail; empty without it. logs: read of the run."""
     part = min(PART_BYTES, max(LEAST_PART_BYTES, ALL_PARTS_BYTES // logs))
     try:
         with log.open("rb") as file:

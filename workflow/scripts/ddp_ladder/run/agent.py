@@ -80,10 +80,7 @@ class NodeTask:
 
 
 def run_node(task: NodeTask) -> int:
-    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n).
-
-    Raises NotWritten if its log or its end record cannot be written.
-    """
+    """Run this agent's part, write its end record, return the exit code (128 + n for signal n). Raises NotWritten."""
     raise_open_files()
     parent = os.getppid()
     die_with_parent(signal.SIGTERM, parent)

@@ -400,10 +400,7 @@ _STATES: Mapping[str, ProcessState] = {
 
 
 def find_process(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
-    """Return the state and the id of a heartbeat's process, if it is a descendant of this one, in this numbering.
-
-    A container has a numbering of its own.
-    """
+    """Return state and id of a heartbeat's process, a descendant of this one. Containers number their own processes."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():
