@@ -138,9 +138,7 @@ def run_node(task: NodeTask) -> int:
     if task.run.preflight is None:
         pack(task.directory, task.agent, task.run.ranks_of(task.agent))
     end = AgentEnd(
-        schema_version=1,
-        spec_hash=task.spec.hash,
-        job=task.run.job,
+        **task.run.identity,
         node_rank=task.agent.node_rank,
         local_rank=task.agent.local_rank,
         node=node_name(),
@@ -196,7 +194,7 @@ def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
         gpus = ACCELERATORS[run.spec.device].monitor({**os.environ, **run.spec.env})
         return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
-    place = {"spec_hash": run.spec_hash, "job": run.job, "node_rank": node_rank, "node": node_name()}
+    place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
 

@@ -186,9 +186,7 @@ class HangWatch:
     def _write(self, path: Path, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
         tested, unreached = self._tested() if path == self._report and self._agent.is_first else ((), ())
         stall = AgentStall(
-            schema_version=1,
-            spec_hash=self._run.spec_hash,
-            job=self._run.job,
+            **self._run.identity,
             node_rank=self._agent.node_rank,
             local_rank=self._agent.local_rank,
             node=node_name(),

@@ -371,9 +371,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         with suppress(OSError):
             path.unlink(missing_ok=True)
     end = RunEnd(
-        schema_version=1,
-        spec_hash=spec.hash,
-        job=job,
+        **run.identity,
         host=socket.gethostname(),
         started_at_s=started_at_s,
         ended_at_s=time.time(),
