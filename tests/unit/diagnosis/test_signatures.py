@@ -51,7 +51,7 @@ def test_a_signature_is_complete_and_names_keys_that_exist(signature: Signature)
     match = Match(
         signature, Words("rank", 3, "n7", signature.samples), 0, dict.fromkeys(signature.regex.groupindex, "x")
     )
-    shown = [match.verdict, match.why(), *match.next()]
+    shown = [match.signature.verdict, match.why(), *match.next()]
     assert all(shown)
     assert not any(re.search(r"\{(?!run_dir\}|data_dir\})", text) for text in shown), shown
     assert not any(text.endswith((".", ",", ";")) or len(text) > 140 for text in shown), shown

@@ -76,7 +76,6 @@ class RunFile(RawFile):
 
     @property
     def all_agents(self) -> tuple[Agent, ...]:
-        """Return all agents, in the order of their ranks."""
         return agents_of(len(self.nodes), self.agents_per_node)
 
     def first_agent(self, node_rank: int) -> Agent:
@@ -112,6 +111,10 @@ class SilentAgent(Model):
     local_rank: Count | None
     silent_s: Duration
     has_begun: bool  # False: it never gave a sign
+
+    @property
+    def agent(self) -> Agent:
+        return Agent(self.node_rank, self.local_rank)
 
 
 class RunEnd(RawFile):
@@ -184,6 +187,10 @@ class AgentEnd(RawFile):
     orphaned: bool = False  # its parent had died: under Slurm the step daemon of its node
     log: AgentLog | None = None
     monitor: MonitorEnd | None = None  # None if this agent did not sample its node
+
+    @property
+    def agent(self) -> Agent:
+        return Agent(self.node_rank, self.local_rank)
 
     @property
     def failed(self) -> bool:

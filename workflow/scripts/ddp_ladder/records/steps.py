@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,21 +40,17 @@ class DdpTimes:
 class Steps:
     """Columns of ranks/rank<k>.steps, an entry for each row: an optimizer step, or of a long run a block of them.
 
-    size: steps of each row; the other columns have their sums. After single steps come blocks of one size, of which
-    the last one may have fewer steps (contract.HEADER).
-    ended_at_s: unix time of the row's end by the clock of the rank's host; None if it is not known.
-    ddp: DDP's times; None if it timed no row.
-    collectives_s: time in collectives that DDP does not time; None: not recorded.
+    After single steps come blocks of one size, of which the last one may have fewer steps (contract.HEADER).
     """
 
-    size: NDArray[np.int64]
+    size: NDArray[np.int64]  # steps of each row; the other columns have their sums
     samples: NDArray[np.int64]
     padding_samples: NDArray[np.int64]
     step_time_s: NDArray[np.float64]
     data_wait_s: NDArray[np.float64]
-    ended_at_s: NDArray[np.float64] | None = None
-    ddp: DdpTimes | None = None
-    collectives_s: NDArray[np.float64] | None = None
+    ended_at_s: NDArray[np.float64] | None = None  # of the row, unix time of the rank's host; None: not known
+    ddp: DdpTimes | None = None  # None if DDP timed no row
+    collectives_s: NDArray[np.float64] | None = None  # in collectives that DDP does not time; None: not recorded
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64]) -> Steps:
@@ -141,18 +137,14 @@ class Steps:
         return replace(joined, ended_at_s=None if self.ended_at_s is None else self.ended_at_s[lasts])
 
     def _with(self, change: Callable[[NDArray[Any]], NDArray[Any]], ddp: DdpTimes | None) -> Steps:
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)} | {"ddp": None}
-        changed = {name: change(column) for name, column in columns.items() if column is not None}
-        return replace(self, **changed, ddp=ddp)
+        columns = {name: change(column) for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+        return replace(self, **columns, ddp=ddp)
 
 
 def _held(column: NDArray[Any]) -> NDArray[Any]:
     """Return a column without the matrix that it is of, and a constant one as one figure: ranks may be thousands."""
-    return (
-        np.broadcast_to(column[:1].copy(), column.shape)
-        if column.size and (column == column[0]).all()
-        else column.copy()
-    )
+    is_constant = column.size and (column == column[0]).all()
+    return np.broadcast_to(column[:1].copy(), column.shape) if is_constant else column.copy()
 
 
 def matrix_of(content: bytes) -> NDArray[np.float64]:
@@ -166,7 +158,8 @@ def matrix_of(content: bytes) -> NDArray[np.float64]:
 def csv_of(steps: Steps) -> str:
     """Return the steps as the CSV that people open."""
     unknown = np.full(len(steps.size), np.nan)
-    ended_at_s, collectives_s = (unknown if each is None else each for each in (steps.ended_at_s, steps.collectives_s))
+    ended_at_s = unknown if steps.ended_at_s is None else steps.ended_at_s
+    collectives_s = unknown if steps.collectives_s is None else steps.collectives_s
     ddp_s = [unknown] * len(DDP_COLUMNS) if steps.ddp_s is None else steps.ddp_s.T
     counts = (np.cumsum(steps.size), steps.samples, steps.padding_samples)
     return "".join(csv_lines([*counts, steps.step_time_s, steps.data_wait_s, ended_at_s, *ddp_s, collectives_s]))
