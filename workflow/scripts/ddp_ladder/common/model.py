@@ -16,10 +16,10 @@ Several = Annotated[tuple[T, ...], Strict(False)]
 
 
 def _only(version: int) -> Callable[[int], int]:
-    def check(found: int) -> int:
-        if found != version:
-            raise ValueError(f"{found}, not {version}: another version of ddp-ladder wrote this file")
-        return found
+    def check(given: int) -> int:
+        if given != version:
+            raise ValueError(f"{given}, not {version}: another version of ddp-ladder wrote this file")
+        return given
 
     return check
 
