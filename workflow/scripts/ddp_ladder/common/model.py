@@ -11,8 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 LONGEST_VALUE = 80  # characters of a value in a message
 
 T = TypeVar("T")
-Several = Annotated[tuple[T, ...], Strict(False)]
-"""A tuple, read from a JSON array; its items are strict."""
+Several = Annotated[tuple[T, ...], Strict(False)]  # a tuple, read from a JSON array; its items are strict
 
 
 def _only(version: int) -> Callable[[int], int]:
