@@ -48,6 +48,7 @@ OTHER_MODEL = (
     "params."
 )
 NO_INTERFACE = "node1:1812:1812 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found"
+RETRIES = "node1:1812:1830 [0] misc/socket.cc:50 NCCL INFO Call to connect failed: No space left on device, retrying"
 CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WORKER = "RuntimeError: DataLoader worker (pid(s) 4081) exited unexpectedly"
@@ -514,6 +515,13 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
             *(raised(k, NCCL_LOST) for k in (0, 1)),
             prints(1, ""),
             lambda run: (run.nodes / "nccl.node1.1001.log").write_text(f"\n{NO_INTERFACE}\n"),
+        ),
+        "NCCL found no network interface (rank 1 on node1)",
+    ),
+    "what NCCL tries again is no failure": (
+        both(
+            raised(1, NCCL_LOST),
+            lambda run: (run.nodes / "nccl.node1.1001.log").write_text(f"{RETRIES}\n{NO_INTERFACE}\n"),
         ),
         "NCCL found no network interface (rank 1 on node1)",
     ),

@@ -18,6 +18,7 @@ from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.correctness import Diagnosis
 from ddp_ladder.diagnosis.signatures import (
+    LEAST_OF_NCCL_BYTES,
     TRACEBACK,
     Match,
     Role,
@@ -143,8 +144,10 @@ class Case:
         ranks = {(end.host, str(end.pid)): end.rank for end in self.raw.ends}
         for file in self.raw.directory.nccl_logs():
             host, _, process = file.stem.removeprefix("nccl.").rpartition(".")
-            lines = read_lines(file, self.raw.spec.world_size)
-            yield Words("NCCL", ranks.get((host, process)), host or None, lines)
+            lines = read_lines(file, self.raw.spec.world_size, LEAST_OF_NCCL_BYTES)
+            # What NCCL does, with NCCL_DEBUG at INFO, is no failure, and may be very much.
+            told = tuple(line for line in lines if " NCCL INFO " not in line)
+            yield Words("NCCL", ranks.get((host, process)), host or None, told)
 
     def of_scripts(self, node: str | None, rank: int | None) -> list[Words]:
         """Return what was printed on a node and may be of a rank; None: any. The ranks of a node may share a log."""

@@ -21,7 +21,6 @@ from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Check, Failure, FailureKind, Remark
 
-Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
@@ -229,7 +228,7 @@ def _not_finite(end: RankEnd) -> str:
         return ""
     broken = seen.not_finite
     names = in_short(broken.names, NAMED)
-    return f"rank {end.rank}: not finite: {broken.count} of {len(seen.tensors)} parameters at the end ({names})"
+    return f"rank {end.rank}: not finite: {broken.count} of {len(seen.of_each)} parameters at the end ({names})"
 
 
 def _equal_parameters(raw: RawRun) -> Diagnosis:
@@ -261,21 +260,26 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
         verdict = "the model is not wrapped in DistributedDataParallel"
         next_step = WRAP
     if seen:
-        why += _which_differ({rank: parameters.tensors for rank, parameters in seen.items()})
+        digests = {rank: parameters.of_each for rank, parameters in seen.items()}
+        why += _which_differ(digests, seen[0].names if 0 in seen else ())
     ok = len(seen) == world_size and len(distinct) == 1
     return diagnose("equal parameters", ok, measured, wanted, verdict, why, next_step)
 
 
-def _which_differ(tables: Mapping[int, Table]) -> str:
-    """Return ``; rank 1 differs from rank 0 in 2 of 10: 4.weight, 4.bias``; empty if none differs or it is unknown."""
-    first = min(tables)
-    for rank, table in sorted(tables.items()):
-        if table == tables[first]:
+def _which_differ(digests: Mapping[int, Sequence[str]], names: Sequence[str]) -> str:
+    """Return ``; rank 1 differs from rank 0 in 2 of 10: 4.weight, 4.bias``; empty if none differs or it is unknown.
+
+    names: of the tensors of rank 0; without its record they are numbered.
+    """
+    first = min(digests)
+    for rank, of_rank in sorted(digests.items()):
+        if of_rank == digests[first]:
             continue
-        names = [own[0] for own, other in zip(table, tables[first], strict=False) if own != other]
-        if names:
-            return f"; rank {rank} differs from rank {first} in {len(names)} of {len(table)}: {in_short(names, NAMED)}"
-        return f"; rank {rank} has {len(table)} parameters, rank {first} has {len(tables[first])}"
+        differing = [k for k, pair in enumerate(zip(of_rank, digests[first], strict=False)) if pair[0] != pair[1]]
+        if differing:
+            which = in_short([names[k] if k < len(names) else f"number {k + 1}" for k in differing], NAMED)
+            return f"; rank {rank} differs from rank {first} in {len(differing)} of {len(of_rank)}: {which}"
+        return f"; rank {rank} has {len(of_rank)} parameters, rank {first} has {len(digests[first])}"
     return ""
 
 

@@ -152,6 +152,7 @@ def root_cause(words: Sequence[Words]) -> Match | None:
 
 PART_BYTES = 256 * 1024  # of a log: this much of its head and of its tail is read, and less of many logs
 LEAST_PART_BYTES = 32 * 1024
+LEAST_OF_NCCL_BYTES = 4 * 1024  # each rank has such a log; at its end is why NCCL failed
 ALL_PARTS_BYTES = 4 * 1024 * 1024
 LONGEST_LINE = 300  # characters of a line that is shown
 LONGEST_OF_SEVERAL = 200  # the same, of several in one message
@@ -184,9 +185,12 @@ class Words:
         return f"{who} ({self.node})" if self.node else who
 
 
-def read_lines(log: Path, logs: int = 1) -> tuple[str, ...]:
-    """Return the lines of a log, of a large one those of head and tail; empty without it. logs: read of the run."""
-    part = min(PART_BYTES, max(LEAST_PART_BYTES, ALL_PARTS_BYTES // logs))
+def read_lines(log: Path, logs: int = 1, least_bytes: int = LEAST_PART_BYTES) -> tuple[str, ...]:
+    """Return the lines of a log, of a large one those of its head and tail; empty if there is no log.
+
+    logs: how many are read of the run. least_bytes: of head and tail, also of many logs.
+    """
+    part = min(PART_BYTES, max(least_bytes, ALL_PARTS_BYTES // logs))
     try:
         with log.open("rb") as file:
             data = file.read(part)

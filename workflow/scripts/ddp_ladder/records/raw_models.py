@@ -28,6 +28,7 @@ Name = Annotated[str, Field(min_length=1)]
 Duration = Annotated[float, Field(ge=0)]  # seconds
 
 OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
+SHORT = 8  # hexadecimal digits of a tensor's digest
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
@@ -247,7 +248,13 @@ class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
     not_finite: NotFinite = Field(default_factory=lambda: NotFinite(count=0, names=()))
-    tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = ()  # name and short digest of each
+    names: Several[str] = ()  # of each tensor, on rank 0 alone: all ranks have the same
+    digests: Annotated[str, Field(pattern="^([0-9a-f]{8})*$")] = ""  # of each, short, in the same order
+
+    @property
+    def of_each(self) -> tuple[str, ...]:
+        """Return the short digest of each tensor."""
+        return tuple(self.digests[k : k + SHORT] for k in range(0, len(self.digests), SHORT))
 
 
 class Ddp(Model):
