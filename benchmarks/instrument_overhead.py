@@ -226,7 +226,7 @@ class Bench:
         before = [str(INSTRUMENT)] if instrumented else []
         done = subprocess.run(
             [sys.executable, *before, str(script), *map(str, words)],
-            env={**os.environ, "DDP_LADDER_RUN": str(self._run_json)},
+            env={**os.environ, "DDP_LADDER_RUN": str(self._run_json), "DDP_LADDER_HEARTBEATS": str(self._directory)},
             check=True,
             stdout=subprocess.PIPE,
             text=True,

@@ -156,7 +156,7 @@ def measure(device: str, quads: int, steps: int, every_s: float = EVERY_S, worke
                 if running is not None:
                     ends.append(running.end())
                     watched_s += time.monotonic() - begin_s
-        found = {"torch": train.torch, "gpus": len(gpus.each)}
+        found = {"torch": train.torch, "gpus": len(gpus.sampled)}
     return {**found, **summary(segments, steps, ends, watched_s, every_s)}
 
 

@@ -32,7 +32,7 @@ from ddp_ladder.analysis.prediction import (  # noqa: E402
     Kind,
     Losses,
     Measured,
-    Series,
+    MeasuredSeries,
     Step,
     estimate,
     step_to,
@@ -59,7 +59,7 @@ class Table:
     url: str
     model: str
     hardware: str
-    series: Series
+    series: MeasuredSeries
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Case:
     """Scales of a table, and a later one to predict from them."""
 
     table: Table
-    known: Series
+    known: MeasuredSeries
     later: Measured
 
     def ratio(self, samples_per_s: float) -> float:
@@ -84,7 +84,7 @@ def read_tables(file: Path = TABLES) -> tuple[Table, ...]:
             scale = Scale(int(row["nodes"]), int(row["gpus_per_node"]))
             figures[key].append((scale, float(row["samples_per_s"])))
     return tuple(
-        Table(source, url, model, hardware, Series.of(cast(Mode, mode), found))
+        Table(source, url, model, hardware, MeasuredSeries.of(cast(Mode, mode), found))
         for (source, _, url, model, hardware, mode), found in figures.items()
     )
 
@@ -95,7 +95,7 @@ def read_tables(file: Path = TABLES) -> tuple[Table, ...]:
 def cut(table: Table, count: int, later: int = -1) -> Case:
     """Return a case with the table's first scales known, and its last one, or another, to predict."""
     points = table.series.points
-    return Case(table, Series(table.series.mode, points[:count]), points[later])
+    return Case(table, MeasuredSeries(table.series.mode, points[:count]), points[later])
 
 
 def largest_from_all(tables: Sequence[Table]) -> list[Case]:
@@ -170,7 +170,7 @@ def _seen(tables: Sequence[Table]) -> Iterator[Seen]:
             known = [(points[:count], later) for later in points[count:]]
             known.append(((*points[: count - 1], *points[count:]), points[count - 1]))
             for those, later in known:
-                step = step_to(Series(table.series.mode, those), later.scale)
+                step = step_to(MeasuredSeries(table.series.mode, those), later.scale)
                 if step and step.doublings:
                     yield Seen(table, step, math.log(later.gpu_s_per_sample / step.anchor.gpu_s_per_sample))
 
@@ -244,12 +244,12 @@ def without_own_source(tables: Sequence[Table]) -> dict[str, Calibration]:
 # What others would predict
 
 
-def same_efficiency(known: Series, at: Scale) -> float:
+def same_efficiency(known: MeasuredSeries, at: Scale) -> float:
     """Return the rate at the efficiency of the largest known scale."""
     return at.world_size / known.largest.gpu_s_per_sample
 
 
-def power_law(known: Series, at: Scale) -> float:
+def power_law(known: MeasuredSeries, at: Scale) -> float:
     """Return the rate by the power law through the two largest known scales."""
     last = known.largest
     before = [point for point in known.points if point.scale.world_size < last.scale.world_size][-1]
@@ -259,7 +259,7 @@ def power_law(known: Series, at: Scale) -> float:
     return last.samples_per_s * (at.world_size / last.scale.world_size) ** power
 
 
-METHODS: dict[str, Callable[[Series, Scale], float]] = {
+METHODS: dict[str, Callable[[MeasuredSeries, Scale], float]] = {
     "power law": power_law,
     "same efficiency": same_efficiency,
 }

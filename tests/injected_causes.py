@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import sys
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.gates.attribution import Attribution, attribution
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import ScaleJob, make_plan
-from ddp_ladder.records.record import Record, read_record
-from ddp_ladder.run.job import Context, run_scale
+from ddp_ladder.records.record import Record
 from ddp_ladder.run.nodes import ThisMachine
-from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Preflight
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
+from one_run import make_runs
 from project_copy import ROOT
 
 SCRIPT = ROOT / "tests/scripts/causes.py"
@@ -71,9 +67,6 @@ class Bench:
         )
         results = self._results / f"{cause}_{workers}"
         made: ScaleJob = replace(job, scale=shape, runs=specs, more=(), preflight=Preflight(enabled=False))
-        console = RunConsole(len(specs), sys.stderr)
-        context = Context(made, results, ThisMachine(f"local-{cause}"), time.monotonic() + 900, console)
-        run_scale(context, replace(self._plan, jobs=(made,)), {})
-        records = [read_record(RunDirectory(results / "runs" / spec.name).record) for spec in specs]
+        records = make_runs(self._plan, made, results, ThisMachine(f"local-{cause}"), 900)
         assert all(record.status == "ok" for record in records), [record.failure for record in records]
         return records

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +27,6 @@ def oldest_python() -> Path:
     """Return the Python with the oldest torch that the instrument supports, from `make oldest`."""
     need(OLDEST.exists(), f"no {OLDEST}: make oldest")
     return OLDEST
-
-
-def need_compiler() -> None:
-    """Skip the test, or fail in CI, without the C++ compiler that torch.compile needs on a CPU."""
-    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
-    missing = "no g++ or no Python.h (Debian and Ubuntu: apt-get install g++ python3-dev)"
-    need(shutil.which("g++") and has_headers, missing)
 
 
 def python_named(torch: str) -> Path:
@@ -102,6 +93,7 @@ def run(
     """Run ``words`` under instrument.py in ``directory``; its records go to ``directory/run``."""
     variables = environment(**(env or {}))
     variables["DDP_LADDER_RUN"] = str(run_json(directory / "run", **measure))
+    variables["DDP_LADDER_HEARTBEATS"] = str(directory / "run")
     return _run(directory, (python, *launcher, INSTRUMENT, *words), variables, timeout_s)
 
 
@@ -117,12 +109,5 @@ def run_plainly(
 
 
 def _run(directory: Path, words: tuple[object, ...], env: dict[str, str], timeout_s: float) -> Ran:
-    done = subprocess.run(
-        [*map(str, words)],
-        cwd=directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    done = subprocess.run([*map(str, words)], cwd=directory, env=env, capture_output=True, text=True, timeout=timeout_s)
     return Ran(done.returncode, done.stdout, done.stderr, directory / "run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_ladder.nodes.describe import Machine
+from ddp_ladder.nodes.describe import NodeDescription
 
 WORDS = (
     "1 x NVIDIA H100 80GB HBM3 (driver 545.23.08); 2 x Intel(R) Xeon(R) Platinum 8468; 96 CPUs; 1007 GiB; "
@@ -10,6 +10,6 @@ WORDS = (
 )
 
 
-def make_machine(scale: str = "1x1", node: str = "node1", driver: str = "545.23.08") -> Machine:
+def make_machine(scale: str = "1x1", node: str = "node1", driver: str = "545.23.08") -> NodeDescription:
     """Return a node with one of a node's eight H100."""
-    return Machine(schema_version=1, scale=scale, node=node, in_words=WORDS.replace("545.23.08", driver))
+    return NodeDescription(schema_version=1, scale=scale, node=node, in_words=WORDS.replace("545.23.08", driver))

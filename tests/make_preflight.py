@@ -13,12 +13,7 @@ from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators.accelerator import NodeGpu
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight
-from ddp_ladder.preflight.node_facts import (
-    DirectoryFacts,
-    GpusFacts,
-    InterfaceFacts,
-    NodeFacts,
-)
+from ddp_ladder.preflight.node_facts import DirectoryFacts, GpusFacts, InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.result import PreflightResult, result_file
 from ddp_ladder.records.raw_models import Job, PreflightLimits, RunFile
 
@@ -27,12 +22,7 @@ JOB = Job(id="17", attempt=1, run_id="a" * 32)
 STARTED_AT_S = 1_800_000_000.0
 LATENCY_S, BYTES_PER_S = 20e-6, 5e9  # of an all-reduce
 GPU = NodeGpu(
-    index=0,
-    uuid="GPU-0",
-    name="NVIDIA A100-SXM4-64GB",
-    driver="570.86.15",
-    power_limit_w=400.0,
-    memory_used_mib=4.0,
+    index=0, uuid="GPU-0", name="NVIDIA A100-SXM4-64GB", driver="570.86.15", power_limit_w=400.0, memory_used_mib=4.0
 )
 # Of the site's Python: a rank's all-reduce returns a wrong value in its last element.
 WRONG = """

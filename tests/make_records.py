@@ -10,26 +10,17 @@ import numpy.typing as npt
 from ddp_ladder.common.files import sha256
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.measuring.timing import measure
-from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, step_parts
+from ddp_ladder.nodes.critical_rank import LoaderSpeeds, RankSteps, step_parts
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.records.raw_models import Ddp, Job
-from ddp_ladder.records.record import (
-    MEDIAN_OF_BLOCKS,
-    Check,
-    Failure,
-    Rank,
-    Record,
-    Throughput,
-    Timing,
-    World,
-)
+from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Check, Failure, Rank, Record, Throughput, Timing, World
 from ddp_ladder.records.steps import Steps
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.settings.terms import Scale, batches
 
 BATCH_PER_GPU = 64
 TIMED_STEPS = 12
-NO_WORKERS = Loaders(prefetch=False, batch_s=())
+NO_WORKERS = LoaderSpeeds(prefetch=False, batch_s=())
 JOB_ID = "local-a-host-name-20261120T185429-11831"
 FINGERPRINT: Mapping[str, Any] = {
     "script_sha256": sha256(b"train"),
@@ -230,7 +221,7 @@ def with_ranks(
     data_wait_s: Sequence[float],
     step_time_s: Sequence[float] | None = None,
     overlap_s: float = 0.001,
-    loaders: Loaders = NO_WORKERS,
+    loaders: LoaderSpeeds = NO_WORKERS,
 ) -> Record:
     """Return the record with each rank's times of a step, the same in every step; None: not measured.
 
@@ -271,7 +262,9 @@ def with_ranks(
 def with_steps(record: Record, step_time_s: npt.NDArray[np.float64]) -> Record:
     """Return the record of a run with these step times on every rank, all of them measured."""
     spec, count = record.spec, len(step_time_s)
-    steps = Steps(np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count))
+    steps = Steps(
+        np.ones(count, int), np.full(count, spec.batch_per_gpu), np.zeros(count), step_time_s, np.zeros(count)
+    )
     throughput, timing = measure([steps] * spec.world_size, Warmup(0, True), [], 4.2, 60.0)
     return record.replace(throughput=throughput, timing=timing)
 
@@ -337,7 +330,7 @@ def make_failed_record(
         timing=None,
         fingerprint={},
         checks=(Check(name="exit codes", ok=False, measured="rank 1: 1", wanted="0 on every rank and node"),),
-        failure=Failure(verdict=verdict, why=why, next=next_step),
+        failure=Failure(kind=None if started else "variant stopped", verdict=verdict, why=why, next=next_step),
         remarks=(),
         schema_version=2,
     )

@@ -13,7 +13,11 @@ import numpy as np
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, sha256, write_json
 from ddp_ladder.node.network import LOOPBACK
+from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.records.packed import RawContent
+from ddp_ladder.records.raw_files import read_raw_run
+from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Failure, Record, write_record
 from ddp_ladder.records.steps import matrix_of
 from ddp_ladder_instrument.contract import COLUMNS, HEADER
@@ -176,6 +180,16 @@ def failure_of(directory: RunDirectory) -> Failure:
     found = reassemble(directory).failure
     assert found is not None
     return found
+
+
+def rank_end(directory: RunDirectory, rank: int) -> RankEnd:
+    """Return a rank's end record, packed or not."""
+    return next(end for end in read_raw_run(directory).ends if end.rank == rank)
+
+
+def monitor_file(directory: RunDirectory, agent: Agent) -> MonitorFile:
+    """Return what an agent's samples of its node are of."""
+    return MonitorFile.from_json(json.loads(RawContent(directory).read(directory.monitor(agent.node_rank), agent)))
 
 
 def read_steps(directory: RunDirectory, rank: int) -> Rows:

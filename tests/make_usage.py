@@ -13,11 +13,7 @@ BEGIN_S = 1_800_000_000.0
 EVERY_S = 2.0
 MIB = 2**20
 # An A100 as NVML describes it.
-GPU: Mapping[str, Any] = {
-    "name": "NVIDIA A100-SXM4-80GB",
-    "memory_bytes": 81920 * MIB,
-    "power_limit_w": 400.0,
-}
+GPU: Mapping[str, Any] = {"name": "NVIDIA A100-SXM4-80GB", "memory_bytes": 81920 * MIB, "power_limit_w": 400.0}
 # A node that trains without anything to find.
 CALM: Mapping[str, Any] = {
     "cpu_fraction": 0.35,

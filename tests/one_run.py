@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.plan.plan import RunSpec, make_plan
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine
@@ -22,6 +22,13 @@ from ddp_ladder.settings.load import load_settings
 from project_copy import ROOT
 
 JOB = f"local-{os.getpid()}"  # of each pytest worker its own: runs of one job and name look for the same port first
+
+
+def make_runs(plan: Plan, job: ScaleJob, results: Path, nodes: Nodes, time_s: float) -> list[Record]:
+    """Make the runs of a job below this directory; return their records."""
+    context = Context(job, results, nodes, time.monotonic() + time_s, RunConsole(len(job.runs), sys.stderr))
+    run_scale(context, replace(plan, jobs=(job,)), {})
+    return [read_record(RunDirectory(results / "runs" / spec.name).record) for spec in job.runs]
 
 
 @dataclass(frozen=True)
@@ -53,10 +60,7 @@ class Here:
         shipped = next(job for job in plan.jobs if str(job.scale) == scale)
         specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
         job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
-        console = RunConsole(len(specs), sys.stderr)
-        context = Context(job, self.path, nodes or ThisMachine(JOB), time.monotonic() + time_s, console)
-        run_scale(context, replace(plan, jobs=(job,)), {})
-        return [read_record(self.directory(spec).record) for spec in specs]
+        return make_runs(plan, job, self.path, nodes or ThisMachine(JOB), time_s)
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.path / "runs" / spec.name)

@@ -100,11 +100,7 @@ EXPERIMENT: Mapping[str, Any] = {
     "workload": {"script": "loop.py", "args": ["{batch_per_gpu}"], "batch_per_gpu": 16, "lr": None},
     "measure": {"warmup_steps": 5, "min_steps": 10, "plain_baseline": False},
     "repeats": 1,
-    "stages": {
-        **ONE_STAGE,
-        "stage2": {"scales": ["1x2"], "runtime": 5},
-        "stage3": {"scales": ["2x1"], "runtime": 5},
-    },
+    "stages": {**ONE_STAGE, "stage2": {"scales": ["1x2"], "runtime": 5}, "stage3": {"scales": ["2x1"], "runtime": 5}},
     "preflight": {"enabled": False},  # its tests switch it on
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from instrument_support import Ran, run_json
+import pytest
+from instrument_support import NEWEST, Ran, run_json
 from warm import RankRan, Warm
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -33,6 +35,18 @@ class Measured:
         return [row["samples"] for row in self.ran.rows(rank)]
 
 
+def warmed(*modules: str, python: Callable[[], Path] = lambda: NEWEST) -> Any:
+    """Return a fixture: one process for the tests of a module, which has imported these modules."""
+
+    @pytest.fixture(scope="module")
+    def warm() -> Iterator[Warm]:
+        process = Warm(*modules, python=python())
+        yield process
+        process.close()
+
+    return warm
+
+
 def run(
     warm: Warm,
     directory: Path,
@@ -45,7 +59,8 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     run_file = run_json(directory / "run", **measure)
     words = ["-m", script[3:]] if script.startswith("-m ") else [str(SCRIPTS / script)]
-    variables = {"DDP_LADDER_RUN": str(run_file), "PYTHONPATH": str(SCRIPTS), **(env or {})}
+    files = {"DDP_LADDER_RUN": str(run_file), "DDP_LADDER_HEARTBEATS": str(run_file.parent)}
+    variables = {**files, "PYTHONPATH": str(SCRIPTS), **(env or {})}
     ran = warm.run(directory, [*words, *map(str, args)], ranks, **variables)
     return Measured(ran, Ran(0, "", "", directory / "run"))
 

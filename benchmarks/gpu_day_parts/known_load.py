@@ -39,7 +39,7 @@ def measure(setting: Setting, figures: Figures) -> None:
     (setting.out / "gpu_day_monitor.csv").write_text(text)
     rows = list(csv.DictReader(text.splitlines()))
     figures.put(samples=end.samples, cpu_ms_per_sample=1e3 * end.cpu_s / max(1, end.samples), error=end.error)
-    if gpus.each:
+    if gpus.sampled:
         _compare(rows, spans, figures)
     quads, steps = OVERHEAD[setting.device]
     found = monitor_overhead.measure(setting.device, quads, steps)

@@ -56,7 +56,8 @@ def train(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    shared = {**os.environ, **env, "DDP_LADDER_RUN": str(run), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    shared = {**os.environ, **env, "DDP_LADDER_RUN": str(run), "DDP_LADDER_HEARTBEATS": str(directory)}
+    shared["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     shared.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(ranks))
     argv = [sys.executable, *([str(INSTRUMENT)] if instrumented else []), str(LOOP), *map(str, words)]
     processes = []

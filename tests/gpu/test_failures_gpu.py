@@ -6,10 +6,7 @@ import pytest
 import torch
 from one_run import Here, failure_of
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 
 ALL_REDUCE = """
 import torch, torch.distributed as dist

@@ -10,10 +10,7 @@ from ddp_ladder.analysis.utilisation import peaks
 from ddp_ladder_probe.matrix_rate import rates
 from instrument_support import run, script
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 
 WIDTH, LAYERS = 1024, 4
 PRODUCT = 2 * WIDTH**2

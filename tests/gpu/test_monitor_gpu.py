@@ -1,19 +1,20 @@
-"""What the monitor reads of real GPUs through NVML."""
+"""What monitor, preflight and the description of a node read of real GPUs, through NVML and nvidia-smi."""
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from ddp_ladder.nodes.describe import describe, machine_directory
+from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Gpus, Value
 from ddp_ladder.platform.accelerators.nvml import open_nvidia
+from ddp_ladder.preflight.node_facts import gpus_facts
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")]
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,10 @@ def figure(row: dict[str, Value], name: str) -> float:
 
 
 def test_the_gpus_are_those_that_torch_sees(gpus: Gpus) -> None:
-    assert [gpu.about.name for gpu in gpus.each] == [
+    assert [gpu.about.name for gpu in gpus.sampled] == [
         torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
     ]
-    for index, gpu in enumerate(gpus.each):
+    for index, gpu in enumerate(gpus.sampled):
         uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)  # torch 2.4 has none
         assert uuid is None or gpu.about.uuid == f"GPU-{uuid}"
         assert gpu.about.memory_bytes
@@ -67,3 +68,25 @@ def test_memory_that_is_allocated_is_used(gpus: Gpus) -> None:
     assert figure(gpus.sample(), "memory_used_bytes") - before >= 0.9 * held.numel()
     del held
     torch.cuda.empty_cache()
+
+
+def test_the_gpus_of_the_node_contain_those_that_torch_sees(tmp_path: Path) -> None:
+    machine = describe(tmp_path, "1x1", "node", "lo", accelerator=ACCELERATORS["cuda"])
+    files = {path.name for path in (machine_directory(tmp_path, "1x1") / "node").iterdir()}
+    assert {"machine.json", "nvidia-smi-q.txt", "topo.txt"} <= files, machine.in_words
+    assert "driver None" not in machine.in_words
+    seen = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
+    assert all(name in machine.in_words for name in seen)
+    assert int(machine.in_words.partition(" x ")[0]) >= torch.cuda.device_count()
+
+
+def test_nvidia_smi_tells_of_the_gpus_that_torch_sees() -> None:
+    facts = gpus_facts()
+    assert facts.error is None
+    assert len(facts.visible) == torch.cuda.device_count()
+    assert {gpu.name for gpu in facts.visible} == {
+        torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+    }
+    for gpu in facts.visible:
+        assert gpu.uuid.startswith("GPU-")
+        assert gpu.memory_used_mib is not None

@@ -1,4 +1,4 @@
-"""Gradient accumulation under DDP, with and without no_sync; the last accumulation of an epoch is shorter."""
+"""Gradient accumulation under DDP, with no_sync or another option; the last accumulation of an epoch is shorter."""
 
 import contextlib
 import sys
@@ -7,16 +7,19 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from tally import Tally, think
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def main(no_sync):
+def main(option):
     dist.init_process_group("gloo")
     data = TensorDataset(torch.randn(210, 8), torch.randint(0, 3, (210,)))
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=5, sampler=sampler, drop_last=True)
-    model = DistributedDataParallel(torch.nn.Linear(8, 3))
+    model = DistributedDataParallel(torch.nn.Linear(8, 3), static_graph=option == "static_graph")
+    if option == "comm_hook":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tally = Tally()
     for epoch in range(2):
@@ -24,7 +27,7 @@ def main(no_sync):
         tally.start()
         for index, (x, y) in enumerate(loader):
             is_last = index % 4 == 3 or index == len(loader) - 1
-            with contextlib.nullcontext() if is_last or not no_sync else model.no_sync():
+            with model.no_sync() if option == "no_sync" and not is_last else contextlib.nullcontext():
                 F.cross_entropy(model(x), y).backward()
             think(0.003)
             tally.seen(len(x))
@@ -38,4 +41,4 @@ def main(no_sync):
 
 
 if __name__ == "__main__":
-    main(no_sync=sys.argv[1] == "no_sync")
+    main(sys.argv[1])

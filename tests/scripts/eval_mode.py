@@ -1,7 +1,5 @@
-"""Eval mode in every step, as a part of the training: adversarial examples, pseudo-labels, rollouts; and validations.
-
-adversarial: made in eval mode once the batch was drawn. pseudo: labels for a batch that is drawn in eval mode.
-minibatches: a rollout on each batch of prompts, then several steps on it.
+"""Eval mode in every step, as a part of the training: adversarial examples (autograd.grad alone), or pseudo-labels for
+a batch that is drawn meanwhile; and validations.
 """
 
 import sys
@@ -30,17 +28,10 @@ def in_eval_mode(x):
         think(0.012)
     else:
         with torch.no_grad():
-            layers(next(unlabelled) if KIND == "pseudo" else x)
+            layers(next(unlabelled))
             think(0.012)
     model.train()
     return x
-
-
-def step(x):
-    model(x).square().mean().backward()
-    think(0.004)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def validate(batches):
@@ -58,8 +49,10 @@ for _ in range(2):
     for index, x in enumerate(loader):
         x = in_eval_mode(x)
         tally.seen(len(x))
-        for minibatch in x.chunk(4) if KIND == "minibatches" else [x]:
-            step(minibatch)
+        model(x).square().mean().backward()
+        think(0.004)
+        optimizer.step()
+        optimizer.zero_grad()
         tally.step()
         if index % 8 == 3:
             tally.stop()

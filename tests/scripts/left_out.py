@@ -1,11 +1,8 @@
 """Batches that are drawn and not trained, and what is drawn in unusual ways; the tally knows which steps have which.
 
-skipped: a batch in seven is drawn, and skipped before (or, behind: after) its forward pass. thrown: its gradients are
-discarded. no_grad: every fifth batch is drawn from the training's iterator to evaluate it. aside: in each fourth step a
-batch of another iterator is evaluated, with gradients on. ranged: zip() draws one batch too many. breaks: so does an
-early break.
-buffer: four batches are drawn, then four steps are made. full: a whole pass for one step. svrg: a whole pass before
-each pass with steps. warm: a step before the training.
+behind: a batch in seven is skipped after its forward pass. thrown: its gradients are discarded. no_grad: every fifth
+batch is drawn from the training's iterator to evaluate it. aside: in each fourth step a batch of another iterator is
+evaluated, with gradients on. breaks: an early break draws one batch too many.
 """
 
 import itertools
@@ -24,20 +21,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 tally = Tally()
 
 
-def backward(x):
-    model(x).square().mean().backward()
-    think(0.004)
-
-
-def step():
-    optimizer.step()
-    tally.step()
-
-
 def train(index, x):
     """Train on a batch, or leave it out as the kind says."""
-    if KIND == "skipped" and index % 7 == 3:
-        return
     optimizer.zero_grad()
     if KIND == "behind" and index % 7 == 3:
         model(x)
@@ -48,20 +33,14 @@ def train(index, x):
         return
     if KIND == "aside" and index % 4 == 3:
         (model.module if hasattr(model, "module") else model)(next(val)[0])
-    backward(x)
+    model(x).square().mean().backward()
+    think(0.004)
     if KIND == "thrown" and index % 7 == 3:
         optimizer.zero_grad()
         return
     tally.seen(len(x))
-    step()
-
-
-def batches():
-    if KIND == "ranged":
-        return (x for (x,), _ in zip(loader, range(20), strict=False))
-    if KIND != "no_grad":
-        return (x for (x,) in loader)
-    return drawn_without_gradients()
+    optimizer.step()
+    tally.step()
 
 
 def drawn_without_gradients():
@@ -75,31 +54,11 @@ def drawn_without_gradients():
         yield drawn[0]
 
 
-if KIND == "warm":
-    optimizer.step()
-    think(0.5)
 for _ in range(3):
     tally.start()
-    if KIND in ("full", "svrg"):
-        optimizer.zero_grad()
-        for x in batches():
-            backward(x)
-            tally.seen(len(x))
-        if KIND == "full":
-            step()
-            tally.leave_epoch()
-            continue
-    held = []
-    for index, x in enumerate(batches()):
+    for index, x in enumerate(drawn_without_gradients() if KIND == "no_grad" else (x for (x,) in loader)):
         if KIND == "breaks" and index >= 20:
             break
-        if KIND == "buffer":
-            held.append(x)
-            if len(held) == 4:
-                for each in held:
-                    train(index, each)
-                held = []
-        else:
-            train(index, x)
+        train(index, x)
     tally.leave_epoch()
 tally.write()

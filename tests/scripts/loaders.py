@@ -1,10 +1,9 @@
 """Loaders of many kinds, two epochs each.
 
-Streams (collated, own_batches); batches that do not hold what the sampler gave, or do not show how many samples
-they hold (dropping, one_row, packed); a dataset's own items, one for each index (items); loaders that nobody names
-(unnamed, iterator, one_by_one, cycle), and one whose only iterator is not made by DataLoader.__iter__ (infinite:
-Ultralytics'); webdataset's, in which what the DataLoader inside yields fills a buffer, is shuffled and batched
-again (web_shuffled, web_cut_short).
+Streams (collated, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own items, one
+for each index (items); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one whose only iterator is
+not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the DataLoader inside yields fills
+a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
 """
 
 import sys
@@ -50,11 +49,6 @@ class Pictures(Dataset):
         return {"x": torch.randn(3, 4), "boxes": torch.randn(index % 3, 4), "height": 3}
 
 
-def packed(index):
-    """Four rows, into which eight sequences are packed."""
-    return {"cu_seqlens": torch.arange(9), "x": torch.randn(4, 4)}
-
-
 def pair(index):
     return torch.tensor([index]), torch.randn(4)
 
@@ -62,11 +56,6 @@ def pair(index):
 def without_bad(samples):
     """Leave out every eighth sample, wherever it is in the batch; a random one in eight is bad."""
     return default_collate([sample for sample in samples if sample[0] % 8 != 5])
-
-
-def in_one_row(samples):
-    """One row without padding, as the collators for FlashAttention make it."""
-    return {"x": torch.cat([x[:2] for _, x in samples])[None]}
 
 
 class _RepeatSampler:
@@ -98,9 +87,9 @@ def of_data(kind=DataLoader):
     return kind(DATA, batch_size=4, shuffle=True, num_workers=WORKERS)
 
 
-def collated(collate):
+def dropping():
     data = TensorDataset(torch.arange(160), torch.randn(160, 4))
-    return DataLoader(data, 8, shuffle=True, collate_fn=collate, num_workers=WORKERS)
+    return DataLoader(data, 8, shuffle=True, collate_fn=without_bad, num_workers=WORKERS)
 
 
 def one_by_one():
@@ -129,10 +118,8 @@ def epochs():
         "own_batches": lambda: DataLoader(
             Stream(64, lambda index: torch.ones(index % 5 + 1, 4)), batch_size=None, num_workers=WORKERS
         ),
-        "packed": lambda: DataLoader(Stream(20, packed), batch_size=None, num_workers=WORKERS),
         "items": lambda: DataLoader(Pictures(), batch_size=None, shuffle=True, num_workers=WORKERS),
-        "dropping": lambda: collated(without_bad),
-        "one_row": lambda: collated(in_one_row),
+        "dropping": dropping,
         "infinite": lambda: of_data(InfiniteDataLoader),
     }
     cycled = cycle(of_data()) if KIND == "cycle" else None
@@ -143,14 +130,9 @@ def epochs():
 
 def inputs(batch):
     if isinstance(batch, dict):
-        return batch["x"].reshape(8, 2) if KIND == "one_row" else batch["x"]
+        return batch["x"]
     return batch if isinstance(batch, torch.Tensor) else batch[1]
 
 
 if __name__ == "__main__":
-    train(
-        epochs(),
-        lambda batch: 1 if KIND == "items" else len(inputs(batch)),
-        inputs,
-        width=2 if KIND == "one_row" else 4,
-    )
+    train(epochs(), lambda batch: 1 if KIND == "items" else len(inputs(batch)), inputs)

@@ -5,9 +5,9 @@ from ranks import together
 from tally import Tally, think
 
 
-def train(epochs, count=len, inputs=lambda batch: batch, width=4):
+def train(epochs, count=len, inputs=lambda batch: batch):
     """Train on the batches of each epoch; ``count`` and ``inputs`` of a batch are its samples and the model's input."""
-    model = together(torch.nn.Linear(width, 1))
+    model = together(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     tally = Tally()
     for batches in epochs:

@@ -20,7 +20,7 @@ def make():
         return [torch.optim.LBFGS(parameters, lr=0.1, max_iter=4)]
     if KIND == "per_layer":
         return [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in layers]
-    return [torch.optim.AdamW(parameters, **({} if KIND == "plain" else {KIND: True}))]
+    return [torch.optim.AdamW(parameters, **{KIND: True})]
 
 
 optimizers = make()

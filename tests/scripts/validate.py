@@ -1,4 +1,4 @@
-"""Validation at three points, with gradients or without, in eval mode or not, from a loader or from a tensor."""
+"""Validation at three points, with gradients or without, in eval mode or not, from all of a loader or a part."""
 
 import argparse
 import contextlib
@@ -13,7 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--where", choices=["between", "inside", "before_use", "accumulating"])
 parser.add_argument("--grad", choices=["grad", "no_grad", "inference"])
 parser.add_argument("--eval-mode", action="store_true")
-parser.add_argument("--data", choices=["loader", "workers", "tensor", "cut_short"], default="loader")
+parser.add_argument("--data", choices=["loader", "workers", "cut_short"], default="loader")
 args = parser.parse_args()
 
 GRAD = {"grad": contextlib.nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
@@ -30,7 +30,7 @@ def validate():
     if args.eval_mode:
         model.eval()
     with GRAD[args.grad]():
-        for index, (x, _) in enumerate([data[:50]] * 3 if args.data == "tensor" else val):
+        for index, (x, _) in enumerate(val):
             model(x)
             think(0.01)
             if args.data == "cut_short" and index == 1:

@@ -34,13 +34,6 @@ class Buckets(BatchSampler):
         yield from super().__iter__()
 
 
-class Shuffled(DistributedSampler):
-    """A sampler of one's own, as torchvision's RASampler: the order is by the epoch that was set."""
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-
 def make_data(how):
     torch.manual_seed(7)  # the data are the same on every rank, as files are
     x = torch.randn(2 * STEPS * 8, 4)
@@ -50,14 +43,12 @@ def make_data(how):
 def make_loader(how, data):
     if how in ("own stream", "same stream"):
         return DataLoader(Stream(how == "same stream"), batch_size=8), None
-    if how in ("no sampler", "no sampler, unnamed", "tensor parallel, same samples"):
+    if how in ("no sampler", "tensor parallel, same samples"):
         return DataLoader(data, batch_size=16, shuffle=True), None
     if how == "own seeds":
         torch.manual_seed(dist.get_rank())
         return DataLoader(data, batch_size=16, shuffle=True), None
-    sampler = Shuffled(data) if how.endswith("sampler of one's own") else DistributedSampler(data)
-    if how.endswith("in batches"):
-        return DataLoader(data, batch_sampler=BatchSampler(sampler, 8, drop_last=False)), sampler
+    sampler = DistributedSampler(data)
     if how.endswith("in buckets"):
         return DataLoader(data, batch_sampler=Buckets(sampler, 8, drop_last=False)), sampler
     return DataLoader(data, batch_size=8, sampler=sampler), sampler
@@ -89,11 +80,9 @@ def main(how, epochs):
     model = make_model(how, rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e38 if how == "nan" else 0.01)
     for epoch in range(epochs):
-        if how.endswith("a loader for each epoch"):
-            loader, sampler = make_loader(how, data)
         if sampler is not None and not how.startswith("no set_epoch"):
             sampler.set_epoch(0 if how == "one epoch for all" else epoch)
-        for index, (x, y) in enumerate(make_loader(how, data)[0] if how.endswith("unnamed") else loader):
+        for index, (x, y) in enumerate(loader):
             if how == "breaks early" and rank == 1 and index == 13:
                 break
             if how == "waits elsewhere" and rank == 1 and index == 13:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+import machines
 import pytest
 from cluster import Cluster, clean_orphans, why_not
 from cluster_config import Spec
@@ -24,6 +25,7 @@ def running(spec: Spec) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.down()
+        assert str(cluster.root) not in machines.clusters_of_processes().values()
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,17 @@ pytestmark = pytest.mark.slurm
 CONFIG: Mapping[str, Any] = {**PREFLIGHT, "stages": {"stage1": {"scales": ["2x1"], "runtime": 5}}}
 
 
-def ladder(directory: Path, cluster: Cluster, *bad: str) -> Checkout:
-    """Return a checkout whose scale 2x1 meets another torch on these nodes."""
+@pytest.fixture(scope="module")
+def three_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
+    return module_cluster(Spec(nodes=3, gpus=2, cpus=2, memory_mb=4000))
+
+
+def ladder(directory: Path, cluster: Cluster, partition: str) -> Checkout:
+    """Return a checkout whose scale 2x1 meets another torch on node2."""
     checkout = copy_project(directory, cluster)
-    site = {**SITE, **OWN_PATH, "slurm": {"partition": "gpu", "replace_bad_node": True}}
+    site = {**SITE, **OWN_PATH, "slurm": {"partition": partition, "replace_bad_node": True}}
     checkout.set_up(NO_TORCH, site, **CONFIG)
-    write_files(checkout.path, {f"path/{node}/torch.py": OTHER_TORCH for node in bad})
+    write_files(checkout.path, {"path/node2/torch.py": OTHER_TORCH})
     return checkout
 
 
@@ -36,9 +41,8 @@ def bad_nodes(checkout: Checkout) -> list[str]:
     return [node["node"] for node in listed]
 
 
-def test_one_bad_node_is_replaced_once(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
-    cluster = make_cluster(Spec(nodes=3, gpus=2, cpus=2, memory_mb=4000))
-    checkout = ladder(tmp_path / "one", cluster, "node2")
+def test_one_bad_node_is_replaced_once(three_nodes: Cluster, tmp_path: Path) -> None:
+    checkout = ladder(tmp_path, three_nodes, "gpu")
     climb = checkout.snakemake("--profile", "profiles/slurm")
     assert climb.returncode == 0, climb.stdout
     jobs = re.findall(r"stage1 2x1: job (\d+) runs on (\S+)", climb.stdout)
@@ -59,10 +63,9 @@ def test_one_bad_node_is_replaced_once(make_cluster: Callable[[Spec], Cluster], 
     assert re.findall(r"stage1 2x1: job \d+ runs on (\S+)", again.stdout) == ["node[1,3]"], again.stdout
 
 
-def test_a_bad_node_that_cannot_be_replaced(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
-    """Slurm refuses a job of two nodes without one of the two that there are: the cause is the bad node."""
-    cluster = make_cluster(Spec(nodes=2, gpus=2, cpus=2, memory_mb=4000))
-    checkout = ladder(tmp_path / "none", cluster, "node2")
+def test_a_bad_node_that_cannot_be_replaced(three_nodes: Cluster, tmp_path: Path) -> None:
+    """Slurm refuses a job of two nodes without one of the two of its partition: the cause is the bad node."""
+    checkout = ladder(tmp_path, three_nodes, "debug")
     for _ in ("first start", "second start"):
         climb = checkout.snakemake("--profile", "profiles/slurm")
         assert climb.returncode == 1, climb.stdout

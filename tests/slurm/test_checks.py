@@ -13,7 +13,6 @@ from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project
 pytestmark = pytest.mark.slurm
 
 NODE = {"gpus": 4, "device": "cpu", "gres": "gpu", "cpus": 8, "memory_mb": 8000}
-NODES_3 = {**ONE_STAGE, "stage3": {"scales": ["3x1", "3x2"], "runtime": 5}}
 
 # Slurm values, stages, and the message: key and Slurm's words, what was asked for, and the advice.
 MISTAKES: dict[str, tuple[dict[str, Any], Mapping[str, Any], str, str, str]] = {
@@ -24,14 +23,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], Mapping[str, Any], str, str, str]] = {
         "Invalid partition name specified",
         "--partition=gpus",
         'did you mean "gpu"?',
-    ),
-    "nodes": (
-        {"partition": "debug"},
-        NODES_3,
-        "config/config.yaml: stages.stage3.scales: Slurm refuses the jobs of 3x1, 3x2: "
-        "Requested node configuration is not available",
-        "--nodes=3",
-        "change one of config/config.yaml: stages.stage3.scales, config/cluster.yaml: node.gres",
     ),
     "shape": (
         {"partition": "gpu"},

@@ -1,7 +1,8 @@
 """Faults in whole climbs on the real Slurm: the cause is named soon, nothing is left behind, no later stage starts.
 
-Faults that end a rank, at whatever time, are in tests/workflow/test_ranks_that_fail.py, ends by Slurm in
-test_job_ends.py, what the preflight finds in test_preflight_on_slurm.py. `benchmarks/faults.py` measures all of them.
+Faults that end a rank, at whatever time, and a port that is taken are in tests/workflow/test_ranks_that_fail.py, a full
+disk in test_full_disk.py there, ends by Slurm in test_job_ends.py, what the preflight finds in
+test_preflight_on_slurm.py. `benchmarks/faults.py` measures all of them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,7 @@ from faults import FAULTS, Fault, Told, tell
 
 pytestmark = pytest.mark.slurm
 
-HERE = (
-    "a full disk under everything",
-    "SIGKILL of a step daemon",
-    "another program on the port that the script chose",
-    "two nodes that are cut off from each other",
-    "a link that is cut during training",
-)
+HERE = ("SIGKILL of a step daemon", "two nodes that are cut off from each other", "a link that is cut during training")
 WITHIN_S = 60.0
 
 

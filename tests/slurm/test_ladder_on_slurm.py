@@ -1,5 +1,5 @@
 """What users type, on a real Slurm: the whole ladder, and what it asks Slurm for. Nothing is trained: what the jobs of
-longer ladders do with torch is in test_launchers.py and test_attribution_on_slurm.py."""
+longer ladders do with torch is in test_launchers.py."""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ import psutil
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
+from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.platform.launchers.srun import Srun
 from ddp_ladder.records.record import read_record
 from ddp_ladder.slurm.query import host_names
+from make_runs import monitor_file
 from project_copy import Checkout, copy_project
 from scales import AS_ROOT, GPU_SITE, MEETING, WITNESS, prepare, salloc, scale_job, witnesses
 
@@ -73,40 +75,30 @@ def test_torchrun_is_one_task_per_node_with_all_its_processors(launched: Checkou
     assert [rank["SLURM_PROCID"] for rank in seen] == ["0", "0", "1", "1"]
     assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {"4"}
     ends = sorted(path.name for path in (launched.results / "runs/default/weak/2x2/r1/nodes").glob("*.json"))
-    assert ends == ["node0.json", "node0.monitor.json", "node1.json", "node1.monitor.json"]
+    assert ends == ["node0.json", "node1.json"]
 
 
 def test_srun_starts_one_task_per_gpu_and_each_leaves_its_end(launched: Checkout) -> None:
     seen = witnesses(launched, "srun/weak/2x2/r1")
     keys = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME")
-    assert [tuple(rank[key] for key in keys) for rank in seen] == [
-        ("0", "0", "0", "0", "0", "node9"),
-        ("1", "1", "1", "1", "0", "node9"),
-        ("2", "0", "2", "0", "1", "node10"),
-        ("3", "1", "3", "1", "1", "node10"),
+    assert [[rank[key] for key in keys] for rank in seen] == [
+        [*f"{k}{k % 2}{k}{k % 2}{k // 2}", NODES[k // 2]] for k in range(4)
     ]
     assert {rank["SLURM_CPUS_PER_TASK"] for rank in seen} == {"2"}
     run = launched.results / "runs/srun/weak/2x2/r1"
     for n, k in itertools.product((0, 1), (0, 1)):
         end = json.loads((run / f"nodes/node{n}.task{k}.json").read_text())
         assert (end["node_rank"], end["local_rank"], end["exit_code"]) == (n, k, 0)
+        assert bool(end["monitor"] and end["monitor"]["samples"]) == (k == 0)  # the first task samples the node
+        monitor = monitor_file(RunDirectory(run), Agent(n, 0))
+        assert (monitor.node, monitor.interface, monitor.gpus) == (NODES[n], "ib0", ())
 
 
 def test_mpirun_numbers_its_ranks_as_ours_and_they_leave_their_ends(launched: Checkout) -> None:
-    keys = (
-        "RANK",
-        "OMPI_COMM_WORLD_RANK",
-        "SLURM_PROCID",
-        "LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "SLURMD_NODENAME",
-    )
-    assert [tuple(rank[key] for key in keys) for rank in witnesses(launched, "mpirun/weak/2x2/r1")] == [
-        ("0", "0", "0", "0", "0", "node9"),
-        ("1", "1", "1", "1", "1", "node9"),
-        ("2", "2", "2", "0", "0", "node10"),
-        ("3", "3", "3", "1", "1", "node10"),
-    ]
+    keys = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    seen = witnesses(launched, "mpirun/weak/2x2/r1")
+    assert [[rank[key] for key in keys] for rank in seen] == [[*f"{k}{k}{k}{k % 2}{k % 2}"] for k in range(4)]
+    assert [rank["SLURMD_NODENAME"] for rank in seen] == [NODES[k // 2] for k in range(4)]
     ends = sorted((launched.results / "runs/mpirun/weak/2x2/r1/nodes").glob("node?.task?.json"))
     assert [json.loads(end.read_text())["exit_code"] for end in ends] == [0, 0, 0, 0]
 

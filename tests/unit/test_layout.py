@@ -92,7 +92,7 @@ def test_reading_the_snakefile_loads_only_what_it_uses() -> None:
     assert "ddp_ladder.climb.ladder" in names
     loaded = loaded_by(*names, "ddp_ladder.climb.executor")
     assert "ddp_ladder.plan.plan" in loaded
-    unused = "ddp_ladder.report ddp_ladder.doctor matplotlib jinja2 jsonschema torch scipy"
+    unused = "ddp_ladder.report ddp_ladder.doctor matplotlib jinja2 jsonschema torch"
     assert {*unused.split()}.isdisjoint(loaded)
 
 
@@ -113,7 +113,9 @@ sys.argv[1:] = ["--help"]
 runpy.run_path("{SCRIPTS}/{script}.py", run_name="__main__")
 """)
     assert "ddp_ladder.plan.plan" in loaded
-    assert {"torch", "scipy", "matplotlib", "pandas", "snakemake"}.isdisjoint(loaded)
+    assert {"torch", "matplotlib", "pandas", "snakemake"}.isdisjoint(loaded)
+    # A hop between two stages waits for a gate. pydantic loads importlib.metadata when it builds the first model.
+    assert script != "gate" or {"ddp_ladder.diagnosis", "importlib.metadata"}.isdisjoint(loaded)
     assert (threads, changed) == ("1", "False")  # what it starts may want threads
 
 

@@ -16,15 +16,16 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.node.network import free_port, node_name
-from ddp_ladder.nodes.files import MonitorFile
 from ddp_ladder.nodes.findings import RunUse, findings
-from ddp_ladder.nodes.read import read_samples, timeline
+from ddp_ladder.nodes.read import parse_samples, timeline
 from ddp_ladder.nodes.usage import RankUse, node_usage
 from ddp_ladder.plan.plan import RunSpec, make_plan
+from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
 from fake_nvml import A100, H100, compiled, write_gpus
 from instrument_support import python_named
+from make_runs import monitor_file
 from project_copy import ROOT, environment
 
 TIMEOUT_S = 90
@@ -185,13 +186,15 @@ def saved_when_all_are_told(spec: RunSpec, tmp_path: Path, signum: signal.Signal
     return {(tmp_path / f"saved{k}").read_text() for k in range(2)}
 
 
-@pytest.mark.parametrize(("launcher", "told"), [("torchrun", {"1", "2"}), ("srun", {"1"})])
+@pytest.mark.parametrize(("launcher", "torch"), [("torchrun", "oldest"), ("torchrun", "newest"), ("srun", "newest")])
 def test_a_warning_of_the_scheduler_lets_ranks_save_their_state(
-    spec: RunSpec, tmp_path: Path, launcher: str, told: set[str]
+    spec: RunSpec, tmp_path: Path, launcher: str, torch: str
 ) -> None:
-    """``--signal=USR1@120``: the oldest torchrun passes it on. tests/slurm has the newest."""
-    oldest = spec.replace(launcher=launcher, python=str(python_named("oldest")))
-    assert saved_when_all_are_told(oldest, tmp_path, signal.SIGUSR1) <= told
+    """``--signal=USR1@120``: torchrun passes it on to ranks that Slurm tells, too."""
+    told = saved_when_all_are_told(
+        spec.replace(launcher=launcher, python=str(python_named(torch))), tmp_path, signal.SIGUSR1
+    )
+    assert told <= {"1", "2" if launcher == "torchrun" else "1"}
 
 
 def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_is_left(
@@ -206,16 +209,20 @@ def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_i
     failure = assemble(directory).failure
     assert failure
     assert failure.verdict == "stopped by a signal, saved its state"
-    assert failure.why.startswith("rank 0, 1: exit code 75 after ")
+    assert failure.why.startswith("ranks 0, 1: exit code 75 after ")
     assert not list(temporary.glob("torchelastic_*"))
     assert not [path for path in directory.nodes.iterdir() if path.is_dir()]
 
 
-def test_script_that_ignores_sigterm_is_killed_after_the_grace_period(spec: RunSpec) -> None:
-    agent, below = ready(spec, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT, grace_s=1)
+def test_script_that_ignores_sigterm_is_killed_after_the_grace_period_and_no_heartbeat_is_left(spec: RunSpec) -> None:
+    told = "(here / 'beats').write_text(os.environ['DDP_LADDER_HEARTBEATS'])\n"
+    agent, below = ready(spec, f"{told}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{WAIT}", grace_s=1)
+    beats = Path(Path(spec.script).with_name("beats").read_text())
+    assert {file.name for file in beats.iterdir()} > {"rank0.heartbeat", "rank1.heartbeat"}
     agent.terminate()
     assert agent.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     assert_gone(below)
+    assert not beats.exists()
 
 
 def test_a_run_may_open_many_files_and_what_it_left_running_is_ended(spec: RunSpec, tmp_path: Path) -> None:
@@ -263,16 +270,17 @@ def test_gpus_of_a_fake_library_that_the_run_may_use_and_one_that_is_throttled(
     end, directory = end_of(spec), RunDirectory(tmp_path)
     assert end.monitor is not None
     assert (end.monitor.error, end.monitor.samples >= 4) == (None, True)
-    about = MonitorFile.from_json(read_json(directory.monitor(0)))
+    about = monitor_file(directory, Agent(0))
     assert [gpu.name for gpu in about.gpus] == [H100["name"], A100["name"]]
     assert (about.spec_hash, about.job, about.every_s) == (end.spec_hash, end.job, 0.2)
-    rows = list(csv.DictReader(samples.open()))
+    text = RawContent(directory).read(samples, Agent(0)).decode()
+    rows = list(csv.DictReader(text.splitlines()))
     assert not [name for name in rows[0] if name.startswith("gpu2")]
     assert {row["gpu0_power_w"] for row in rows} == {"699.81"}
     assert {(row["gpu0_throttle_reasons"], row["gpu1_throttle_reasons"]) for row in rows} == {("power_cap", "thermal")}
 
     ranks = tuple(RankUse(rank=k, local_rank=k, node_rank=0, gpu=str(gpu["uuid"])) for k, gpu in enumerate((H100, HOT)))
-    node = node_usage(read_samples(samples, about), timeline(end.launched_at_s, end.ended_at_s, None), ranks)
+    node = node_usage(parse_samples(text, about), timeline(end.launched_at_s, end.ended_at_s, None), ranks)
     use = RunUse(nodes=(node,), ranks=ranks, simulated=False, on_gpus=True)
     (hot,) = (each for each in findings(use) if each.kind == "GPU throttled" and "thermal" in each.in_words)
     assert (hot.node, hot.gpu) == (node_name(), 1)

@@ -16,7 +16,7 @@ Told = tuple[ScalePoint, Attribution]
 def told(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Told]:
     """What is told of each cause at 2x1; the loaders have a worker each."""
     bench = Bench(tmp_path_factory.mktemp("causes"), steps=50)
-    causes = {"loaders": 1, "alternating": 0, "rank_forward": 0, "buffers+all_reduce": 0}
+    causes = {"loaders": 1, "alternating": 0, "rank_forward": 0, "link": 0, "buffers+all_reduce": 0}
     found = {cause: bench.told(cause, "2x1", workers, False) for cause, workers in causes.items()}
     return {cause: (point, lost) for cause, (point, lost) in found.items() if lost}
 
@@ -42,6 +42,13 @@ def test_a_rank_that_is_always_late_is_persistent_imbalance_of_its_place(told: M
     assert found.named[0].cause == "imbalance"
     assert point.step
     assert (point.step.imbalance_kind, point.step.slowest is None) == ("persistent", False)
+
+
+def test_a_slow_link_is_communication_of_ddp(told: Mapping[str, Told]) -> None:
+    _, found = told["link"]
+    assert found.named[0].cause == "communication"
+    assert "DDP's exchange of gradients takes" in found.named[0].evidence
+    assert any("each exchange of gradients serves twice the samples" in change.what for change in found.changes)
 
 
 def test_what_ddp_does_not_time_is_communication_of_its_kind(told: Mapping[str, Told]) -> None:

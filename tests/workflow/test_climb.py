@@ -98,7 +98,7 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
     after = checkout.run_times()
     assert {run.split("/")[0] for run in after if after[run] != before.get(run)} == {"broken"}
     assert checkout.record("broken/weak/1x1/r2")["status"] == "ok"
-    assert (checkout.results / "runs/broken/weak/1x1/r1/attempts/1/ranks/rank0.json").exists()
+    assert (checkout.results / "runs/broken/weak/1x1/r1/attempts/1/nodes/node0.zip").exists()
 
 
 # One GPU is steady; two are slower with every second seed.

@@ -68,7 +68,7 @@ def test_a_python_without_packages_is_named_with_what_to_do(script: str) -> None
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"{sys.executable} (Python 3.")
-    assert "lacks jinja2, matplotlib, numpy, packaging, psutil, pydantic, rich, scipy, snakemake, yaml" in done.stderr
+    assert "lacks jinja2, matplotlib, numpy, packaging, pandas, psutil, pydantic, rich, snakemake, yaml" in done.stderr
     assert f"next: cd {ROOT} && make setup" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -1,67 +1,12 @@
-"""Scripts that are no DDP training under torchrun: those that fit all the same, and those that end with a verdict."""
+"""Scripts that are no DDP training under torchrun, and fit all the same. Those that start their own ranks are refused:
+tests/unit/instrument/test_scripts.py.
+"""
 
 from __future__ import annotations
 
 from ddp_ladder.gates.scaling import scale_points
 from one_run import Here, failure_of
 from project_copy import LOOP
-
-SCRIPT = """
-import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
-
-class Doubled(torch.utils.data.Dataset):
-    def __len__(self):
-        return 400
-    def __getitem__(self, index):
-        return torch.full((4,), float(index))
-
-def train(rank=None, world_size=None):
-    if rank is not None:
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "29517"
-        dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    else:
-        dist.init_process_group("gloo")
-    data = Doubled()
-    loader = DataLoader(data, 4, sampler=DistributedSampler(data), num_workers=1)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    for x in loader:
-        optimizer.zero_grad()
-        model(x).mean().backward()
-        optimizer.step()
-
-def helper(queue):
-    queue.put("helped")
-
-if __name__ == "__main__":
-    how = sys.argv[1]
-    if how == "SPAWN":
-        mp.spawn(train, args=(2,), nprocs=2)
-    if how == "HELPER":
-        context = mp.get_context("spawn")
-        queue = context.Queue()
-        process = context.Process(target=helper, args=(queue,))
-        process.start()
-        print(queue.get())
-        process.join()
-        train()
-"""
-
-
-def test_a_script_that_starts_its_own_ranks_says_so_at_once(here: Here) -> None:
-    failure = failure_of(here.run(SCRIPT, "1x1", args=("SPAWN",), launcher="srun"))
-    assert failure.verdict == "the script starts its own ranks"
-    assert "would be rank " in failure.why
-    assert "call the training function itself" in failure.next
-
-
-def test_processes_that_are_no_ranks_are_left_alone(here: Here) -> None:
-    record = here.run(SCRIPT, "1x1", args=("HELPER",), launcher="srun")
-    assert record.status == "ok", record.failure
-    assert [rank.samples for rank in record.ranks] == [400]
-
 
 DATA_PARALLEL = """
 import os, torch

@@ -15,6 +15,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from instrument_support import python_named
+from make_runs import rank_end
 from one_run import JOB, Here, failure_of
 
 # Few of the runs have a model in DDP: to import that takes a second more.
@@ -43,28 +44,18 @@ def main():
         if step == 6 and rank == dying:
             if how == "SEGFAULT":
                 ctypes.string_at(0)
-            if how in ("EXCEPTION", "CAUGHT"):
+            if how == "EXCEPTION":
                 raise ValueError("out of coffee")
             if how == "EXIT":
                 sys.exit("dataset is missing")
             os.kill(os.getpid(), getattr(signal, how))
         dist.all_reduce(torch.ones(1))
 
-def main_that_catches():
-    import traceback
-    try:
-        main()
-    except ValueError:  # and not that of the rank that lost the other
-        traceback.print_exc()
-        sys.exit(0)
-
 if how == "AT_SHUTDOWN":
     train()
 elif how == "NONE":
     with open(os.environ["DDP_LADDER_METRICS"], "a") as file:
         file.write('{"samples": 4, "seconds": 0.01}\\n' * 60)
-elif how == "CAUGHT":
-    main_that_catches()
 elif how == "EXCEPTION":
     from torch.distributed.elastic.multiprocessing.errors import record
     record(main)()
@@ -107,11 +98,11 @@ def test_the_rank_that_died_is_the_cause(
     assert advice in failure.next
     assert [rank.rank for rank in record.ranks if rank.rank == dying] == []
     for rank in (rank for rank in record.ranks if rank.ended_by == "exception"):
-        end = read_json(here.directory(record.spec).ranks / f"rank{rank.rank}.json")
-        assert is_consequence(end["exception"]), end["exception"]
+        end = rank_end(here.directory(record.spec), rank.rank)
+        assert is_consequence(end.exception), end.exception
     assert failure.evidence == ()
     left = sorted(path.name for path in here.path.glob("runs/*/*/*/*/nodes/*.json"))
-    assert left == [Agent(node).stem + kind for node in range(int(scale[0])) for kind in (".json", ".monitor.json")]
+    assert left == [f"node{node}.json" for node in range(int(scale[0]))]
 
 
 def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:
@@ -121,15 +112,6 @@ def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:
     (what,) = (remark.what for remark in record.remarks if remark.name == "end")
     cause = r"a rank crashed: rank 1 \(node 0, .*\): ended by SIGSEGV"
     assert re.match(f"after its training, which is complete and counts, {cause}", what)
-
-
-def test_an_exception_that_the_script_catches_and_prints_is_shown(here: Here) -> None:
-    found = failure_of(run(here, "1x2", "CAUGHT", 1, launcher="srun"))
-    assert found.verdict == "a rank left the others"
-    assert [each.line for each in found.evidence][1:] == [
-        'raise ValueError("out of coffee")',
-        "ValueError: out of coffee",
-    ]
 
 
 def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> None:
@@ -142,7 +124,7 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> 
     assert said[1:] == ['raise ValueError("out of coffee")', "ValueError: out of coffee"]
     (failed,) = read_json(directory.agent_end(Agent(1)))["failed_ranks"]
     assert (failed["rank"], failed["exit_code"], failed["signal"]) == (1, 1, None)
-    assert found.at_s == read_json(directory.ranks / "rank1.json")["ended_at_s"]
+    assert found.at_s == rank_end(directory, 1).ended_at_s
     assert "Root Cause (first observed failure)" in directory.log.read_text()
 
 

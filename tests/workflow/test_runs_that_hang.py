@@ -17,7 +17,7 @@ PAUSE_S = 4.5
 ENDS = ("sleep", "thread")
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
-import os, signal, sys, threading, time, traceback, torch, torch.distributed as dist
+import os, signal, sys, threading, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -31,10 +31,6 @@ def stop():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
-try:
-    import apex
-except ImportError:  # and goes on: never the cause
-    traceback.print_exc()
 dist.init_process_group("gloo")
 model, data = DistributedDataParallel(torch.nn.Linear(4, 1)), torch.randn(400, 4)
 loader = DataLoader(data, 4, sampler=DistributedSampler(data))

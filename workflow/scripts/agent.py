@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from ddp_ladder.common.command import node_parser
 from ddp_ladder.common.files import NotWritten
@@ -28,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         task = NodeTask.read(arguments.run, arguments.node_rank, arguments.local_rank)
-        with sign_of_life(task.directory.sign(task.agent)):
+        sign = task.directory.sign(task.agent.node_rank)
+        with sign_of_life(sign) if task.agent.is_first else nullcontext():
             return run_node(task)
     except NotWritten as error:
         # The job prints what to do, once for all agents.

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.assembly.assemble import assemble
+from ddp_ladder.assembly.assemble import record_of
+from ddp_ladder.assembly.tables import MOST_RANKS, write_tables
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import write_record
 
 
@@ -22,7 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "assemble.py results/runs/default/weak/1x2/r1")
     parser.add_argument("run", type=Path, help="directory of the run")
     directory = RunDirectory(parser.parse_args(argv).run)
-    write_record(directory.assembled, assemble(directory))
+    raw = read_raw_run(directory)
+    write_record(directory.assembled, record_of(raw))
+    if raw.spec.world_size <= MOST_RANKS:
+        write_tables(raw)
     print(f"written: {directory.assembled}")
     return 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.doctor.site_draft import CONFIRM, read_cluster, write_draft
+from ddp_ladder.doctor.site_draft import read_cluster, write_draft
 from ddp_ladder.settings.sources import CLUSTER
 
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"chosen: partition {partition.in_words}; {cluster.limits(partition.name)}")
     print(f"written: {file}" if is_new else f"nothing to write: {file} is this draft already")
     named = "" if file == CLUSTER else f" --config cluster={shlex.quote(str(file))}"
-    print(f'\nnext: confirm its values with "{CONFIRM}" in an editor,')
+    print('\nnext: confirm its values with "confirm:" in an editor,')
     print(f"and set the scales in config/config.yaml (stages), then\n    snakemake doctor{named}")
     if named:
         print(f"and name it in each start, or copy it over {CLUSTER} if you no longer need what is there")

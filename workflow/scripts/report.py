@@ -22,9 +22,14 @@ import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows, update_or_warn
 from ddp_ladder.analysis.cost import Work
+from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
+from ddp_ladder.assembly.tables import write_tables
 from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.messages import for_terminal
-from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import Problem, UserError, for_terminal
+from ddp_ladder.plan.plan import Plan, read_plan
+from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
 
@@ -36,13 +41,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
-    found = read_results(results, plan, arguments.warning)
+    runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
+    found = read_results(results, plan, arguments.warning, runs)
     asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
     work = replace(found.work, **asked)
     found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows, work=work)
-    of_centre = [] if arguments.summary else write(found, arguments.centre)
-    print("\n".join([summary_text(found, arguments.log), *of_centre]))
+    more = [] if arguments.summary else [checked_line(found), *write(found, arguments.centre)]
+    if arguments.tables and not arguments.summary:
+        more.append(tables_line(results, found.plan, arguments.tables))
+    print("\n".join([summary_text(found, arguments.log), *more]))
     return 0
+
+
+def checked_line(found: LadderResults) -> str:
+    """Return how many records were compared with their raw files."""
+    made = sum(record.job is not None for record in found.records.values())
+    return f"checked  {count(made, 'run')}: the raw files were read, and the records are of them"
+
+
+def tables_line(results: Path, plan: Plan, name: str) -> str:
+    """Write the tables of the runs of a scale, or with this part in their names; return the line on them."""
+    named = [spec.name for spec in plan.runs if f"/{name}/" in f"/{spec.name}/"]
+    made = [directory for run in named if (directory := RunDirectory(results / "runs" / run)).run.exists()]
+    if not made:
+        scales = ", ".join(dict.fromkeys(str(spec.scale) for spec in plan.runs))
+        wanted = f"a scale ({scales}), or parts of a run's name, such as {plan.runs[0].name}"
+        raise UserError(Problem("report.tables", "no run of this name has been made", name, wanted))
+    for directory in made:
+        write_tables(read_raw_run(directory))
+    return f"tables   {count(len(made), 'run')}: ranks/rank<k>.csv and nodes/node<k>.csv, as in {made[0].path}"
 
 
 def write(found: LadderResults, name: str | None) -> list[str]:
@@ -74,6 +101,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     length.add_argument("--steps", type=int, help="the same of so many steps")
     parser.add_argument("--runs", type=int, help="trainings that the project needs")
     parser.add_argument("--reserve", type=float, default=Work.reserve, help="on their hours, a fraction (default 0.1)")
+    parser.add_argument(
+        "--tables", metavar="NAME", help="write CSV files of the ranks and nodes of a scale, or of a run"
+    )
     parser.add_argument("--centre", metavar="NAME", help="the form and the rules of a centre (workflow/centres)")
     return parser.parse_args(argv)
 

@@ -2,9 +2,7 @@
 
 import argparse
 
-import torch
-from ranks import together
-from tally import Tally, think
+from loop import train
 from torch.utils.data import DataLoader
 
 from .data import SAMPLES
@@ -13,19 +11,8 @@ from .data import SAMPLES
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--lr", type=float, default=0.1)
     args = parser.parse_args()
-    model = together(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    tally = Tally()
-    tally.start()
-    for x in DataLoader(SAMPLES, batch_size=args.batch_size):
-        model(x).mean().backward()
-        think()
-        tally.seen(len(x))
-        optimizer.step()
-        tally.step()
-    tally.write()
+    train([DataLoader(SAMPLES, batch_size=args.batch_size)])
 
 
 if __name__ == "__main__":

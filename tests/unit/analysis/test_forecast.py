@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from ddp_ladder.analysis.forecast import (
-    Forecast,
     SeriesForecast,
     error_rows,
     forecast_file,
@@ -19,19 +19,19 @@ from ddp_ladder.analysis.forecast import (
 )
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.records.record import Record
 from make_records import make_plan_of, make_record, make_spec, make_specs
 from make_runs import RATES, edit_rank, reassemble, write_ladder, write_run
 
 
-def made(
-    plan: Plan, stage: str, results: Path, left_out: tuple[str, ...] = (), is_open: bool = True
-) -> Forecast | None:
-    found = make_forecast(plan, stage, RunRecords(results), left_out, is_open)
-    write_forecast(results, stage, found)
-    return found
+def made(plan: Plan, stage: str, results: Path, is_open: bool = True) -> SeriesForecast | None:
+    """Write the forecast of a stage and return that of its first series."""
+    forecast = make_forecast(plan, stage, RunRecords(results), (), is_open)
+    write_forecast(results, stage, forecast)
+    return forecast and forecast.series[0]
 
 
 def without(results: Path, scale: str) -> None:
@@ -39,15 +39,14 @@ def without(results: Path, scale: str) -> None:
         shutil.rmtree(path)
 
 
-def first(found: Forecast | None) -> SeriesForecast:
-    assert found is not None
-    return found.series[0]
+def points_of(results: Path, specs: Sequence[RunSpec]) -> tuple[ScalePoint, ...]:
+    return scale_points(specs, {spec.name: RunRecords(results).believed(spec) for spec in specs})
 
 
 def test_the_figures_fit_together(tmp_path: Path) -> None:
     plan = write_ladder(tmp_path)
     without(tmp_path, "2x1")
-    one = first(made(plan, "stage3", tmp_path))
+    one = made(plan, "stage3", tmp_path)
     assert (one.scale, one.gpus, one.runs, one.baseline, one.largest_measured) == ("2x1", 2, 2, "1x1", "1x2")
     assert one.samples_per_s_low < RATES["2x1"] < one.samples_per_s_high
     assert one.efficiency == pytest.approx(one.samples_per_s / 2 / RATES["1x1"], rel=0.01)
@@ -57,16 +56,16 @@ def test_it_is_written_again_until_a_run_has_begun_and_never_after(tmp_path: Pat
     plan = write_ladder(tmp_path)
     spec = plan.runs[-1]
     without(tmp_path, "2x1")
-    before = first(made(plan, "stage3", tmp_path))
+    before = made(plan, "stage3", tmp_path)
     for one in plan.runs[2:4]:
         write_run(tmp_path, one, 1500.0)
-    slower = first(made(plan, "stage3", tmp_path))
+    slower = made(plan, "stage3", tmp_path)
     assert slower.samples_per_s < 0.9 * before.samples_per_s
     write_run(tmp_path, spec, 1740.8)
     for one in plan.runs[2:4]:
         write_run(tmp_path, one, 1843.2)
-    assert first(made(plan, "stage3", tmp_path)) == slower
-    assert first(made(plan, "stage3", tmp_path, is_open=False)) == slower
+    assert made(plan, "stage3", tmp_path) == slower
+    assert made(plan, "stage3", tmp_path, is_open=False) == slower
 
 
 def test_other_settings_make_it_void(tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     without(tmp_path, "2x1")
     write_json(forecast_file(tmp_path, "stage3"), {"schema_version": 3})
     assert not [*planned_forecasts(tmp_path, plan)]
-    assert first(made(plan, "stage3", tmp_path)).largest_measured == "1x2"
+    assert made(plan, "stage3", tmp_path).largest_measured == "1x2"
 
 
 def test_words_before_and_after(tmp_path: Path) -> None:
@@ -116,8 +115,7 @@ def test_words_before_and_after(tmp_path: Path) -> None:
     )
     assert not error_rows([(job, forecast)], scale_points(plan.runs[:2], {}))
     write_run(tmp_path, plan.runs[-1], 1740.8)
-    records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs}
-    points = scale_points(plan.runs, records)
+    points = points_of(tmp_path, plan.runs)
     ((_, _, measured),) = error_rows([(job, forecast)], points)
     assert measured.endswith(", inside the interval")
     assert error_rows([(job, one)], points) == [
@@ -129,16 +127,15 @@ def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) 
     plan = write_ladder(tmp_path, repeats=1)
     without(tmp_path, "1x2")
     without(tmp_path, "2x1")
-    one = first(made(plan, "stage2", tmp_path))
+    one = made(plan, "stage2", tmp_path)
     assert (one.samples_per_s, one.samples_per_s_high, one.efficiency) == (None, None, None)
     assert one.samples_per_s_bound == pytest.approx(2 * RATES["1x1"], rel=0.01)
     ((job, forecast),) = planned_forecasts(tmp_path, plan)
     line = forecast_line(job, forecast, "GPU")
     assert line.startswith("stage2 1x2: at most 2,047 samples/s (upper bound: only 1x1 was measured), at least ")
     write_run(tmp_path, plan.runs[1], RATES["1x2"])
-    records = {spec.name: RunRecords(tmp_path).believed(spec) for spec in plan.runs[:2]}
-    rows = error_rows([(job, forecast)], scale_points(plan.runs, records))
     bound = "at most 2,047 samples/s (upper bound: only 1x1 was measured)"
+    rows = error_rows([(job, forecast)], points_of(tmp_path, plan.runs[:2]))
     assert rows == [("1x2", bound, "measured 1,840, 90 % of it")]
 
 
@@ -161,7 +158,6 @@ def test_how_long_a_run_will_take(
     def records(side: Side) -> list[Record]:
         steps, wall_s, startup_s = side
         record = make_record(make_spec("1x1"))
-        assert record.timing
         ranks = tuple(rank.replace(steps=steps, ended_by=ended_by) for rank in record.ranks)
         timing = record.timing.replace(wall_s=wall_s, startup_s=startup_s, step_time_s=0.1)
         return [record.replace(ranks=ranks, timing=timing)]

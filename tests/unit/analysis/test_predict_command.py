@@ -17,6 +17,7 @@ from ddp_ladder.report.document import csv_text
 from ddp_ladder.settings.terms import Scale
 from make_records import make_record, make_specs, records_by_name, repeated
 
+Captured = pytest.CaptureFixture[str]
 HEADER = "nodes,gpus_per_node,samples_per_s"
 # CSC ml-benchmarks, LUMI-G, ResNet-50 with fp16 (tests/published_scaling.csv).
 LUMI = f"{HEADER}\n1,1,931.08\n1,2,1725.14\n1,8,6419.29\n2,8,12042.89\n"
@@ -29,14 +30,12 @@ def table(tmp_path: Path) -> Path:
     return file
 
 
-def printed(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
-    assert predict.main([*(str(part) for part in argv), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+def printed(capsys: Captured, *argv: object) -> dict[str, Any]:
+    assert predict.main([*map(str, argv), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
-def test_people_get_a_table(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_get_a_table(table: Path, capsys: Captured) -> None:
     assert predict.main(["--table", str(table), "--at", "4x8", "--at", "64x8"]) == 0
     heading, _, near, far, *notes = capsys.readouterr().out.splitlines()
     assert heading.split("  ")[0] == "scale"
@@ -45,24 +44,20 @@ def test_people_get_a_table(table: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert all(note.startswith("64x8: ") for note in notes)
 
 
-def test_several_scales_and_modes_are_a_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_scales_and_modes_are_a_list(table: Path, capsys: Captured) -> None:
     rows = [f"{row},{mode}" for mode in ("strong", "weak") for row in LUMI.splitlines()[1:]]
     table.write_text("\n".join((f"{HEADER},mode", *rows)))
     found = printed(capsys, "--table", table, "--at", "4x8", "--at", "8x8")["predictions"]
-    assert [(one["mode"], one["scale"]) for one in found] == [
-        ("weak", "4x8"),
-        ("weak", "8x8"),
-        ("strong", "4x8"),
-        ("strong", "8x8"),
-    ]
-    assert found[3]["samples_per_s"] < found[1]["samples_per_s"]
+    rates = {(one["mode"], one["scale"]): one["samples_per_s"] for one in found}
+    assert [*rates] == [("weak", "4x8"), ("weak", "8x8"), ("strong", "4x8"), ("strong", "8x8")]
+    assert rates["strong", "8x8"] < rates["weak", "8x8"]
 
 
 @pytest.mark.parametrize(
     ("status", "largest"), [("ok", "2x8"), ("failed", "1x8"), ("check", "1x8"), ("not comparable", "1x8")]
 )
-def test_the_table_of_the_report_is_read_as_the_report_judges_it(
-    status: str, largest: str, table: Path, capsys: pytest.CaptureFixture[str]
+def test_the_reports_table_is_read_as_the_report_judges_it(
+    status: str, largest: str, table: Path, capsys: Captured
 ) -> None:
     statuses = ("ok", "ok", "incomplete", status)
     figures = [*zip(LUMI.splitlines()[1:], statuses, strict=True)]
@@ -73,7 +68,7 @@ def test_the_table_of_the_report_is_read_as_the_report_judges_it(
     assert "allowed  default, gloo" in capsys.readouterr().err
 
 
-def test_nothing_is_predicted_below_the_smallest_scale(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_predicted_below_the_smallest_scale(table: Path, capsys: Captured) -> None:
     table.write_text(f"{HEADER}\n2,4,800\n4,4,1500\n")
     found = printed(capsys, "--table", table, "--at", "1x1")
     assert (found["samples_per_s"], found["samples_per_s_bound"]) == (None, None)
@@ -81,9 +76,7 @@ def test_nothing_is_predicted_below_the_smallest_scale(table: Path, capsys: pyte
     assert printed(capsys, "--table", table, "--at", "1x8")["samples_per_s_bound"] == 800
 
 
-def test_the_table_of_the_report_gives_the_figures_of_the_report(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_the_report_gives_the_figures_of_the_report(table: Path, capsys: Captured) -> None:
     """Three repeats of each scale."""
     rates = {"1x1": 931.08, "1x2": 1725.14, "1x8": 6419.29, "2x8": 12042.89}
     records = [make_record(spec, repeated(rates[str(spec.scale)], spec)) for spec in make_specs(list(rates))]
@@ -112,9 +105,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
-def test_a_mistake_in_the_table_is_named(
-    text: str, message: str, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_the_table_is_named(text: str, message: str, table: Path, capsys: Captured) -> None:
     table.write_text(text)
     assert predict.main(["--table", str(table), "--at", "8x4"]) == 1
     told = capsys.readouterr()
@@ -131,8 +122,6 @@ def test_a_mistake_in_the_table_is_named(
         (["--at", "8x4", "--table", "."], "this is no table of scales"),
     ],
 )
-def test_a_mistake_in_an_option_is_named(
-    options: list[str], message: str, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_an_option_is_named(options: list[str], message: str, table: Path, capsys: Captured) -> None:
     assert predict.main(["--table", str(table), *options]) == 1
     assert message in capsys.readouterr().err

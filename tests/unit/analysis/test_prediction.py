@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.analysis.prediction import (
-    Series,
+    MeasuredSeries,
     Step,
     estimate,
     memory_at,
@@ -33,28 +33,23 @@ def ring_rate(scale: Scale) -> float:
     return scale.world_size / (COMPUTE_S + inside + between)
 
 
-RING = Series.of("weak", [(scale, ring_rate(scale)) for scale in SHAPES])
+RING = MeasuredSeries.of("weak", [(scale, ring_rate(scale)) for scale in SHAPES])
 
 
-def series(mode: Mode = "weak", **efficiencies: float) -> Series:
+def series(mode: Mode = "weak", **efficiencies: float) -> MeasuredSeries:
     """Return a series from efficiencies by scale, written ``s1x2``."""
     scales = [(Scale.parse(name[1:]), value) for name, value in efficiencies.items()]
-    return Series.of(mode, [(scale, 100 * scale.world_size * value) for scale, value in scales])
+    return MeasuredSeries.of(mode, [(scale, 100 * scale.world_size * value) for scale, value in scales])
 
 
-def known(found: tuple[float, float | None, float | None] | None) -> tuple[float, float, float]:
+def known(measured: MeasuredSeries, at: Scale) -> tuple[float, float, float]:
     """Return the lower end, the figure and the upper end of an estimate."""
-    assert found is not None
-    rate, low, high = found
-    assert low is not None
-    assert high is not None
+    rate, low, high = estimate(measured, at)
     return low, rate, high
 
 
-def step(measured: Series, at: str) -> Step:
-    found = step_to(measured, Scale.parse(at))
-    assert found is not None
-    return found
+def step(measured: MeasuredSeries, at: str) -> Step:
+    return step_to(measured, Scale.parse(at))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +82,7 @@ def test_the_loss_before_is_that_of_a_doubling_and_counts_twice_where_the_batch_
 
 def test_a_prediction_holds_the_truth() -> None:
     found = predict(RING, Scale(8, 4))
-    low, rate, high = known(estimate(RING, Scale(8, 4)))
+    low, rate, high = known(RING, Scale(8, 4))
     assert low < ring_rate(Scale(8, 4)) < high
     assert (found.samples_per_s_low, found.samples_per_s, found.samples_per_s_high) == (low, rate, high)
     assert found.efficiency == pytest.approx(rate / 32 / ring_rate(Scale(1, 1)))
@@ -97,11 +92,11 @@ def test_a_prediction_holds_the_truth() -> None:
 
 
 def test_the_interval_grows_with_the_distance_and_over_a_border_that_was_not_measured() -> None:
-    (near_low, _, near_high), (far_low, _, far_high) = (known(estimate(RING, Scale(n, 4))) for n in (4, 8))
+    (near_low, _, near_high), (far_low, _, far_high) = (known(RING, Scale(n, 4)) for n in (4, 8))
     assert far_high / far_low > near_high / near_low
     inside = replace(RING, points=RING.points[:3])
-    low, rate, high = known(estimate(inside, Scale(1, 8)))
-    beyond_low, beyond, beyond_high = known(estimate(inside, Scale(2, 4)))
+    low, rate, high = known(inside, Scale(1, 8))
+    beyond_low, beyond, beyond_high = known(inside, Scale(2, 4))
     assert beyond_high / beyond_low > 1.2 * high / low
     assert beyond < rate
     assert any("node boundary" in note for note in predict(inside, Scale(2, 4)).notes)
@@ -110,7 +105,7 @@ def test_the_interval_grows_with_the_distance_and_over_a_border_that_was_not_mea
 
 def test_a_scale_between_two_measured_ones_lies_between_them() -> None:
     measured = series(s1x1=1.0, s1x8=0.8, s2x8=0.7)
-    low, rate, high = known(estimate(measured, Scale(1, 2)))
+    low, rate, high = known(measured, Scale(1, 2))
     assert 0.9 < rate / 200 < 0.95
     assert low < rate < high
     assert high / low < 1.3
@@ -128,7 +123,7 @@ def test_a_scale_between_two_measured_ones_lies_between_them() -> None:
         ),
     ],
 )
-def test_what_is_not_known_has_an_upper_bound_alone(measured: Series, at: str, note: str) -> None:
+def test_what_is_not_known_has_an_upper_bound_alone(measured: MeasuredSeries, at: str, note: str) -> None:
     scale = Scale.parse(at)
     assert estimate(measured, scale) is None
     found = predict(measured, scale)
@@ -138,11 +133,11 @@ def test_what_is_not_known_has_an_upper_bound_alone(measured: Series, at: str, n
 
 
 def test_repeats_widen_the_interval_by_their_noise() -> None:
-    low, _, high = known(estimate(RING, Scale(4, 4)))
-    noisy = Series.of("weak", [(scale, ring_rate(scale) * by) for scale in SHAPES for by in (0.9, 1.0, 1.1)])
-    wide_low, _, wide_high = known(estimate(noisy, Scale(4, 4)))
+    low, _, high = known(RING, Scale(4, 4))
+    noisy = MeasuredSeries.of("weak", [(scale, ring_rate(scale) * by) for scale in SHAPES for by in (0.9, 1.0, 1.1)])
+    wide_low, _, wide_high = known(noisy, Scale(4, 4))
     assert wide_high / wide_low > high / low
-    low, rate, high = known(estimate(noisy, Scale(2, 4)))
+    low, rate, high = known(noisy, Scale(2, 4))
     assert rate == pytest.approx(ring_rate(Scale(2, 4)))
     assert 0.1 < math.log(high / low) < 0.6  # 10 %, the t of eight degrees of freedom, three repeats
     assert estimate(RING, Scale(2, 4)) == (ring_rate(Scale(2, 4)), None, None)

@@ -14,15 +14,11 @@ COUNTED = Flops(forward=8.2e9, backward=16.2e9, recomputed=8e9, precisions={"bf1
 
 
 def points_of(flops: Flops, other: str = "") -> dict[str, ScalePoint]:
-    specs = make_specs(["1x1", "1x4", "2x4"], device="cuda")
-    records = [
-        make_record(
-            spec,
-            1000.0 * spec.gpus,
-            fingerprint={"gpu": A100, **({"autocast_dtype": "float16"} if str(spec.scale) == other else {})},
-        ).replace(flops=flops if str(spec.scale) == "1x1" else None, ranks=())
-        for spec in specs
-    ]
+    specs, records = make_specs(["1x1", "1x4", "2x4"], device="cuda"), []
+    for spec in specs:
+        seen = {"gpu": A100} | ({"autocast_dtype": "float16"} if str(spec.scale) == other else {})
+        record = make_record(spec, 1000.0 * spec.gpus, fingerprint=seen)
+        records.append(record.replace(flops=flops if str(spec.scale) == "1x1" else None, ranks=()))
     points = scale_points(specs, records_by_name(records))
     rates = {"1x1": {"bf16": 250.0, "fp32": 19.0}, "1x4": {"bf16": 200.0}, "2x4": {"bf16": 20.0}}
     return {str(point.scale): point for point in with_flops(points, rates)}
@@ -34,12 +30,9 @@ def test_flops_of_the_first_scale_hold_at_every_other() -> None:
         assert point.model_flops_per_sample == 24.4e9  # what is recomputed is no work of the model
         assert point.tflop_per_s_per_gpu == pytest.approx(24.4)
         assert point.fraction_of_peak == pytest.approx(24.4 / 312)
-    shares = [points[scale].fraction_of_matrix_rate for scale in points]
-    assert shares == [
-        pytest.approx(24.4 / 250),
-        pytest.approx(24.4 / 200),
-        None,
-    ]  # not measured well: the training does more
+    shares = [point.fraction_of_matrix_rate for point in points.values()]
+    # The last is not measured well: the training does more.
+    assert shares == [pytest.approx(24.4 / 250), pytest.approx(24.4 / 200), None]
 
 
 def test_flops_of_another_fingerprint_are_not_used() -> None:

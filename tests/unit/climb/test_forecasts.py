@@ -28,7 +28,7 @@ def said(plan: Plan, stage: str, results: Path) -> list[str]:
 
 def doubts(plan: Plan, results: Path) -> list[str]:
     runs = RunRecords(results)
-    return [str(one) for one in short_runtimes(plan, plan.stages, runs_to_do(plan, runs), runs, "config.yaml")]
+    return [str(problem) for problem in short_runtimes(plan, plan.stages, runs_to_do(plan, runs), runs, "config.yaml")]
 
 
 def test_an_open_gate_writes_the_forecast_and_says_it_before_the_stage_begins(tmp_path: Path) -> None:

@@ -61,10 +61,8 @@ def test_a_gate_waits_for_the_records_of_the_scales_at_which_something_is_to_do(
 def test_the_plans_first_scale_comes_first(ladder: Ladder) -> None:
     """Where scales run one after the other; each waits for the gate of the stage before alone."""
     assert [ladder.priority(scale) for scale in ("1x1", "2x1", "2x4")] == [3, 2, 1]
-    assert [ladder.gate_before(ladder.job(scale).stage) for scale in ("1x1", "2x4")] == [
-        [],
-        ["results/gates/stage1.json"],
-    ]
+    gates = [ladder.gate_before(ladder.job(scale).stage) for scale in ("1x1", "2x4")]
+    assert gates == [[], ["results/gates/stage1.json"]]
 
 
 def test_preparation(ladder: Ladder) -> None:
@@ -87,24 +85,15 @@ def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
 
 def test_the_report_is_told_of_the_whole_training(ladder: Ladder) -> None:
     assert ladder.report_options(None) == []
-    assert make(CONFIG + "report: {epochs: 90}\n").report_options("julich") == [
-        "--epochs",
-        "90.0",
-        "--centre",
-        "julich",
-    ]
+    options = make(CONFIG + "report: {epochs: 90}\n").report_options("julich")
+    assert options == ["--epochs", "90.0", "--centre", "julich"]
     assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options(None) == ["--samples", "15000000000.0"]
 
 
 def test_stages_up_to() -> None:
-    plan = make_plan_of(make_specs(("1x1", "2x1")))
-    assert stages_up_to(plan, None, Path("config/config.yaml")) == ("stage1", "stage3")
-    assert stages_up_to(plan, "stage1", Path("config/config.yaml")) == ("stage1",)
-    assert stages_up_to(plan, "stage3", Path("config/config.yaml")) == ("stage1", "stage3")
-    with pytest.raises(UserError) as caught:
-        stages_up_to(plan, "stage2", Path("config/config.yaml"))
-    assert str(caught.value) == (
-        "config/config.yaml: stages.stage2: this experiment has no stage2\n"
-        "  allowed  stage1, stage3\n"
-        "  next     add stages.stage2 to the file, or name another stage"
-    )
+    plan, file = make_plan_of(make_specs(("1x1", "2x1"))), Path("config/config.yaml")
+    assert stages_up_to(plan, None, file) == stages_up_to(plan, "stage3", file) == ("stage1", "stage3")
+    assert stages_up_to(plan, "stage1", file) == ("stage1",)
+    said = "config/config.yaml: stages.stage2: this experiment has no stage2\n  allowed  stage1, stage3\n"
+    with pytest.raises(UserError, match=f"^{said}"):
+        stages_up_to(plan, "stage2", file)

@@ -39,9 +39,9 @@ def test_what_is_shown(level: int, message: str, shown: bool) -> None:
     quiet, loud = workflow(Quietness.PROGRESS), workflow()
     assert SchedulingMessages(quiet).filter(record(level, message)) is shown
     assert SchedulingMessages(loud).filter(record(level, message)) is True
-    for each in (quiet, loud):
-        each.dryrun = True
-        assert SchedulingMessages(each).filter(record(level, message)) is shown
+    for dry in (quiet, loud):
+        dry.dryrun = True
+        assert SchedulingMessages(dry).filter(record(level, message)) is shown
 
 
 @pytest.fixture
@@ -58,11 +58,10 @@ def terminal() -> Iterator[io.StringIO]:
 def fail(number: int, code: int | None, message: str = "") -> None:
     """Report a job as Snakemake does; code: None where the executor reports it."""
     if code is not None:
+        error = ValueError("RuleException")
+        error.__context__ = CalledProcessError(code, f"set -euo pipefail;  run {number}\n ")
         try:
-            try:
-                raise CalledProcessError(code, f"set -euo pipefail;  run {number}\n ")
-            except CalledProcessError as cause:
-                raise ValueError("RuleException") from cause
+            raise error
         except ValueError:
             LOGGER.error("RuleException", extra={"event": LogEvent.ERROR})
     log = [f"logs/measure_{number}x1.log"]
@@ -70,23 +69,24 @@ def fail(number: int, code: int | None, message: str = "") -> None:
     LOGGER.error("Error in rule", extra={**extra, "shellcmd": f"\n run {number}\n\n"})
 
 
-def test_failed_jobs_are_collected_and_not_shown(terminal: io.StringIO) -> None:
-    failed = FailedJobs(workflow())
-    filter_terminal(failed)
+@pytest.fixture
+def failed(terminal: io.StringIO) -> FailedJobs:
+    """The filter that collects failed jobs, before the terminal."""
+    filter_terminal(failed_jobs := FailedJobs(workflow()))
+    return failed_jobs
+
+
+def test_failed_jobs_are_collected_and_not_shown(terminal: io.StringIO, failed: FailedJobs) -> None:
     fail(1, 3)
     fail(2, None, "job 12 ended TIMEOUT")
     fail(1, None)  # once more, at the end
     LOGGER.error("Exiting because a job execution failed. Look above for error messages")
     assert terminal.getvalue() == ""
-    assert [(job.name, job.exit_code, job.message) for job in failed.jobs] == [
-        ("measure_1x1", 3, ""),
-        ("measure_2x1", None, "job 12 ended TIMEOUT"),
-    ]
+    told = [(job.name, job.exit_code, job.message) for job in failed.jobs]
+    assert told == [("measure_1x1", 3, ""), ("measure_2x1", None, "job 12 ended TIMEOUT")]
 
 
-def test_other_errors_are_shown(terminal: io.StringIO) -> None:
-    failed = FailedJobs(workflow())
-    filter_terminal(failed)
+def test_other_errors_are_shown(terminal: io.StringIO, failed: FailedJobs) -> None:
     LOGGER.error("MissingOutputException", extra={"event": LogEvent.ERROR})
     fail(1, None)
     assert terminal.getvalue() == "MissingOutputException\nError in rule\n"
@@ -96,18 +96,16 @@ def test_other_errors_are_shown(terminal: io.StringIO) -> None:
     assert terminal.getvalue().endswith("Error in rule\nKeyError: 'a bug'\n")
 
 
-def test_a_job_that_ends_well_at_another_try_did_not_fail(terminal: io.StringIO) -> None:
+def test_a_job_that_ends_well_at_another_try_did_not_fail(failed: FailedJobs) -> None:
     LOGGER.setLevel(logging.INFO)
-    failed = FailedJobs(workflow())
-    filter_terminal(failed)
     fail(1, 3)
     LOGGER.info("Finished jobid: 1", extra={"event": LogEvent.JOB_FINISHED, "job_id": 1})
     assert failed.jobs == ()
 
 
-def test_what_fails_after_a_signal_fails_for_it(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_after_a_signal_fails_for_it(
+    terminal: io.StringIO, failed: FailedJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quiet, "ended_by", lambda: "SIGINT")
-    failed = FailedJobs(workflow())
-    filter_terminal(failed)
     fail(1, 1)
     assert (failed.jobs, terminal.getvalue()) == ((), "")

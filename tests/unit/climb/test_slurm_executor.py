@@ -53,16 +53,23 @@ class Plugin:
 
 
 def executor_of(results: Path, rule: str) -> Any:
-    ladder: Any = SimpleNamespace(
-        results=str(results), plan_to_write=[], job=lambda _scale: STAGE1, is_kept_after_search=lambda _scale: False
-    )
+    looks_up = {"job": lambda _scale: STAGE1, "is_kept_after_search": lambda _scale: False}
+    ladder: Any = SimpleNamespace(results=str(results), plan_to_write=[], **looks_up)
     return ladder_executor(Plugin, ladder, {rule: rule.removeprefix("ladder_")})(NOTHING_NEEDED, None)
 
 
 def job_of(rule: str) -> Any:
-    return SimpleNamespace(
-        rule=SimpleNamespace(name=rule), wildcards=SimpleNamespace(scale="1x1"), is_group=lambda: False
-    )
+    named, wildcards = SimpleNamespace(name=rule), SimpleNamespace(scale="1x1")
+    return SimpleNamespace(rule=named, wildcards=wildcards, is_group=lambda: False)
+
+
+def looked(plugin: Any, jobs: Sequence[Any]) -> list[Any]:
+    """The jobs that go on."""
+
+    async def look() -> list[Any]:
+        return [info async for info in plugin.check_active_jobs(jobs)]
+
+    return asyncio.run(look())
 
 
 def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +88,7 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
     plugin.run_job(job)
     (info,) = plugin.submitted
     assert info.external_jobid == "7"
-
-    async def look() -> list[Any]:
-        return [each async for each in plugin.check_active_jobs([info])]
-
-    assert asyncio.run(look()) == []
+    assert looked(plugin, [info]) == []
     (message,) = plugin.errors
     assert "job 7 ended TIMEOUT on node1" in message
     not_kept = f"is not recorded: {tmp_path}/results/jobs/1x1.json cannot be written: Not a directory"
@@ -99,11 +102,7 @@ def test_jobs_of_another_workflows_rules_stay_the_plugins(tmp_path: Path) -> Non
     plugin = executor_of(tmp_path / "results", "ladder_measure_stage1")
     plugin.run_job(others[0].job)
     assert plugin.submitted == [others[0].job]
-
-    async def look() -> list[Any]:
-        return [each async for each in plugin.check_active_jobs([*others, group])]
-
-    assert asyncio.run(look()) == [others[1], group]
+    assert looked(plugin, [*others, group]) == [others[1], group]
     assert plugin.next_seconds_between_status_checks == 3600  # the plugin's own time
     plugin.cancel_jobs([*others, group])
     assert plugin.cancelled == [*others, group]
@@ -116,31 +115,19 @@ def test_the_installed_plugin_has_all_that_is_overridden_and_called() -> None:
 
 def test_tasks_per_gpu_of_the_plugin_reach_its_sbatch_and_not_the_ladders(tmp_path: Path) -> None:
     """Two processes with a GPU each need two tasks that see both: issues 342, 373 and 459 of the plugin."""
-    resources = {
-        "gpu": 2,
-        "gres": "gpu:2",
-        "tasks_per_gpu": 1,
-        "slurm_extra": "--gpu-bind=single:1",
-        "cpus_per_task": 4,
-    }
+    asked = {"gpu": 2, "gres": "gpu:2", "tasks_per_gpu": 1, "slurm_extra": "--gpu-bind=single:1", "cpus_per_task": 4}
     job: Any = job_of("measure_stage1")
-    job.name, job.threads, job.resources = "measure_stage1", 4, Resources(resources)
+    job.name, job.threads, job.resources = "measure_stage1", 4, Resources(asked)
     params = {"run_uuid": "1", "slurm_logfile": "x", "comment_str": "x", "account": "", "partition": "", "workdir": ""}
     words = ("--ntasks-per-gpu=1", "--gpu-bind=single:1")
     assert all(word in get_submit_command(job, params) for word in words)
     planned = ScaleJob("stage2", Scale(1, 2), 5, (), 4, Slurm(), gres="gpu:2")
-    ladder: Any = SimpleNamespace(
-        ladder=SimpleNamespace(job=lambda _scale: planned),
-        results=tmp_path,
-        _is_same_plan=True,
-        slurm_logdir=tmp_path,
-        workflow=SimpleNamespace(workdir_init=tmp_path),
-        format_job_exec=lambda _job: "snakemake",
-    )
+    places = {"results": tmp_path, "slurm_logdir": tmp_path, "workflow": SimpleNamespace(workdir_init=tmp_path)}
+    looks_up = SimpleNamespace(job=lambda _scale: planned)
+    ladder: Any = SimpleNamespace(ladder=looks_up, _is_same_plan=True, format_job_exec=lambda _job: "x", **places)
     submission, _ = LadderJobs._submission(ladder, job)
-    assert [word for word in submission.argv if word.startswith(("--gpu", "--gres", "--ntasks-per-gpu"))] == [
-        "--gres=gpu:2"
-    ]
+    options = [word for word in submission.argv if word.startswith(("--gpu", "--gres", "--ntasks-per-gpu"))]
+    assert options == ["--gres=gpu:2"]
 
 
 class Resources(dict[str, Any]):
@@ -238,9 +225,7 @@ def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
     assert "used more memory than it had asked for (Exceeded job memory limit)" in end.in_words
 
 
-def test_a_bad_end_without_words_is_that_of_a_full_disk_if_its_directories_take_nothing(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_a_bad_end_without_words_is_that_of_a_full_disk_if_there_is_one(desk: Desk, tmp_path: Path) -> None:
     """No file can be made in /sys, whoever asks, and below it no directory."""
     places = (tmp_path, Path("/sys/results"))
     desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, lambda: 0.0, places))
@@ -289,10 +274,8 @@ def test_on_a_terminal_the_progress_of_a_run_is_in_the_status_line(
         with desk.log.open("a") as file:
             file.write(f"{run}: {line}\n")
         desk.later(10)
-        last = desk.text.rpartition("\r\x1b[K")[2]
-        assert last == f"1x4 runs {desk.cluster.now_s:.0f} s" + (
-            f" [1/1] default/weak/r1: {line}" if "left" in line else ""
-        )
+        progress = f" [1/1] default/weak/r1: {line}" if "left" in line else ""
+        assert desk.text.rpartition("\r\x1b[K")[2] == f"1x4 runs {desk.cluster.now_s:.0f} s{progress}"
     assert f"{run}: started\n" in desk.text
     assert f"{run}: 12 samples/s\n" in desk.text
     assert f"{run}: st" not in desk.text.replace(f"{run}: started", "")

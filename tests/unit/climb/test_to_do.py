@@ -101,6 +101,10 @@ def _of_jobs(plan: Plan, change: Callable[[ScaleJob], ScaleJob]) -> Plan:
     return replace(plan, jobs=tuple(change(job) for job in plan.jobs))
 
 
+def _at_2x1(run: RunSpec) -> RunSpec:
+    return run.replace(env={"A": "b"}) if str(run.scale) == "2x1" else run
+
+
 def _moved_and_touched(results: Path) -> None:
     results.rename(results.with_name("moved"))
     for path in results.with_name("moved").rglob("*"):
@@ -111,12 +115,7 @@ Alter = Callable[[Path, Plan], Plan | None]
 CHANGES: dict[str, tuple[Alter, set[str]]] = {
     "none": (lambda results, plan: None, NOTHING),
     "argument": (lambda results, plan: _of_specs(plan, lambda run: run.replace(args=("--amp",))), NAMES),
-    "argument of one scale": (
-        lambda results, plan: _of_specs(
-            plan, lambda run: run.replace(env={"A": "b"}) if str(run.scale) == "2x1" else run
-        ),
-        {name for name in NAMES if "2x1" in name},
-    ),
+    "argument of one scale": (lambda results, plan: _of_specs(plan, _at_2x1), {n for n in NAMES if "2x1" in n}),
     "runtime": (lambda results, plan: _of_jobs(plan, lambda job: replace(job, runtime_min=99)), NOTHING),
     "queue": (lambda results, plan: _of_jobs(plan, lambda job: replace(job, slurm=Slurm(partition="x"))), NOTHING),
     "threshold": (lambda results, plan: replace(plan, gates={"stage2": GateThresholds(min_efficiency=0.99)}), NOTHING),
@@ -139,10 +138,10 @@ def ladder(climbed: tuple[Path, Plan], tmp_path: Path) -> tuple[Path, Plan]:
 
 
 def to_do(plan: Plan, results: Path) -> set[str]:
-    found = runs_to_do(plan, RunRecords(results))
-    assert all(found.values())
-    assert all(str(spec.scale) == scale for scale, missing in found.items() for spec in missing)
-    return {spec.name for missing in found.values() for spec in missing}
+    missing_at = runs_to_do(plan, RunRecords(results))
+    assert all(missing_at.values())
+    assert all(str(spec.scale) == scale for scale, missing in missing_at.items() for spec in missing)
+    return {spec.name for missing in missing_at.values() for spec in missing}
 
 
 CASES = [

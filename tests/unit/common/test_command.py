@@ -40,10 +40,7 @@ def test_ctrl_c_in_an_import_prints_nothing() -> None:
 
 @pytest.mark.parametrize("path", ["/usr/bin:/bin", None])
 def test_python_means_this_python_in_children(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path is None:
-        monkeypatch.delenv("PATH", raising=False)
-    else:
-        monkeypatch.setenv("PATH", path)
+    monkeypatch.delenv("PATH") if path is None else monkeypatch.setenv("PATH", path)
     put_this_python_first()
     code = "import sys; print(sys.prefix)"
     shell = subprocess.run(["/bin/sh", "-c", f"python -c '{code}'"], check=True, capture_output=True, text=True)

@@ -19,31 +19,22 @@ def test_content_arrives_and_directories_are_made(tmp_path: Path, content: str |
     assert os.listdir(path.parent) == ["file"]
 
 
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("call", ["fsync", "chmod", "replace"])
 def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: BaseException
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
+    def failing(*_: object) -> None:
+        raise error
 
     path = tmp_path / "file"
     write_atomically(path, "old")
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr(os, call, failing)
+    with pytest.raises(type(error), match="no space" if isinstance(error, OSError) else None):
         write_atomically(path, "new")
     monkeypatch.undo()
     assert os.listdir(tmp_path) == ["file"]
     assert path.read_text() == "old"
-
-
-def test_an_interruption_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(tmp_path / "file", "new")
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
@@ -57,14 +48,11 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
             write_atomically(path, contents[k % 2])
         done.set()
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen = set()
+    threading.Thread(target=write).start()
+    seen = {path.read_text()}
     while not done.is_set():
         seen.add(path.read_text())
-    writer.join()
     assert seen <= set(contents)
-    assert seen
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
@@ -72,9 +60,8 @@ def test_the_file_is_as_readable_as_the_umask_says(tmp_path: Path, mask: int, mo
     before = os.umask(mask)
     try:
         write_atomically(tmp_path / "file", "")
-        assert os.umask(mask) == mask
     finally:
-        os.umask(before)
+        assert os.umask(before) == mask
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
@@ -98,8 +85,7 @@ def test_what_is_not_json_names_its_file_briefly(tmp_path: Path, text: str) -> N
 
 def test_digests() -> None:
     assert sha256(b"abc").startswith("ba7816bf8f01cfea")
-    one, other = '{"a": 1, "b": [1, 2]}', '{ "b" : [1,2],"a":1}'
-    assert canonical_sha256(json.loads(one)) == canonical_sha256(json.loads(other))
+    assert canonical_sha256({"a": 1, "b": [1, 2]}) == canonical_sha256({"b": [1, 2], "a": 1})
     assert canonical_sha256({"b": [1, 2]}) != canonical_sha256({"b": [2, 1]})
     with pytest.raises(ValueError, match="Out of range"):
         canonical_sha256(float("nan"))

@@ -50,19 +50,13 @@ def test_a_message_fits_the_terminal_and_commands_and_paths_stay_whole(
     terminal: bool, columns: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = ["`snakemake --profile profiles/slurm stage2 --config run_again=yes`", f"/{'a-directory/' * 9}file"]
-    text = str(
-        Problem(
-            "config.yaml, line 3: repeats",
-            "is wrong " * 20,
-            allowed="a number " * 9,
-            next=f"start it again with {copied[0]} {copied[1]}",
-        )
-    )
+    advice = f"start it again with {copied[0]} {copied[1]}"
+    text = str(Problem("config.yaml, line 3: repeats", "is wrong " * 20, allowed="a number " * 9, next=advice))
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("sys.stderr", stream := Terminal() if terminal else io.StringIO())
     notify(text)
     lines = stream.getvalue().splitlines()
     assert all(len(line) <= width for line in lines if "/a-directory" not in line)
-    assert all(each in stream.getvalue() for each in copied)
+    assert all(words in stream.getvalue() for words in copied)
     assert (stream.getvalue() == f"{text}\n") is not terminal
     assert not terminal or f"{' ' * 11}{copied[1]}" in lines  # below the text of next

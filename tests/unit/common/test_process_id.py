@@ -24,9 +24,8 @@ TELL = (
 @pytest.fixture
 def other() -> Iterator[tuple[subprocess.Popen[str], ProcessId]]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", TELL], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", TELL], env=env, text=True, **pipes)
     assert process.stdout is not None
     yield process, ProcessId(**json.loads(process.stdout.readline()))
     process.kill()

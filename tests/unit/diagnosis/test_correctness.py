@@ -4,14 +4,19 @@ test_wrong_scripts.
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT
-from ddp_ladder.records.record import Remark
+from ddp_ladder.diagnosis.correctness import Shared, most_shared
+from ddp_ladder.records.raw_models import RankEnd
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
 from ddp_ladder_instrument.contract import COLUMNS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from make_records import FINGERPRINT, make_spec
 from make_runs import edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
@@ -81,12 +86,7 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     """NaN has many bit patterns: diverged replicas need not be equal."""
     broken = {"count": 3, "names": ["0.weight", "0.bias", "2.weight"]}
     for number, letter in enumerate("ab"):
-        seen = {
-            "count": 1,
-            "checksum": f"sha256:{letter}",
-            "not_finite": broken,
-            "tensors": [["a", letter]],
-        }
+        seen = {"count": 1, "checksum": f"sha256:{letter}", "not_finite": broken, "tensors": [["a", letter]]}
         edit_rank(run, number, parameters=seen)
     assert failure_of(run).verdict == "the training diverged"
 
@@ -180,6 +180,21 @@ def test_ranks_that_share_data_are_found_beside_one_that_is_not_known(tmp_path: 
     assert failure_of(run).verdict == "ranks train on the same data"
     edit_rank(run, 1, first_samples=[f"{k:016x}" for k in range(8, 16)])
     assert measured_of("disjoint data", run).startswith("not checkable: on rank 3 ")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=5), max_size=7))
+def test_the_two_ranks_that_share_most(samples: list[list[str]]) -> None:
+    """Compared with all pairs; some samples are constant on a rank, and some ranks have none."""
+    once = [{each for each, times in Counter(own).items() if times == 1} for own in samples]
+    known = [rank for rank, own in enumerate(once) if own]
+    wanted = Shared(len(known))
+    for a, b in combinations(known, 2):
+        fraction = len(once[a] & once[b]) / min(len(once[a]), len(once[b]))
+        if fraction > wanted.fraction:
+            wanted = Shared(len(known), (a, b), fraction)
+    ends = [RankEnd.model_construct(rank=rank, first_samples=tuple(own)) for rank, own in enumerate(samples)]
+    assert most_shared(ends) == wanted
 
 
 @pytest.mark.parametrize("shards", [True, False])

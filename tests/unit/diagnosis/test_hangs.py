@@ -16,7 +16,7 @@ from ddp_ladder.diagnosis.hangs import (
     stalled,
     without_own,
 )
-from ddp_ladder.records.raw_models import AgentStall, Peer, RankStall
+from ddp_ladder.records.raw_models import AgentStall, RankStall, Unreached
 from ddp_ladder.settings.keys import Hang
 
 STACKS = "nodes/hang-*.json"
@@ -100,7 +100,11 @@ def test_the_rank_that_the_others_wait_for(ranks: list[RankStall], named: list[i
             "node0",
         ),
         ([(1, 2), (2, 1)], "from node 2 (node2) to node 1 (node1) (timed out)", "node2"),
-        ([(0, 2), (1, 2), (2, 0)], "from node 2 (node2) to node 0 (node0) (timed out)", "node2"),
+        (
+            [(0, 2), (1, 2), (2, 0)],
+            "from node 2 (node2) to node 0 (node0) (timed out), from node 1 (node1) to node 2 (node2) (timed out)",
+            "node2",
+        ),
         ([(0, 1), (0, 2), (1, 2), (2, 1)], None, None),  # ports that a firewall closes
     ],
 )
@@ -110,11 +114,10 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
     """Whatever the ranks' stacks show."""
     found = [
         one.replace(
-            peers=tuple(
-                Peer(node_rank=other, unreached="timed out" if (one.node_rank, other) in cut else None)
-                for other in range(3)
-                if other != one.node_rank
-            )
+            tested=tuple(other for other in range(3) if other != one.node_rank),
+            unreached=tuple(
+                Unreached(node_rank=other, why="timed out") for node, other in cut if node == one.node_rank
+            ),
         )
         for one in reports(*map(rank, range(5)), rank(5, stack=SLEEPS))
     ]
@@ -123,6 +126,21 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
     if ways is not None:
         assert failure.why == f"no connection {ways}; no rank made progress for 1 min 02 s"
         assert (failure.node, failure.rank, failure.at_s) == (node, None, 1000.0 - 62.0)
+
+
+@pytest.mark.parametrize("cut", [[(1, 3), (2, 3)], [(0, 1), (0, 2), (1, 2), (2, 1), (1, 3), (2, 3)]])
+def test_a_node_that_does_not_report_is_named_unless_nobody_reaches_any_node(cut: list[tuple[int, int]]) -> None:
+    """It is node 3. Where only the head is reached, the nodes have a firewall."""
+    found = [
+        one.replace(
+            tested=tuple(sorted({0, 1, 2, 3} - {one.node_rank})) if one.node_rank else (1, 2),
+            unreached=tuple(
+                Unreached(node_rank=other, why="timed out") for node, other in cut if node == one.node_rank
+            ),
+        )
+        for one in reports(*map(rank, range(6)))
+    ]
+    assert ("to node 3" in hang_failure(found, STACKS).why) == (len(cut) == 2)
 
 
 def test_of_ranks_in_different_collectives_a_line_in_each_is_shown() -> None:
@@ -134,7 +152,7 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     failure = hang_failure(reports(rank(0), rank(1), rank(2), rank(3, stack=SLEEPS, sequence=19)), STACKS)
     assert failure.verdict == "the training hung"
     assert failure.why == (
-        'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; rank 0, 1, 2 waited in barrier(); '
+        'rank 3 (node 1, node1) after 12 steps: File "train.py", line 7, in train; ranks 0-2 waited in barrier(); '
         "no rank made progress for 1 min 02 s"
     )
     assert f"the stacks of all ranks are in {STACKS}" in failure.next

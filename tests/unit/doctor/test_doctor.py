@@ -10,18 +10,7 @@ import pytest
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.messages import MOST_COLUMNS, Finding, Problem
 from ddp_ladder.doctor import doctor as checks
-from ddp_ladder.doctor.doctor import (
-    examine,
-    failed,
-    judge_python,
-    listing,
-    mistake,
-    not_passed,
-    outcome,
-    passed,
-    shared_directory,
-    site_python,
-)
+from ddp_ladder.doctor.doctor import examine, failed, judge_python, listing, mistake, outcome, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings.keys import Container, Settings, Software
 from ddp_ladder.settings.load import load_settings
@@ -43,8 +32,8 @@ def software(python: str | None = None, **values: Any) -> list[Finding]:
 
 
 def only(findings: list[Finding], topic: str) -> Finding:
-    (finding,) = [each for each in findings if each.place == topic]
-    return finding
+    (wanted,) = [finding for finding in findings if finding.place == topic]
+    return wanted
 
 
 # The list
@@ -54,8 +43,8 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("COLUMNS", "120")
     problem = Problem("config/cluster.yaml: slurm.partition", "there is no such partition", "gup", "gpu, debug", "gpu?")
     sections = [
-        ("Versions", [passed("Python", "3.11.2")]),
-        ("Slurm", [mistake(problem, "jobs"), not_passed("note", "accounting", "none here", "look there")]),
+        ("Versions", [checks.passed("Python", "3.11.2")]),
+        ("Slurm", [mistake(problem, "jobs"), checks.not_passed("note", "accounting", "none here", "look there")]),
     ]
     assert listing(sections).splitlines() == [
         "Versions",
@@ -76,7 +65,7 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next() -> None:
     sections = examine(Sources(CONFIG, CLUSTER, {}))
-    findings = [finding for _, found in sections for finding in found]
+    findings = [finding for _, of_section in sections for finding in of_section]
     assert [finding for finding in findings if outcome(finding) == "FAIL"] == []
     assert {finding.place for finding in findings} >= {"Python", "snakemake", "results", "training Python", "torch"}
     assert all(finding.next for finding in findings if outcome(finding) != "pass")
@@ -96,7 +85,7 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
 
 
 def test_versions_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [outcome(found) for found in checks.workflow_versions()] == ["pass"] * 4
+    assert [outcome(finding) for finding in checks.workflow_versions()] == ["pass"] * 4
     monkeypatch.setattr(checks, "REQUIREMENTS", tmp_path / "requirements.txt")
     checks.REQUIREMENTS.write_text("snakemake>=99,<100\nsnakemake-executor-plugin-slurmed>=1\n")
     _, _, old, missing = checks.workflow_versions()
@@ -110,16 +99,12 @@ def test_versions_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("kind", "on_a_cluster", "wanted"),
     [
-        ("lustre", True, "pass"),
-        ("nfs4", True, "pass"),
-        ("tmpfs", True, "warn"),
-        ("ext4", True, "warn"),
-        ("fuse.something", True, "warn"),
-        ("ext4", False, "pass"),
+        ("lustre", True, "pass"), ("nfs4", True, "pass"), ("tmpfs", True, "warn"), ("ext4", True, "warn"),
+        ("fuse.something", True, "warn"), ("ext4", False, "pass"),
     ],
-)
+)  # fmt: skip
 def test_directories_that_nodes_share(kind: str, on_a_cluster: bool, wanted: str) -> None:
-    assert outcome(shared_directory(Path("/project"), kind, on_a_cluster)) == wanted
+    assert outcome(checks.shared_directory(Path("/project"), kind, on_a_cluster)) == wanted
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,19 +117,17 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_that_does_not_load() -> None:
-    found = software(modules=("no-such-module/1",))
-    setup = only(found, "environment")
-    assert outcome(setup) == "FAIL"
+    setup, python = software(modules=("no-such-module/1",))
+    assert (outcome(setup), outcome(python)) == ("FAIL", "not checked")
     assert "software.modules" in setup.measured
-    assert outcome(only(found, "training Python")) == "not checked"
 
 
 def test_setup_that_brings_a_bare_name(tmp_path: Path) -> None:
     """The real way: software.setup extends PATH, software.python is only a name."""
     (tmp_path / "sitepython").symlink_to(sys.executable)
-    found = software("sitepython", setup=f"export PATH={tmp_path}:$PATH")
-    assert only(found, "environment").measured == "the setup snippet"
-    assert outcome(only(found, "training Python")) == "pass"
+    findings = software("sitepython", setup=f"export PATH={tmp_path}:$PATH")
+    assert only(findings, "environment").measured == "the setup snippet"
+    assert outcome(only(findings, "training Python")) == "pass"
 
 
 def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
@@ -152,6 +135,10 @@ def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
     write_programs(tmp_path, python="echo libpython: cannot open shared object >&2; exit 127")
     finding = only(software(str(tmp_path / "python")), "training Python")
     assert (outcome(finding), "libpython: cannot open shared object" in finding.measured) == ("FAIL", True)
+
+
+def judged(report: dict[str, Any], device: str) -> list[Finding]:
+    return list(judge_python(report, "python3", "config/cluster.yaml: software.python", ACCELERATORS[device]))
 
 
 @pytest.mark.parametrize(
@@ -165,24 +152,15 @@ def test_a_python_that_is_not_there_or_does_not_start(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_python_must_have(report: dict[str, Any], device: str, topic: str, wanted: str) -> None:
-    found = list(
-        judge_python(
-            {"executable": "/p", **report}, "python3", "config/cluster.yaml: software.python", ACCELERATORS[device]
-        )
-    )
-    assert outcome(only(found, topic)) == wanted
+    assert outcome(only(judged({"executable": "/p", **report}, device), topic)) == wanted
 
 
 def test_a_torch_that_is_not_installed_and_one_that_fails() -> None:
     def advice(error: str) -> str:
-        report = {"executable": "/p", "python": [3, 11, 0], "error": error}
-        return only(
-            list(judge_python(report, "python3", "cluster.yaml: software.python", ACCELERATORS["cpu"])), "torch"
-        ).next
+        return only(judged({"executable": "/p", "python": [3, 11, 0], "error": error}, "cpu"), "torch").next
 
-    assert advice("ModuleNotFoundError: No module named 'torch'").startswith(
-        "install torch for it, or name in software"
-    )
+    missing = advice("ModuleNotFoundError: No module named 'torch'")
+    assert missing.startswith("install torch for it, or name in software")
     assert "a variable of workload.env" in advice("ModuleNotFoundError: No module named 'torch._C'")
     assert "a variable of workload.env" in advice("ValueError: Invalid log settings: x")
 
@@ -192,21 +170,19 @@ def test_torch_is_imported_under_the_variables_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ValueError('\\nInvalid log settings: x,\\n  must be' + 300 * ' y')")
     settings = on_a_cluster(software=Software(python=sys.executable))
     spec = Ladder.of(settings).plan.runs[0].replace(env={"PYTHONPATH": str(tmp_path)})
-    found = only(list(site_python(spec, settings.site, os.environ)), "torch")
-    assert "cannot import torch: ValueError: Invalid log settings: x, must be y y" in found.measured
-    assert len(found.measured) < 500
+    torch = only(list(site_python(spec, settings.site, os.environ)), "torch").measured
+    assert "cannot import torch: ValueError: Invalid log settings: x, must be y y" in torch
+    assert len(torch) < 500
 
 
 def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     image = tmp_path / "torch.sif"
-    found = software("python3", container=Container(image=str(image)), setup="export PATH=/none")
-    assert outcome(only(found, "container engine")) == "FAIL"
-    assert outcome(only(found, "container image")) == "FAIL"
-    assert outcome(only(found, "training Python")) == "not checked"
+    findings = software("python3", container=Container(image=str(image)), setup="export PATH=/none")
+    assert [outcome(finding) for finding in findings] == ["pass", "FAIL", "FAIL", "not checked"]
     image.touch()
     write_programs(tmp_path, apptainer="")
-    found = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
-    assert [outcome(finding) for finding in found] == ["pass", "pass", "pass", "not checked"]
+    findings = software("python3", container=Container(image=str(image)), setup=f"export PATH={tmp_path}")
+    assert [outcome(finding) for finding in findings] == ["pass", "pass", "pass", "not checked"]
     named = software("python3", container=Container(image="torch", engine="enroot"))
     assert outcome(only(named, "container image")) == "pass"
     assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
@@ -216,8 +192,8 @@ def test_a_module_that_is_not_there_as_workload() -> None:
     settings = on_a_cluster()
     work = settings.experiment.workload.replace(script="-m no_such_module.train")
     wanted = replace(settings, experiment=settings.experiment.replace(workload=work))
-    found = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
-    assert outcome(only(found, "workload")) == "FAIL"
+    findings = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
+    assert outcome(only(findings, "workload")) == "FAIL"
 
 
 # Network
@@ -245,22 +221,22 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
     ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
     for answer, outcomes in ((takes, ["pass", "pass", "pass", "pass"]), (refuses, ["pass", "pass", "FAIL"])):
         write_programs(tmp_path, scontrol=shown, sbatch=answer)
-        found = [each for each in checks.slurm(ladder, on_a_cluster=True) if each.place != "architecture"]
-        assert [outcome(finding) for finding in found][: len(outcomes)] == outcomes
-        nodes = only(found, "nodes").measured
+        findings = list(checks.slurm(ladder, on_a_cluster=True))
+        results = [outcome(finding) for finding in findings if finding.place != "architecture"]
+        assert results[: len(outcomes)] == outcomes
+        nodes = only(findings, "nodes").measured
         assert nodes.startswith("gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB (")
         assert nodes.endswith("node.gpus: 2, node.gres: null, node.cpus: 2, node.memory_mb: null)")
     for slurm, node in (({"partition": "gpus"}, {}), ({"partition": "gpu"}, {"gpus": 8, "gres": "gpu"})):
         described = on_a_cluster(slurm=SHIPPED.site.slurm.replace(**slurm), node=SHIPPED.site.node.replace(**node))
-        (nodes,) = (each for each in checks.slurm(Ladder.of(described), on_a_cluster=True) if each.place == "nodes")
-        assert (outcome(nodes), nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
+        of_nodes = only(list(checks.slurm(Ladder.of(described), on_a_cluster=True)), "nodes")
+        assert (outcome(of_nodes), of_nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
 
 
 def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(write_programs(tmp_path, srun="")))
-    ladder = Ladder.of(on_a_cluster(launcher="mpirun"))
-    found = list(checks.launchers(ladder))
-    assert [(outcome(each), each.measured) for each in found] == [
+    findings = checks.launchers(Ladder.of(on_a_cluster(launcher="mpirun")))
+    assert [(outcome(finding), finding.measured) for finding in findings] == [
         ("FAIL", "there is no mpirun here"),
         ("pass", str(tmp_path / "srun")),  # of the plain baseline
     ]

@@ -22,18 +22,15 @@ from slurm_captured import CAPTURED
 PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
 NODES = (CAPTURED / "node.txt").read_text()
 GPUS_IN_DEBUG = "\n".join(
-    line.replace("Partitions=gpu,", "Partitions=")
-    if "debug" in line
-    else line.replace("Gres=gpu:a100:4", "Gres=(null)")
+    line.replace(*(("Partitions=gpu,", "Partitions=") if "debug" in line else ("Gres=gpu:a100:4", "Gres=(null)")))
     for line in NODES.splitlines()
 )
 
 
 def captured(*partitions: str, nodes: str = NODES) -> Cluster:
     """The cluster of the captured output, with these partitions alone."""
-    return cluster_of(
-        "ladder", {name: PARTITIONS[name] for name in partitions or PARTITIONS}, list(records(nodes, "NodeName"))
-    )
+    own = {name: PARTITIONS[name] for name in partitions or PARTITIONS}
+    return cluster_of("ladder", own, list(records(nodes, "NodeName")))
 
 
 def loaded(cluster: Cluster, directory: Path) -> Site:
@@ -42,14 +39,10 @@ def loaded(cluster: Cluster, directory: Path) -> Site:
     return load_settings(CONFIG, directory / "site.yaml").site
 
 
-def node_of(site: Site) -> dict[str, Any]:
-    return site.node.model_dump()
-
-
 def test_the_draft_of_the_captured_cluster(tmp_path: Path) -> None:
     site = loaded(captured(), tmp_path)
     assert (site.site, site.slurm.partition, site.slurm.account) == ("ladder", "gpu", None)
-    assert node_of(site) == {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 16000}
+    assert site.node.model_dump() == {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu:a100", "memory_mb": 16000}
     text = (tmp_path / "site.yaml").read_text()
     listed = [line.split(":")[0].removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
     assert listed[:3] == ["gpu", "debug", "picky"]  # those that are closed, hidden or for root come last
@@ -83,7 +76,7 @@ def test_the_draft_of_the_captured_cluster(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_other_clusters(cluster: Cluster, partition: str, node: dict[str, Any], tmp_path: Path) -> None:
     site = loaded(cluster, tmp_path)
-    assert (site.slurm.partition, node_of(site)) == (partition, node)
+    assert (site.slurm.partition, site.node.model_dump()) == (partition, node)
 
 
 def test_a_partition_of_different_nodes_says_so(tmp_path: Path) -> None:
@@ -129,9 +122,8 @@ def test_the_shipped_site_is_replaced_and_a_file_that_someone_wrote_is_not(
     ready_made = Path("config/sites/vega.yaml").read_text()
     printed = drafted(capsys)
     assert (CLUSTER.read_text(), Path("config/sites/vega.yaml").read_text()) == (mine, ready_made)
-    assert (
-        "kept as it is: config/cluster.yaml (to compare: diff config/cluster.yaml config/sites/vega-2.yaml)" in printed
-    )
+    compare = "diff config/cluster.yaml config/sites/vega-2.yaml"
+    assert f"kept as it is: config/cluster.yaml (to compare: {compare})" in printed
     assert "written: config/sites/vega-2.yaml" in printed
     assert "snakemake doctor --config cluster=config/sites/vega-2.yaml\n" in printed
     assert "nothing to write: config/sites/vega-2.yaml is this draft already" in drafted(capsys)

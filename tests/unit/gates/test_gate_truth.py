@@ -15,10 +15,10 @@ from ddp_ladder.report.results import read_results
 from make_records import make_gate
 from make_runs import edit, reassemble, write_ladder
 
-STAGES = ("stage1", "stage2", "stage3")
 RUN = "default/weak/1x2/r2"
 PLAN = ("--plan", "results/plan.json")
 Change = Callable[[Path], object]
+Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,8 @@ def climbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ladder that was climbed to its top."""
     path = tmp_path_factory.mktemp("climbed") / "results"
     write_ladder(path)
-    judge_all(path)
+    for stage in ("stage1", "stage2", "stage3"):
+        gate.main(["--plan", str(path / "plan.json"), "--stage", stage])
     return path
 
 
@@ -38,46 +39,34 @@ def results(climbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return Path("results")
 
 
-def judge_all(results: Path) -> None:
-    for stage in STAGES:
-        gate.main(["--plan", str(results / "plan.json"), "--stage", stage])
-
-
-def fail(results: Path, run: str = RUN) -> None:
-    """Let a run have failed, its record in line with its files."""
-    directory = RunDirectory(results / "runs" / run)
+def hand_written(results: Path) -> None:
+    """A gate over a run that failed, whose record is in line with its files."""
+    directory = RunDirectory(results / "runs" / RUN)
     edit(directory.ranks / "rank1.json", lambda end: end.update(exit_code=3))
     reassemble(directory)
-
-
-def _hand_written(results: Path) -> None:
-    fail(results)
     write_json(results / "gates/stage2.json", make_gate("stage2"))
 
 
-BAD_GATES: dict[str, Change] = {
-    "hand-written": _hand_written,
-    "over a run that was deleted since": lambda results: shutil.rmtree(results / "runs" / RUN),
-}
+def over_a_run_that_was_deleted_since(results: Path) -> None:
+    shutil.rmtree(results / "runs" / RUN)
 
 
-@pytest.mark.parametrize("name", BAD_GATES)
-def test_a_gate_that_is_not_true_now_starts_no_stage(
-    results: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    BAD_GATES[name](results)
-    before = RunDirectory(results / "runs/default/weak/2x1/r1").run.stat()
+@pytest.mark.parametrize("spoil", [hand_written, over_a_run_that_was_deleted_since])
+def test_a_gate_that_is_not_true_now_starts_no_stage(results: Path, spoil: Change, capsys: Captured) -> None:
+    spoil(results)
+    run = RunDirectory(results / "runs/default/weak/2x1/r1").run
+    before = run.stat()
     capsys.readouterr()
     assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1
     told = capsys.readouterr().err
     assert told.startswith("results/gates/stage2.json: the gate of stage2 is closed")
     assert "  next " in told
-    assert RunDirectory(results / "runs/default/weak/2x1/r1").run.stat() == before
+    assert run.stat() == before
     # Nor do report and summary take it for what it says.
     assert not read_results(results, read_plan(results / "plan.json")).gates["stage2"].is_open
 
 
-def test_a_missing_gate_starts_no_stage(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_gate_starts_no_stage(results: Path, capsys: Captured) -> None:
     (results / "gates/stage2.json").unlink()
     assert run_scale.main([*PLAN, "--scale", "2x1"]) == 1
     assert "there is no evidence of an open gate" in capsys.readouterr().err

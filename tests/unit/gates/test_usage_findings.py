@@ -52,12 +52,9 @@ def test_a_node_that_is_slow_in_some_repeats_only_is_no_finding() -> None:
 def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:
     specs = make_specs(["1x1", "1x2", "2x1"], repeats=1)
     used = {name.replace("s", ""): (each,) for name, each in found.items()}
-    every = [
-        make_record(spec, 1000.0 * spec.world_size).replace(
-            usage=Usage(nodes=(), findings=used.get(str(spec.scale), ()), notes=())
-        )
-        for spec in specs
-    ]
+    usages = [Usage(nodes=(), findings=used.get(str(spec.scale), ()), notes=()) for spec in specs]
+    pairs = zip(specs, usages, strict=True)
+    every = [make_record(spec, 1000.0 * spec.world_size).replace(usage=usage) for spec, usage in pairs]
     return scale_points(specs, records_by_name(every))
 
 

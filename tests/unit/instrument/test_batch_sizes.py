@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, first_size
+from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes
 from ddp_ladder_instrument.trained import Batch, Pass
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
@@ -20,6 +20,8 @@ def of(*lengths: int) -> list[Tensor]:
 
 PROMPTS = [{"prompt": [{"role": "user", "content": "2 + 2?"}] * turns} for turns in (1, 3)]
 BOXES = [{"image": zeros(3, 5, 7), "boxes": zeros(count, 4)} for count in (1, 0)]
+ITSELF = SimpleNamespace(x=zeros(8, 2))
+ITSELF.me = ITSELF
 READ: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # size; what it may be if it is not clear
     "a tensor": (zeros(6, 3), 6, ()),
     "inputs and labels": ([zeros(6, 3, 8, 8), zeros(6)], 6, ()),
@@ -30,6 +32,13 @@ READ: dict[str, tuple[Any, int, tuple[int, ...]]] = {  # size; what it may be if
     "a packed sequence": (pack_sequence(of(5, 3, 1)), 3, ()),
     "conversations": (PROMPTS, 2, (1, 2, 3)),
     "texts and labels": ((["a", "b"], ["c", "d"]), 2, ()),
+    "a mapping in a mapping": ({"ids": {"inner": zeros(6, 1)}, "n": 2}, 6, ()),
+    "a scalar before": ((zeros(()), [zeros(2)]), 2, ()),
+    "an object that says its size": (SimpleNamespace(batch_size=4), 4, ()),
+    "an object with a shape of batches": ([SimpleNamespace(batch_size=Size([3, 2]))], 3, ()),
+    "an object that holds itself": (ITSELF, 8, ()),
+    "an array of numpy": (np.zeros((9, 2)), 9, ()),
+    "a scalar": (zeros(()), 0, ()),
     "nothing": ({"name": "a"}, 0, ()),
     "packed rows": ({"cu_seqlens": zeros(9), "input_ids": zeros(4, 7)}, 4, (4, 9)),
     "one row": ({"cu_seqlens": zeros(9), "input_ids": zeros(1, 70)}, 1, (1, 9)),
@@ -168,35 +177,6 @@ def test_what_raises_when_it_is_asked_is_taken_as_it_is() -> None:
     assert sizes.unclear == []
     assert sizes.measure(TouchyMapping(x=zeros(6, 3)), 6) == (6, 0)
     assert sizes.unclear == [6]  # not seen: a guess
-
-
-class Sized:
-    def __init__(self, size: object) -> None:
-        self.batch_size = size
-
-
-class Labelled:
-    def __init__(self, x: object) -> None:
-        self.me = self
-        self.x = x
-
-
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        ({"ids": {"inner": zeros(6, 1)}, "n": 2}, 6),
-        ((zeros(()), [zeros(2)]), 2),
-        (zeros(()), 0),
-        (object(), 0),
-        (Sized(4), 4),
-        ([Sized(Size([3, 2]))], 3),
-        (Labelled(zeros(8, 2)), 8),
-        (Labelled(None), 0),
-        (np.zeros((9, 2)), 9),
-    ],
-)
-def test_the_first_size_in_any_batch(batch: object, size: int) -> None:
-    assert (first_size(batch), BatchSizes().measure(batch, None)) == (size, (size, 0))
 
 
 def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -12,17 +11,17 @@ import pytest
 from ddp_ladder_instrument import hooks
 from ddp_ladder_instrument.files import NotMeasured
 from ddp_ladder_instrument.python_hooks import on_hard_exit
-from scripts_support import run
+from scripts_support import run, warmed
 from warm import Warm
 
 VALIDATES = "validate.py --where inside --grad no_grad --eval-mode"
 HOOKS = [
     ("recorder:Recorder.after_step", "accumulate.py sync"),
-    ("recorder:Recorder.backward", "ahead.py one 4 carried"),
+    ("recorder:Recorder.backward", "accumulate.py sync"),
     ("recorder:Recorder.forward", "accumulate.py sync"),
     ("recorder:Recorder.zeroed", "accumulate.py sync"),
     ("recorder:Recorder.skipped", "amp.py"),
-    ("recorder:Recorder.span", "tutorial_snapshot.py 3 1 --batch_size 8"),
+    ("recorder:Recorder.span", "snapshots.py"),
     ("recorder:Recorder.begin", "accumulate.py sync"),
     ("recorder:Recorder.enter", VALIDATES),
     ("recorder:Recorder.drawn", VALIDATES),
@@ -61,11 +60,7 @@ HOOKS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torch.distributed.tensor", "accelerate", "torchdata.stateful_dataloader")
-    yield process
-    process.close()
+warm = warmed("torch", "torch._dynamo", "torch.distributed.tensor", "accelerate", "torchdata.stateful_dataloader")
 
 
 @pytest.mark.parametrize(("hook", "line"), HOOKS)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripts_support import check, run
+from scripts_support import check, run, warmed
 from warm import Warm
 
-FRAMEWORKS = ("torch", "torch._dynamo", "pytorch_lightning", "accelerate", "transformers.trainer")
-
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    process = Warm(*FRAMEWORKS)
-    yield process
-    process.close()
+warm = warmed("torch", "torch._dynamo", "pytorch_lightning", "accelerate", "transformers.trainer")
 
 
 @pytest.mark.parametrize(

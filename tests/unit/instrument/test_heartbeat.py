@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.diagnosis.hangs import main_stack
-from ddp_ladder.records.raw_models import Heartbeat
+from ddp_ladder.records.raw_models import HeartbeatHeader
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
 from ddp_ladder_instrument import log, progress
 from ddp_ladder_instrument.log import Event
@@ -22,13 +22,6 @@ from ddp_ladder_instrument.progress import signs
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
 
 NOTHING = Path("absent")  # of a program that reports no steps itself
-
-
-class Optimizer:
-    """Steps, seen from the hooks."""
-
-
-OPTIMIZER = Optimizer()
 
 
 def test_the_phase_of_a_training() -> None:
@@ -43,7 +36,7 @@ def test_the_phase_of_a_training() -> None:
     def step() -> None:
         recorder.drawn(each, 0.0, 4, 0, True, -1)
         recorder.backward(0.0)
-        recorder.after_step(OPTIMIZER, (), {})
+        recorder.after_step(recorder, (), {})
         look()
 
     look()
@@ -82,7 +75,7 @@ def test_a_step_in_eval_mode_ends_it_though_the_machine_sees_several_steps_at_on
     def step() -> None:
         recorder.drawn(each, 0.0, 4, 0, True, -1)
         recorder.backward(0.0)
-        recorder.after_step(OPTIMIZER, (), {})
+        recorder.after_step(recorder, (), {})
 
     for _ in range(2 * EARLY_STEPS):
         step()
@@ -100,10 +93,10 @@ def test_what_is_appended_while_the_machine_is_fed_is_seen_once() -> None:
 
     def and_another(start: int, stop: int) -> Iterator[Event]:
         """Let the training's thread append meanwhile."""
-        recorder.after_step(OPTIMIZER, (), {}) if length() < 6 else None
+        recorder.after_step(recorder, (), {}) if length() < 6 else None
         return events(start, stop)
 
-    recorder.after_step(OPTIMIZER, (), {})
+    recorder.after_step(recorder, (), {})
     recorder.log.events = and_another  # type: ignore[method-assign, assignment]
     recorder.log.add(log.SKIP, 0.0, 0.0)
     recorder.feed()
@@ -116,7 +109,7 @@ def test_what_is_appended_while_the_machine_is_fed_is_seen_once() -> None:
 def test_what_the_device_does_moves_while_the_host_waits_for_it() -> None:
     recorder, marks = Recorder(), Marks()
     recorder.use_device(marks, lambda: False)  # type: ignore[arg-type]
-    recorder.after_step(OPTIMIZER, (), {})
+    recorder.after_step(recorder, (), {})
     before = signs(recorder, NOTHING, False).moved
     marks.passed += 1
     assert signs(recorder, NOTHING, False).moved != before
@@ -139,7 +132,7 @@ def test_steps_without_a_loader_or_reported_by_the_program_are_of_no_known_phase
     reported.write_text("1\n2\n")
     assert first.phase == signs(recorder, reported, False).phase == "unknown"
     assert first.moved != signs(recorder, reported, False).moved
-    recorder.after_step(OPTIMIZER, (), {})
+    recorder.after_step(recorder, (), {})
     assert signs(recorder, NOTHING, False).phase == "unknown"
 
 
@@ -166,7 +159,7 @@ def test_the_last_throughput_is_of_steps_and_not_of_the_time_when_a_rank_ends(
     recorder = Recorder()
     add(recorder, 0.1)
     heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
-    heart.start()
+    heart.start(tmp_path)
     heart._beat()
     add(recorder, 0.1)
     heart._beat()
@@ -219,15 +212,20 @@ wait()
 
 
 @contextmanager
-def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], str | None]]]:
+def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[HeartbeatHeader, Callable[[], str | None]]]:
     """Yield the heartbeat of a rank that runs SCRIPT, and a function that asks for its stacks; it then ends well."""
     (tmp_path / "run.json").write_text(json.dumps({"spec_hash": "0", "job": {}, "hang": {}}))
     (tmp_path / "train.py").write_text(SCRIPT)
     instrument = Path(progress.__file__).parents[1] / "instrument.py"
-    file = tmp_path / "ranks" / "rank3.heartbeat"
+    file = tmp_path / "rank3.heartbeat"
     with subprocess.Popen(
         [sys.executable, str(instrument), str(tmp_path / "train.py"), how],
-        env={**os.environ, "DDP_LADDER_RUN": str(tmp_path / "run.json"), "RANK": "3"},
+        env={
+            **os.environ,
+            "DDP_LADDER_RUN": str(tmp_path / "run.json"),
+            "DDP_LADDER_HEARTBEATS": str(tmp_path),
+            "RANK": "3",
+        },
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -235,7 +233,7 @@ def a_rank(tmp_path: Path, how: str) -> Iterator[tuple[Heartbeat, Callable[[], s
         assert rank.stdin is not None
         assert rank.stdout is not None
         assert rank.stdout.readline() == b"1\n"  # the script sees no thread of ours
-        beat: Heartbeat = read_heartbeat(file)
+        beat: HeartbeatHeader = read_heartbeat(file)
         assert (beat.pid, beat.phase, beat.steps) == (rank.pid, "starting", 0)
         yield beat, lambda: stacks({3: file}, [Seen(3, beat, 70.0, "alive", rank.pid)]).get(3)
         rank.stdin.write(b"\n\n")
@@ -249,7 +247,7 @@ def test_the_exception_that_a_waiting_rank_handles_is_told(tmp_path: Path) -> No
             if beat.handles is not None:
                 break
             time.sleep(0.1)
-            beat = read_heartbeat(tmp_path / "ranks" / "rank3.heartbeat")
+            beat = read_heartbeat(tmp_path / "rank3.heartbeat")
     assert beat.handles == "KeyError: 'lr'"
 
 
@@ -272,8 +270,8 @@ def test_a_rank_that_joins_a_process_group_is_sent_no_signal_and_shows_its_stack
     """In torch 2.4 a signal makes the call fail."""
     recorder = Recorder()
     heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 2)
-    heart.start()
-    file = next(tmp_path.glob("ranks/*.heartbeat"))
+    heart.start(tmp_path)
+    file = next(tmp_path.glob("*.heartbeat"))
     beat = read_heartbeat(file)
     signum = beat.signal
     try:

@@ -1,23 +1,17 @@
-"""Loaders and samplers of other libraries, on one rank or two: samples and times are what the script counted and timed
-itself, and of what cannot be known nothing false is said.
+"""Loaders of other libraries, on one rank or two: samples and times are what the script counted and timed itself, and
+of what cannot be known nothing false is said. test_samplers.py has samplers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts_support import Measured, check, run
+from scripts_support import Measured, check, run, warmed
 from warm import Warm
 
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    process = Warm("torch", "torch._dynamo", "torchdata.stateful_dataloader", "torchdata.nodes", "timm.data")
-    yield process
-    process.close()
+warm = warmed("torch", "torch._dynamo", "torchdata.stateful_dataloader")
 
 
 def facts(measured: Measured, *names: str) -> list[Any]:
@@ -25,27 +19,7 @@ def facts(measured: Measured, *names: str) -> list[Any]:
     return [loader[name] for name in names]
 
 
-SAMPLERS = {  # name; whether it shards, shuffles, and was set an epoch
-    "batches": ["DistributedSampler", True, False, False],
-    "sampler_drops": ["DistributedSampler", True, False, False],
-    "ordered": ["OrderedDistributedSampler", True, False, None],
-    "repeated": ["RepeatAugSampler", True, True, False],
-    "dealt": ["SequentialSampler in DealsBatches", True, False, None],
-}
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_samplers_that_pad_drop_or_repeat(warm: Warm, tmp_path: Path, kind: str) -> None:
-    measured = check(warm, tmp_path, "samplers.py", kind, 2 if kind == "batches" else 0, ranks=2)
-    assert facts(measured, "sampler", "shards", "shuffle", "set_epoch_called") == SAMPLERS[kind]
-
-
-STATEFUL = (
-    "",
-    "--workers 1 --persistent --asked-early",
-    "--workers 2 --no-set-epoch",
-    "--stream --workers 1",
-)
+STATEFUL = ("", "--workers 1 --persistent --asked-early", "--workers 2 --no-set-epoch", "--stream --workers 1")
 
 
 @pytest.mark.parametrize("line", STATEFUL)
@@ -63,13 +37,10 @@ def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str) -> 
 OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2")
 ARRIVES: dict[str, list[int]] = {  # sizes that the batches may have
     "dropping 2": [],
-    "one_row 0": [1, 8],
-    "packed 0": [1, 4, 9],
     "own_batches 0": [1, 2],
     "items 0": [],
-    "items 2": [],
 }
-BATCHES = {"packed": 4, "own_batches": 3, "items": 1}
+BATCHES = {"own_batches": 3, "items": 1}
 
 
 @pytest.mark.parametrize("line", OF_DATA)
@@ -107,18 +78,3 @@ def test_what_arrives_is_counted(warm: Warm, tmp_path: Path, line: str) -> None:
 def test_what_fills_the_buffer_of_a_web_loader_is_no_sample(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)
     assert facts(measured, "num_workers", "sampler", "passes") == [int(line[-1]), "Stream", 2]
-
-
-def test_batches_of_a_loader_that_is_none_of_torch_are_not_counted(warm: Warm, tmp_path: Path) -> None:
-    measured = run(warm, tmp_path, "nodes.py", ranks=2)
-    for rank in (0, 1):
-        record = measured.ran.rank(rank)
-        assert (record["loader"], record["source"], record["steps"]["count"]) == (None, "counted", 40)
-        assert set(measured.samples(rank)) == {0}
-
-
-@pytest.mark.parametrize("advice", ["samples_per_step", "metrics"])
-def test_what_the_gate_advises_then_works(warm: Warm, tmp_path: Path, advice: str) -> None:
-    words, settings = (["write"], {}) if advice == "metrics" else ([], {"samples_per_step": 8})
-    measured = check(warm, tmp_path, "nodes.py", *words, ranks=2, **settings)
-    assert measured.ran.rank()["source"] == advice

@@ -48,17 +48,22 @@ def test_program_that_a_signal_ends(tmp_path: Path) -> None:
     assert run(tmp_path, program).code == 128 + signal.SIGTERM
 
 
-def test_what_torch_shows_is_better(tmp_path: Path) -> None:
-    text = """
+@pytest.mark.parametrize(("loader", "found"), [("DataLoader", ("counted", 3, 1)), ("list", ("metrics", 4, 8))])
+def test_what_torch_shows_is_better_if_it_shows_the_samples(
+    tmp_path: Path, loader: str, found: tuple[str, int, int]
+) -> None:
+    """Without them, as with torchdata.nodes, the gate advises to write them."""
+    text = f"""
     import torch
+    from torch.utils.data import DataLoader
     parameter = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    for x in torch.utils.data.DataLoader(torch.ones(3)):
+    for x in {loader}(torch.ones(3)):
         (parameter * x).sum().backward()
         optimizer.step()
 """
     done = run(tmp_path, script(tmp_path, text + WRITES))
-    assert (done.rank()["source"], done.rank()["steps"]["count"]) == ("counted", 3)
+    assert (done.rank()["source"], done.rank()["steps"]["count"], done.rows()[0]["samples"]) == found
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,7 @@ def test_environment_set_before_torch_is_imported_counts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
-    [((), "no script"), (("absent.py",), "absent.py"), (("--quick", "x.py"), "--quick")],
+    ("words", "part"), [((), "no script"), (("absent.py",), "absent.py"), (("--quick", "x.py"), "--quick")]
 )
 def test_unusable_command_line(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
     done = run(tmp_path, *words)

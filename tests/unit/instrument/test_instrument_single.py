@@ -188,22 +188,3 @@ def test_a_step_holds_a_few_numbers(tmp_path: Path) -> None:
     grown = [line.split() for line in done.out.splitlines()]
     assert any(name.endswith("recorder.py") for _, name in grown)
     assert sum(float(bytes_per_step) for bytes_per_step, _ in grown) < 1.2 * (4 * 7 * 8 + 7 * 8 + 3 * 4)
-
-
-@pytest.mark.parametrize(("samples", "batch"), [([64, 32, 64, 32], 64), ([64, 64, 32], 64), ([64, 32, 32], 32)])
-def test_the_batch_is_that_of_a_whole_step_where_each_other_step_is_what_is_left(
-    tmp_path: Path, samples: list[int], batch: int
-) -> None:
-    train = script(
-        tmp_path,
-        f"""
-        import torch
-        model = torch.nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for size in {samples}:
-            for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(size, 4)), size):
-                model(x).mean().backward()
-                optimizer.step()
-        """,
-    )
-    assert run(tmp_path, train).rank()["fingerprint"]["batch_per_gpu"] == batch

@@ -12,16 +12,12 @@ from ddp_ladder_instrument.recorder import Recorder
 STEPS, WHOLE, IN_A_BLOCK = 500, 100, 50
 
 
-class Optimizer:
-    """Steps, seen from the hooks."""
-
-
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Steps of two batches of four samples each, of which all but the first are summed up."""
     monkeypatch.setattr(log, "WHOLE_STEPS", WHOLE)
     monkeypatch.setattr(log, "BLOCK_STEPS", IN_A_BLOCK)
-    recorder, optimizer = Recorder(), Optimizer()
+    recorder = Recorder()
     recorder.begin()
     each = recorder.new_pass(0, -1, True)
     recorder.made(each, time.perf_counter())
@@ -30,7 +26,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
             begin_s = time.perf_counter()
             recorder.drawn(each, begin_s, 4, 0, True, -1)
             recorder.backward(begin_s)
-        recorder.after_step(optimizer, (), {})
+        recorder.after_step(recorder, (), {})
         if step == STEPS - 10:
             recorder.mode(False)
             recorder.mode(True)

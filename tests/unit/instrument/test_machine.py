@@ -307,6 +307,16 @@ def test_a_step_left_out_of_one_optimizer_only(skipped: tuple[int, ...]) -> None
     check(script)
 
 
+@pytest.mark.parametrize(("samples", "batch"), [([64, 32, 64, 32], 64), ([64, 64, 32], 64), ([64, 32, 32], 32)])
+def test_the_batch_is_that_of_a_whole_step_where_each_other_step_is_what_is_left(
+    samples: list[int], batch: int
+) -> None:
+    script = Script()
+    for size in samples:
+        one_pass(script, [size])
+    assert judge(script.log, None).table.batch_per_gpu() == batch
+
+
 def test_padding_comes_last() -> None:
     script = Script()
     one_pass(script, [4, 4, 4, 1], real=10)

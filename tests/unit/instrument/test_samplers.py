@@ -278,17 +278,10 @@ def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
         found = loaders.begin(loader)
         recorder.drawn(found.number, 0.0, 1, 0, True, -1)
         recorder.backward(0.0)
-        recorder.after_step(STEPS, (), {})
+        recorder.after_step(recorder, (), {})
         found.living = False
         recorder.ended(found.number, False)
     return training_loader(recorder.judged(), loaders.facts, world_size)
-
-
-class Steps:
-    """Steps as an optimizer."""
-
-
-STEPS = Steps()
 
 
 def test_facts_outlive_the_loader_and_keep_nothing_alive(data: Data) -> None:
@@ -318,8 +311,7 @@ def with_epochs(loader: DataLoader[Any], thing: Any, epochs: Iterable[int]) -> t
 
 
 @pytest.mark.parametrize(
-    ("epochs", "found"),
-    [((0, 1), (True, 2)), ((0, 1, 2), (True, 3)), ((0, 0, 0), (False, 1)), ((7, 7), (True, 1))],
+    ("epochs", "found"), [((0, 1), (True, 2)), ((0, 1, 2), (True, 3)), ((0, 0, 0), (False, 1)), ((7, 7), (True, 1))]
 )
 def test_the_epochs_of_the_passes(data: Data, epochs: tuple[int, ...], found: tuple[bool, int]) -> None:
     for sampler in (distributed(data), Divided(data), distributed(data, RepeatAugSampler)):

@@ -26,7 +26,7 @@ from ddp_ladder.settings.keys import Slurm
 from instrument_support import python_named, run_json
 from make_files import write_programs
 from make_records import make_spec
-from read_job_script import read_job_script
+from read_job_script import exports_in, launch_in
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROJECT = Path("/home/me/ladder")
@@ -36,16 +36,8 @@ two"""
 
 
 def make_job(spec: RunSpec, **changes: Any) -> ScaleJob:
-    job = ScaleJob(
-        stage=spec.stage,
-        scale=spec.scale,
-        runtime_min=20,
-        runs=(spec,),
-        cpus=8 * spec.gpus_per_node,
-        memory_mb=64_000,
-        gres=f"gpu:{spec.gpus_per_node}",
-        slurm=Slurm(account="p1", partition="gpu"),
-    )
+    slurm, gpus = Slurm(account="p1", partition="gpu"), spec.gpus_per_node
+    job = ScaleJob(spec.stage, spec.scale, 20, (spec,), 8 * gpus, slurm, memory_mb=64_000, gres=f"gpu:{gpus}")
     return replace(job, **changes)
 
 
@@ -57,22 +49,10 @@ def spec_of(scale: str, **changes: Any) -> RunSpec:
     return make_spec(scale, **{"device": "cuda", "python": "/opt/torch/bin/python", "threads_per_rank": 8, **changes})
 
 
-def test_a_task_has_a_cpu_also_where_a_node_has_fewer_than_gpus() -> None:
-    text = text_of(spec_of("2x4", launcher="srun"), cpus=2)
-    assert re.findall(r"--cpus-per-task=\d+", text) == ["--cpus-per-task=1"] * 2
-
-
 def golden_texts() -> dict[str, str]:
-    everything = Slurm(
-        account="p1",
-        partition="gpu,big",
-        qos="devel",
-        constraint="a100&ib",
-        reservation="course",
-        nodelist="n[1-2]",
-        exclude="n3",
-        extra=("--exclusive", "--signal=TERM@60"),
-    )
+    queue = {"account": "p1", "partition": "gpu,big", "qos": "devel", "reservation": "course"}
+    nodes = {"constraint": "a100&ib", "nodelist": "n[1-2]", "exclude": "n3"}
+    everything = Slurm(**queue, **nodes, extra=("--exclusive", "--signal=TERM@60"))
     container = {"image": "/images/torch.sif", "engine": "apptainer", "binds": [], "args": ["--cleanenv"]}
     return {
         "torchrun_1x2": text_of(spec_of("1x2"), memory_mb=None),
@@ -111,8 +91,9 @@ def test_a_job_of_one_node_fits_one_screen_and_one_of_several_two(name: str, lin
     assert [line for line in text if len(line) > 100] == []
 
 
-def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus() -> None:
-    text = text_of(spec_of("1x4", launcher="srun"), cpus=3)
+@pytest.mark.parametrize("scale", ["1x4", "2x4"])
+def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus(scale: str) -> None:
+    text = text_of(spec_of(scale, launcher="srun"), cpus=3)
     assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
 
 
@@ -145,17 +126,12 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
 def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:
     spec = spec_of("2x4", **changes)
     binds = ("/data",) if spec.container else ()
-    variables = {
-        "job_id": "42",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "20042",
-        "SLURM_NODEID": str(node_rank),
-    }
+    variables = {"job_id": "42", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20042", "SLURM_NODEID": str(node_rank)}
     words = [
         re.sub(r"\$\{(\w+)\}", lambda name: variables[name[1]], word)
         if word.startswith(("--rdzv", "--node-rank", "--master"))
         else word
-        for word in read_job_script(text_of(spec, binds=binds)).launch
+        for word in launch_in(text_of(spec, binds=binds))
     ]
     meet = Rendezvous("42.default.weak.2x4.r1", "10.0.0.1", 20042)
     (measured,) = processes(spec, PLACES, node_rank, meet, binds)
@@ -170,7 +146,7 @@ def test_tells_each_process_what_the_measured_run_tells_it() -> None:
         ("gloo", "cpu", {"OMP_NUM_THREADS": "3"}),
     ):
         spec = spec_of("2x2", backend=backend, device=device, env=env, launcher="srun")
-        exported = read_job_script(text_of(spec)).exports
+        exported = exports_in(text_of(spec))
         measured = node_environment(spec, PLACES, {}, Path("run.json"), "$own_interface", 0.0)
         for name in ("DDP_LADDER_RUN", "DDP_LADDER_LAUNCHED_AT", "NCCL_DEBUG_FILE"):
             measured.pop(name, None)
@@ -189,15 +165,8 @@ def run_here(spec: RunSpec, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(directory)
     written = write_job_script(make_job(spec), spec, RunDirectory(Path("runs") / spec.name))
     assert written.stat().st_mode & 0o111 == 0o111
-    return subprocess.run(
-        [directory / written, "here"],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
+    argv, no_input = [directory / written, "here"], subprocess.DEVNULL
+    return subprocess.run(argv, cwd="/", stdin=no_input, capture_output=True, text=True, check=False, timeout=300)
 
 
 def stand_in(directory: Path, script: str) -> str:
@@ -209,9 +178,8 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
     project = tmp_path / 'it\'s a "project" $HOME'
     project.mkdir()
     python = stand_in(project, """printf '%s\\n' "$PWD" "$A" "$@" >"seen.$RANK\"""")
-    spec = make_spec(
-        "1x2", launcher="srun", python=python, script="train me.py", args=(HOSTILE, "", "*"), env={"A": HOSTILE}
-    )
+    workload = {"script": "train me.py", "args": (HOSTILE, "", "*"), "env": {"A": HOSTILE}}
+    spec = make_spec("1x2", launcher="srun", python=python, **workload)
     done = run_here(spec, project, monkeypatch)
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):

@@ -7,18 +7,12 @@ from pathlib import Path
 import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent
-from ddp_ladder.nodes.usage import Usage
-from ddp_ladder.records.record import Record, read_record
+from ddp_ladder.records.record import read_record
 from make_records import make_spec
 from make_runs import edit, reassemble, write_run
 from make_sampled_runs import write_sampled_run
 
 FULL = 11e9  # of 12.5e9 bytes per second
-
-
-def usage_of(record: Record) -> Usage:
-    assert record.usage is not None
-    return record.usage
 
 
 def test_a_run_that_was_not_monitored_has_no_usage(tmp_path: Path) -> None:
@@ -28,7 +22,7 @@ def test_a_run_that_was_not_monitored_has_no_usage(tmp_path: Path) -> None:
 def test_a_calm_run(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("2x1"))
     record = assemble(run)
-    used = usage_of(record)
+    used = record.usage
     assert (record.status, used.findings, used.notes) == ("ok", (), ())
     assert [node.node for node in used.nodes] == ["node0", "node1"]
     assert used.nodes[0].samples == 24  # of 50 s
@@ -41,7 +35,7 @@ def test_gpus_of_the_ranks(tmp_path: Path) -> None:
     for rank in range(4):  # torch's UUID: the ranks of node 1 are on its GPUs 2 and 3
         uuid = str((0, 1, 6, 7)[rank])
         edit(run.ranks / f"rank{rank}.json", lambda end, uuid=uuid: end["device"].update(id=uuid))
-    used = usage_of(reassemble(run))
+    used = reassemble(run).usage
     assert [[gpu.rank for gpu in node.gpus] for node in used.nodes] == [[0, 1, None, None], [None, None, 2, 3]]
     assert used.gpu_busy_fraction == 0.97
     assert used.gpu_power_w == 340
@@ -50,14 +44,13 @@ def test_gpus_of_the_ranks(tmp_path: Path) -> None:
 
 def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("1x1"), seconds=10.0, network_sent_bytes_per_s=FULL)
-    used = usage_of(assemble(run))
-    assert used.findings == ()
+    assert assemble(run).usage.findings == ()
 
 
 @pytest.mark.parametrize(("accumulation", "key"), [(None, "batch_per_gpu"), (1, "global_batch")])
 def test_the_advice_knows_whether_a_global_batch_is_set(tmp_path: Path, accumulation: int | None, key: str) -> None:
     spec = make_spec("2x1", accumulation=accumulation)
-    (found,) = usage_of(assemble(write_sampled_run(tmp_path, spec, network_sent_bytes_per_s=FULL))).findings
+    (found,) = assemble(write_sampled_run(tmp_path, spec, network_sent_bytes_per_s=FULL)).usage.findings
     assert found.next.startswith(f"raise workload.{key}, so that gradients are exchanged less often")
 
 
@@ -67,8 +60,8 @@ def test_a_node_without_an_agents_end_is_left_out(tmp_path: Path) -> None:
     run.agent_end(Agent(1)).unlink()
     record = assemble(run)
     assert record.status == "failed"
-    assert [node.node for node in usage_of(record).nodes] == ["node0"]
-    assert usage_of(record).notes == ("node1: its agent left no end record, so its samples may be incomplete",)
+    assert [node.node for node in record.usage.nodes] == ["node0"]
+    assert record.usage.notes == ("node1: its agent left no end record, so its samples may be incomplete",)
 
 
 def test_damaged_samples_are_a_note_and_no_failure(tmp_path: Path) -> None:
@@ -76,4 +69,4 @@ def test_damaged_samples_are_a_note_and_no_failure(tmp_path: Path) -> None:
     run.samples(1).write_text("")
     record = assemble(run)
     assert record.status == "ok"
-    assert usage_of(record).notes == ("node1: node1.csv is damaged: it has no column time_s",)
+    assert record.usage.notes == ("node1: node1.csv is damaged: it has no column time_s",)

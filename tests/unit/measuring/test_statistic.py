@@ -30,7 +30,7 @@ LONG = [(100, 0.5), (64, 1.2), (1000, 0.1)]  # blocks are shorter than the perio
 
 def run_of(times_s: Times, samples: int = 8) -> tuple[Throughput, Timing]:
     count = len(times_s)
-    steps = Steps(np.full(count, samples), np.zeros(count), times_s, np.zeros(count))
+    steps = Steps(np.ones(count, int), np.full(count, samples), np.zeros(count), times_s, np.zeros(count))
     return measure([steps], Warmup(0, True), [], None, 9.0)
 
 

@@ -31,6 +31,7 @@ NO_WARMUP = Warmup(0, True)
 def steps(times_s: list[float], samples: int = 8, padding: int = 0, wait_s: float = 0.0) -> Steps:
     count = len(times_s)
     return Steps(
+        size=np.ones(count, int),
         samples=np.full(count, samples),
         padding_samples=np.full(count, padding),
         step_time_s=np.array(times_s),
@@ -166,7 +167,6 @@ def test_a_log_with_a_gap_gives_no_throughput(tmp_path: Path, missing: str) -> N
         edit(run.agent_end(Agent(0)), lambda end, log=log: end.update(log=log))
         record = assemble(run)
         assert record.status == status
-    assert record.failure
     assert (record.failure.verdict, record.failure.why) == (
         "the log is incomplete",
         "1,234,567 bytes of the output are not in the log",
@@ -186,7 +186,6 @@ NAMES = ("spawn_s", "import_torch_s", "process_group_s", "script_s", "first_step
 
 def startup_parts(*ranks: Rank) -> list[float | None]:
     found = startup_of(ranks)
-    assert found is not None
     return [found[f"startup_{name}"] for name in NAMES]
 
 
@@ -238,7 +237,7 @@ def judged(
         )
         samples = np.full(STEPS, BATCH)
         times_s = np.full(STEPS, STEP_S) + (extra_s if slow else 0.0)
-        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
+        ranks.append((Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, ended_s), phases))
     return next(remark_on_loop(RATE, ranks, warmup_steps=10), None)
 
 
@@ -246,7 +245,6 @@ def judged(
 def test_time_in_no_step_that_recurs_is_remarked(validation: str) -> None:
     """A rollout every 16 steps: in eval mode, or between two passes over a loader of its own."""
     remark = judged(EVERY_16TH, 0.3, validation)
-    assert remark is not None
     assert "1,600 samples/s" in remark.what
     assert "533 samples/s" in remark.what  # 90 steps and all 6 rollouts, as the script's own clock would say
     assert "what the script does between its steps" in remark.next
@@ -266,7 +264,7 @@ def test_the_whole_loop_has_the_longest_pause_and_no_rank_twice() -> None:
         extra_s[20 + rank :: 10] = 0.05
         extra_s[60] = 2.0
         ended_s = 1e9 + np.cumsum(STEP_S + extra_s)
-        ranks.append((Steps(samples, 0 * samples, times_s, 0 * times_s, ended_s), None))
+        ranks.append((Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, ended_s), None))
     remark = next(remark_on_loop(RATE, ranks, warmup_steps=10))
     whole_s = max(
         float(steps.ended_at_s[-1] - steps.ended_at_s[9]) for steps, _ in ranks if steps.ended_at_s is not None
@@ -282,7 +280,7 @@ def test_a_checkpoint_within_a_step_explains_nothing_else() -> None:
     phases = RankPhases(epoch_steps=(), validations_s=(), saves_s=saves)
     samples, times_s = np.full(STEPS, BATCH), np.full(STEPS, STEP_S)
     for known_s, remarks in ((ended_s, 1), (None, 0)):
-        steps = Steps(samples, 0 * samples, times_s, 0 * times_s, known_s)
+        steps = Steps(np.ones_like(samples), samples, 0 * samples, times_s, 0 * times_s, known_s)
         assert len([*remark_on_loop(RATE, [(steps, phases)], warmup_steps=10)]) == remarks
 
 

@@ -48,9 +48,9 @@ def test_captured_answer_of_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, figures: list[tuple[float | None, float | None]]
 ) -> None:
     monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, f"cat <<'END'\n{text}\nEND"))
-    found = Cuda().gpus()
-    assert [(gpu.power_limit_w, gpu.memory_used_mib) for gpu in found] == figures
-    assert {(gpu.name, gpu.driver) for gpu in found} == {tuple(text.splitlines()[0].split(", ")[1:3])}
+    gpus = Cuda().gpus()
+    assert [(gpu.power_limit_w, gpu.memory_used_mib) for gpu in gpus] == figures
+    assert {(gpu.name, gpu.driver) for gpu in gpus} == {tuple(text.splitlines()[0].split(", ")[1:3])}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     facts = gpus_facts(Cuda())
     assert [(gpu.index, gpu.uuid) for gpu in facts.visible(Cuda())] == [(1, "GPU-bb22")]

@@ -4,26 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.node.launch import (
-    INSTRUMENT,
-    THREAD_VARIABLES,
-    Places,
-    node_environment,
-    processes,
-    script_argv,
-)
+from ddp_ladder.node.launch import THREAD_VARIABLES, Places, node_environment, processes, script_argv
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
 PLACES = Places(Path("/project"), Path("/project/results/runs/default/weak/1x2/r1"))
-SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
-
-
-CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "args": ["--env", "A=$(x)"]}
-
-
 ELSEWHERE: dict[str, Any] = {
     "directory": "results/runs/default/weak/1x2/r1/work",
     "data_dir": "data",
@@ -54,13 +41,11 @@ def test_in_another_directory_every_path_of_ours_is_absolute() -> None:
 
 
 def test_a_container_is_entered_in_the_working_directory() -> None:
-    spec = make_spec(
-        "1x2", container={**CONTAINER, "image": "a.sif", "args": []}, python="venv/bin/python", **ELSEWHERE
-    )
+    container = {"image": "a.sif", "engine": "apptainer"}
+    spec = make_spec("1x2", container=container, python="venv/bin/python", **ELSEWHERE)
     (process,) = processes(spec, PLACES, 0, MEET, ("/project",))
     inside = (f"{PLACES.run}/work", "a.sif", "venv/bin/python")
-    assert process.argv[:7] == ("apptainer", "exec", "--bind", "/project", "--pwd", *inside[:2])
-    assert process.argv[7] == inside[2]
+    assert process.argv[:8] == ("apptainer", "exec", "--bind", "/project", "--pwd", *inside)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +61,7 @@ def test_python_finds_in_another_directory_what_it_found_before(
     script: str, given: dict[str, str], seen: str | None
 ) -> None:
     assert environment(make_spec(script=script, **ELSEWHERE), **given).get("PYTHONPATH") == seen
-    here = environment(make_spec(script=script), **given)
-    assert here.get("PYTHONPATH") == given.get("PYTHONPATH")
+    assert environment(make_spec(script=script), **given).get("PYTHONPATH") == given.get("PYTHONPATH")
 
 
 def environment(spec: RunSpec, **inherited: str) -> dict[str, str]:
@@ -110,13 +94,8 @@ def test_the_users_environment_wins_over_ours_and_ours_over_snakemakes() -> None
     ours = environment(make_spec(threads_per_rank=2), CUDA_VISIBLE_DEVICES="2", **dict.fromkeys(THREAD_VARIABLES, "64"))
     assert (ours["OMP_NUM_THREADS"], ours["CUDA_VISIBLE_DEVICES"]) == ("2", "")  # a CPU site hides the GPUs
     assert not set(THREAD_VARIABLES) & set(ours)
-    wanted = {
-        "OMP_NUM_THREADS": "5",
-        "MKL_NUM_THREADS": "6",
-        "NCCL_SOCKET_IFNAME": "eth1",
-        "NCCL_DEBUG": "INFO",
-        "CUDA_VISIBLE_DEVICES": "3",
-    }
+    wanted = {"OMP_NUM_THREADS": "5", "MKL_NUM_THREADS": "6", "NCCL_SOCKET_IFNAME": "eth1"}
+    wanted |= {"NCCL_DEBUG": "INFO", "CUDA_VISIBLE_DEVICES": "3"}
     spec = make_spec(env={**wanted, "DDP_LADDER_RUN": "/other"}, backend="nccl")
     env = environment(spec, MKL_NUM_THREADS="64", DDP_LADDER_RUN="/older")
     assert {key: env[key] for key in wanted} == wanted

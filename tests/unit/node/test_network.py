@@ -6,8 +6,6 @@ import pytest
 from ddp_ladder.node import network
 from ddp_ladder.node.network import PORTS, address, free_port, interface_here, route_to
 
-LINUX_EPHEMERAL = 32_768  # where the kernel's default range begins
-
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
 def test_a_taken_port_is_passed_over(host: str) -> None:

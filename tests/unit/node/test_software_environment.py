@@ -114,20 +114,11 @@ def test_a_container_sees_what_the_run_needs(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")
     Path("data").symlink_to(tmp_path / "big/data")
-    container = {
-        "image": "a.sif",
-        "engine": "apptainer",
-        "args": [],
-        "binds": ["/a:/b:ro", "../extra", "data", "data/sub"],
-    }
+    container = {"image": "a.sif", "binds": ["/a:/b:ro", "../extra", "data", "data/sub"]}
     spec = make_spec(script=str(tmp_path / "code/train.py"), container=container)
-    assert container_binds(spec, Places.here(tmp_path / "results/r1")) == (
-        str(tmp_path / "project"),
-        str(tmp_path / "results/r1"),
-        str(INSTRUMENT.parent),
-        str(tmp_path / "code"),
-        str(tmp_path / "extra"),
-        str(tmp_path / "big/data"),
-        "/a:/b:ro",
-    )
+    of_agent = "/dev/shm/of-agent"
+    before, after = ("project", "results/r1"), ("code", "extra", "big/data")
+    own = [INSTRUMENT.parent, of_agent]
+    wanted = [*(tmp_path / name for name in before), *own, *(tmp_path / name for name in after), "/a:/b:ro"]
+    assert container_binds(spec, Places.here(tmp_path / "results/r1"), Path(of_agent)) == tuple(map(str, wanted))
     assert container_binds(make_spec(), Places.here(tmp_path)) == ()

@@ -7,11 +7,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ddp_ladder.nodes.critical_rank import Exchange, Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.critical_rank import (
+    MOST_STEPS,
+    Exchange,
+    HeldUp,
+    LoaderSpeeds,
+    RankSteps,
+    StepParts,
+    held_up,
+    step_parts,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 STEPS = 160
 COMPUTE_S, REST_S, LINK_S, SLOW_S = 0.03, 0.005, 0.004, 0.02
-NO_WORKERS = Loaders(prefetch=False, batch_s=())
+NO_WORKERS = LoaderSpeeds(prefetch=False, batch_s=())
 
 Array = npt.NDArray[np.float64]
 
@@ -22,7 +33,7 @@ def split(
     rest_s: Array | float = REST_S,
     *,
     nodes: Sequence[int] | None = None,
-    loaders: Loaders = NO_WORKERS,
+    loaders: LoaderSpeeds = NO_WORKERS,
     timed: npt.NDArray[np.bool_] | None = None,
     on_gpus: bool = False,
 ) -> StepParts:
@@ -141,7 +152,7 @@ def test_a_wait_that_collects_on_one_loader(
     """While the others wait for rank 2, their workers catch up, so it alone waits for data, whoever is slow."""
     waits_s = np.zeros((4, STEPS))
     waits_s[2] = 0.045
-    found = split(constant(4), waits_s, loaders=Loaders(prefetch=True, batch_s=batch_s))
+    found = split(constant(4), waits_s, loaders=LoaderSpeeds(prefetch=True, batch_s=batch_s))
     assert found.data_wait_s == pytest.approx(data_s, abs=3e-4)
     assert found.imbalance_data_s == pytest.approx(imbalance_s, abs=3e-4)
     is_split(found, kind, imbalance_s)
@@ -151,7 +162,7 @@ def test_a_wait_that_collects_on_one_loader(
 def test_loaders_that_take_turns(prefetch: bool) -> None:
     """With workers they hide what varies; without, the time for a batch varies as other work does."""
     waits_s = np.random.default_rng(1).exponential(SLOW_S, (2, STEPS))
-    found = split(constant(2), waits_s, loaders=Loaders(prefetch=prefetch, batch_s=(0.01, 0.01)))
+    found = split(constant(2), waits_s, loaders=LoaderSpeeds(prefetch=prefetch, batch_s=(0.01, 0.01)))
     longest_s, mean_s = waits_s.max(axis=0).mean(), waits_s.mean()
     assert found.data_wait_s == pytest.approx(longest_s if prefetch else mean_s, rel=0.02)
     is_split(found, "varying", 0.0 if prefetch else longest_s - mean_s)
@@ -227,3 +238,35 @@ def test_a_rank_that_waits_at_a_barrier_is_not_slow(ddp: bool) -> None:
     assert found.exposed_comm_s == pytest.approx(0.005 if ddp else 0.0)
     assert (found.compute_s is None, found.timed_steps) == ((False, STEPS) if ddp else (True, 0))
     assert found.exchanges[0].seconds == pytest.approx(0.0)
+
+
+def held_up_by_definition(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> HeldUp:
+    """Return the same as held_up, from what each place alone makes each step longer."""
+    by_rank = [np.arange(len(nodes)) == rank for rank in range(len(nodes))]
+    by_node = [np.array(nodes) == node for node in sorted({*nodes})]
+    for places in (by_rank, by_node):
+        if len(places) > 1:
+            saved_s = np.array([own_s.max(axis=0) - own_s[~place].max(axis=0) for place in places])
+            means_s = saved_s @ weights
+            worst = int(means_s.argmax())
+            share = means_s[worst] / (means_s.sum() or 1.0)
+            if share >= (1 + 1 / len(places)) / 2 and means_s[worst] >= imbalance_s / 2:
+                steps = (saved_s[worst] > means_s[worst] / 2) @ weights
+                return "persistent" if steps >= MOST_STEPS else "occasional", tuple(np.flatnonzero(places[worst]))
+    return "varying", ()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_who_holds_up_the_others_is_who_makes_the_steps_longer(data: st.DataObject) -> None:
+    """Times with ties, unknown ones, several ranks on a node, in any order of the nodes."""
+    nodes = data.draw(st.lists(st.integers(0, 3), min_size=2, max_size=7))
+    steps = data.draw(st.sampled_from((1, 8, 16)))  # weights without rounding
+    times_s = st.lists(st.integers(0, 6), min_size=steps, max_size=steps)
+    own_s = np.array([data.draw(times_s) for _ in nodes], float)
+    slow, often = np.array(nodes) == data.draw(st.sampled_from(nodes)), data.draw(st.integers(1, steps))
+    own_s[slow, :often] += data.draw(st.sampled_from((0, 4, 20)))
+    if data.draw(st.sampled_from((False, False, False, True))):
+        own_s[data.draw(st.integers(0, len(nodes) - 1)), 0] = np.nan
+    imbalance_s, weights = data.draw(st.sampled_from((0.5, 2.0, 6.0))), np.full(steps, 1 / steps)
+    assert held_up(own_s, imbalance_s, weights, nodes) == held_up_by_definition(own_s, imbalance_s, weights, nodes)

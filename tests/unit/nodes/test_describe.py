@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ddp_ladder.nodes import describe as describing
-from ddp_ladder.nodes.describe import Machine, describe, machine_directory, read_machines
+from ddp_ladder.nodes.describe import NodeDescription, describe, machine_directory, read_machines
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from make_files import write_programs
@@ -22,7 +22,7 @@ IN_OTHER_WORDS = {"PATH": os.environ["PATH"], "LC_ALL": "de_DE.UTF-8", "LANGUAGE
 
 def described(
     results: Path, accelerator: Accelerator = ACCELERATORS["cpu"], environment: dict[str, str] = IN_OTHER_WORDS
-) -> Machine:
+) -> NodeDescription:
     return describe(results, "1x1", "node1", "lo", accelerator, environment)
 
 
@@ -76,7 +76,7 @@ def test_fake_commands_that_are_missing_fail_or_hang_are_notes(tmp_path: Path, m
     assert has_ended(int((tmp_path / "pid").read_text()))
 
 
-def write(results: Path, *machines: Machine) -> None:
+def write(results: Path, *machines: NodeDescription) -> None:
     for machine in machines:
         directory = machine_directory(results, machine.scale) / machine.node
         directory.mkdir(parents=True)

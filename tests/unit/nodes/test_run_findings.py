@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder.nodes.critical_rank import Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.critical_rank import LoaderSpeeds, RankSteps, StepParts, step_parts
 from ddp_ladder.nodes.findings import RunUse, findings
 from ddp_ladder.nodes.usage import RankUse, UsageFinding, gpus_of_ranks, node_usage
 from make_usage import make_monitor_file, make_samples, make_timeline
@@ -60,7 +60,7 @@ def _step(times: Sequence[Mapping[str, Any]], ranks: Sequence[RankUse]) -> StepP
     overlap_s = None if columns[3] is None else 0 * columns[3]
     steps = RankSteps(*columns, overlap_s, on_gpus=False)
     nodes = [rank.node_rank for rank in ranks]
-    return step_parts(steps, columns[0].max(axis=0), np.ones(8, bool), nodes, Loaders(False, ()))
+    return step_parts(steps, columns[0].max(axis=0), np.ones(8, bool), nodes, LoaderSpeeds(False, ()))
 
 
 def _rank(rank: int, per_node: int, on_gpus: bool) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from ddp_ladder.nodes.processes import TrainingProcesses, Use, cpu_between
+from ddp_ladder.nodes.processes import ProcessUse, TrainingProcesses, cpu_between
 
 
-def use(own_s: float, waited_s: float = 0.0) -> Use:
-    return Use(own_s, waited_s, rss_bytes=0)
+def use(own_s: float, waited_s: float = 0.0) -> ProcessUse:
+    return ProcessUse(own_s, waited_s, rss_bytes=0)
 
 
 BEFORE = {1: use(100.0), 2: use(5.0), 3: use(4.0, waited_s=1.0)}
@@ -27,7 +27,7 @@ BEFORE = {1: use(100.0), 2: use(5.0), 3: use(4.0, waited_s=1.0)}
         ({1: use(100.0), 2: use(6.0)}, 1.0),  # 3 ended, and nobody waits for it: that takes nothing from 2
     ],
 )
-def test_the_cpu_time_between_two_samples(now: dict[int, Use], cpu_s: float) -> None:
+def test_the_cpu_time_between_two_samples(now: dict[int, ProcessUse], cpu_s: float) -> None:
     assert cpu_between(BEFORE, now, agents={1}) == pytest.approx(cpu_s)
 
 

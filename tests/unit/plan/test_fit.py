@@ -10,36 +10,25 @@ import pytest
 import result_table
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import BEHIND_PIPE
-from ddp_ladder.plan.fit import (
-    Fit,
-    Trial,
-    choice,
-    fit_file,
-    fit_of,
-    fit_text,
-    planned,
-    search,
-    search_key,
-    trial_spec,
-    with_batch,
-    workload_key,
-)
-from ddp_ladder.plan.plan import PLAN, make_plan
+from ddp_ladder.plan import fit as fits
+from ddp_ladder.plan.fit import Fit, Trial, choice, fit_file, fit_of, fit_text, planned, search
+from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.settings.keys import Settings
+from pydantic import TypeAdapter
 from test_plan import NODE, run_of, settings
 
 
 def tried(least: int, most: int, largest: int) -> list[int]:
     """Return the batches that are tried where this one is the largest that fits."""
-    found: list[int] = []
+    batches: list[int] = []
 
     def trial(batch: int) -> bool:
-        found.append(batch)
+        batches.append(batch)
         return batch <= largest
 
     search(least, most, trial)
-    return found
+    return batches
 
 
 def test_batches_are_doubled_until_one_does_not_fit_and_then_bisected_to_a_tenth() -> None:
@@ -56,11 +45,11 @@ def test_the_search_ends_at_its_bounds() -> None:
 def test_no_batch_is_tried_twice_and_the_largest_is_found_to_a_tenth_or_the_smallest_batch() -> None:
     for least in (1, 6):
         for largest in range(least, 300):
-            found = tried(least, 256, largest)
-            assert len(set(found)) == len(found)
-            assert all(batch % least == 0 for batch in found)
-            fits = max(batch for batch in found if batch <= largest)
-            assert min(largest, 256 // least * least) - fits <= max(least, 0.1 * fits)
+            batches = tried(least, 256, largest)
+            assert len(set(batches)) == len(batches)
+            assert all(batch % least == 0 for batch in batches)
+            fitting = max(batch for batch in batches if batch <= largest)
+            assert min(largest, 256 // least * least) - fitting <= max(least, 0.1 * fitting)
 
 
 def trial(batch: int, rate: float, headroom: float | None = 0.5) -> Trial:
@@ -87,7 +76,7 @@ def searched(**keys: Any) -> Settings:
 def written(results: Path, given: Settings, chosen: int = 96) -> Fit:
     plan = make_plan(given)
     fit = Fit(
-        key=search_key(plan), workload=workload_key(plan), scale="1x1", headroom_percent=10,
+        key=fits.search_key(plan), workload=fits.workload_key(plan), scale="1x1", headroom_percent=10,
         trials=(trial(chosen, 1e3), OUT), chosen=chosen, schema_version=1,
     )  # fmt: skip
     write_json(fit_file(results, plan.first_scale), fit.model_dump())
@@ -101,12 +90,11 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_without_a_choice_holds_the_settings_that_make_it_again_with_one() -> None:
-    given = searched(
-        modes=["weak", "strong"], workload={"directory": "{run_dir}", "samples_per_step": "{batch_per_gpu}"}
-    )
-    plan = PLAN.validate_python(json.loads(json.dumps(make_plan(given).to_json())))
+    workload = {"directory": "{run_dir}", "samples_per_step": "{batch_per_gpu}"}
+    given = searched(modes=["weak", "strong"], workload=workload)
+    plan = TypeAdapter(Plan).validate_python(json.loads(json.dumps(make_plan(given).to_json())))
     assert {run.batch_per_gpu for run in plan.runs if run.mode == "weak"} == {8}
-    chosen = with_batch(plan, 96)
+    chosen = fits.with_batch(plan, 96)
     assert chosen == make_plan(given.with_batch(96))
     assert chosen.batch_search is None
     assert run_of(chosen, "default/strong/1x4/r1").batch_per_gpu == 24
@@ -134,6 +122,8 @@ def test_the_choice_is_kept_until_what_it_depends_on_changes() -> None:
     Path("train.py").write_text("train(2)")
     assert planned(given).batch_search
     assert planned(given.with_batch(64)) == make_plan(given.with_batch(64))
+    fit_file(Path("results"), "1x1").write_text("{")
+    assert planned(given).batch_search
 
 
 def test_a_search_is_shown_with_the_batch_that_it_chose_for_the_workload_of_now() -> None:
@@ -151,20 +141,13 @@ def test_a_search_is_shown_with_the_batch_that_it_chose_for_the_workload_of_now(
 def test_a_trial_lasts_a_few_seconds_by_the_step_time_of_those_before() -> None:
     def steps(*times_s: float, **measure: int) -> int | None:
         plan = make_plan(searched(measure={"warmup_steps": 10, **measure}))
-        return trial_spec(plan, [trial(8, 1e3).replace(step_time_s=time_s) for time_s in times_s]).max_steps
+        return fits.trial_spec(plan, [trial(8, 1e3).replace(step_time_s=time_s) for time_s in times_s]).max_steps
 
     assert steps() == steps(1.0) == 10 + 30
     assert steps(0.01, 0.03) == 10 + 100
     assert steps(1e-6) == 10 + 1000
     assert steps(0.03, max_steps=50) == 50
     assert steps(min_steps=200) == 210
-
-
-def test_a_damaged_file_is_no_choice() -> None:
-    given = searched()
-    written(Path("results"), given)
-    fit_file(Path("results"), "1x1").write_text("{")
-    assert planned(given).batch_search
 
 
 def test_the_table_has_a_row_for_each_batch_and_the_rule() -> None:
@@ -187,7 +170,5 @@ def test_the_table_and_the_rule_fit_a_terminal_of_80_columns(
 
 
 def test_auto_is_a_range_too() -> None:
-    wanted = {"from": 8, "to": 4096, "headroom_percent": 10}
-    assert make_plan(settings(workload={"batch_per_gpu": "auto"})) == make_plan(
-        settings(workload={"batch_per_gpu": wanted})
-    )
+    auto, wanted = {"batch_per_gpu": "auto"}, {"batch_per_gpu": {"from": 8, "to": 4096, "headroom_percent": 10}}
+    assert make_plan(settings(workload=auto)) == make_plan(settings(workload=wanted))

@@ -39,10 +39,9 @@ def run_of(plan: Plan, name: str) -> RunSpec:
 def test_ranks_are_bound_near_their_gpus_where_the_job_has_whole_nodes() -> None:
     variants = {"default": {}, "srun": {"launcher": "srun"}, "node": {"numa_binding": "node"}}
     plan = make_plan(settings(site={"numa_binding": "exclusive"}, variants=variants))
-    bound = {(run.variant, str(run.scale)): run.numa_binding for run in plan.runs if run.numa_binding}
-    assert bound == {
-        (name, scale): mode for name, mode in (("default", "exclusive"), ("node", "node")) for scale in ("1x4", "2x4")
-    }
+    bound = {f"{run.variant} {run.scale}": run.numa_binding for run in plan.runs if run.numa_binding}
+    exclusive = {"default 1x4": "exclusive", "default 2x4": "exclusive"}
+    assert bound == {**exclusive, "node 1x4": "node", "node 2x4": "node"}
     on_cpus = settings(site={"numa_binding": "exclusive", "node": {**NODE, "device": "cpu"}})
     assert {run.numa_binding for run in make_plan(on_cpus).runs} == {None}
 
@@ -75,15 +74,11 @@ def test_a_ladder_that_starts_at_two_gpus() -> None:
     """batch_per_gpu and lr are those of 1x2; the plain baseline is one GPU, so there is none."""
     plan = make_plan(from_1x2(modes=("weak", "strong")))
     assert plan.first_scale == Scale(1, 2)
-    assert [(job.stage, str(job.scale)) for job in plan.jobs] == [
-        ("stage1", "1x2"), ("stage2", "1x4"), ("stage3", "2x4"),
-    ]  # fmt: skip
+    assert [f"{job.stage} {job.scale}" for job in plan.jobs] == ["stage1 1x2", "stage2 1x4", "stage3 2x4"]
     assert {run.variant for run in plan.runs} == {"default"}
-    found = {name: run_of(plan, f"default/{name}/r1") for name in ("strong/1x2", "strong/2x4", "weak/2x4")}
-    assert {name: (run.batch_per_gpu, run.global_batch) for name, run in found.items()} == {
-        "strong/1x2": (64, 128), "strong/2x4": (16, 128), "weak/2x4": (64, 512),
-    }  # fmt: skip
-    assert [run.lr for run in found.values()] == pytest.approx([0.1, 0.1, 0.4])
+    runs = [run_of(plan, f"default/{name}/r1") for name in ("strong/1x2", "strong/2x4", "weak/2x4")]
+    assert [(run.batch_per_gpu, run.global_batch) for run in runs] == [(64, 128), (16, 128), (64, 512)]
+    assert [run.lr for run in runs] == pytest.approx([0.1, 0.1, 0.4])
     assert "plain" in {run.variant for run in make_plan(settings()).runs}
 
 
@@ -164,21 +159,13 @@ def test_a_steady_drift_makes_no_false_winner(items: int, repeats: int) -> None:
 
 def test_a_variant_overrides_the_site_and_adds_to_the_workload() -> None:
     ring = {
-        "launcher": "srun",
-        "network": {"backend": "gloo", "interface": "ib1"},
-        "args": ["--amp", "{backend}"],
+        "launcher": "srun", "network": {"backend": "gloo", "interface": "ib1"}, "args": ["--amp", "{backend}"],
         "env": {"A": "variant", "C": "variant"},
-    }
-    plan = make_plan(
-        settings(
-            variants={"default": {}, "ring": ring},
-            workload={"env": {"A": "workload", "B": "workload"}, "args": ("-x",)},
-            site={
-                "network": Network(backend="nccl", interface="ib0", env={"A": "site", "B": "site", "D": "site"}),
-                "software": Software(python="/opt/python"),
-            },
-        )
-    )
+    }  # fmt: skip
+    network = Network(backend="nccl", interface="ib0", env={"A": "site", "B": "site", "D": "site"})
+    site = {"network": network, "software": Software(python="/opt/python")}
+    workload = {"env": {"A": "workload", "B": "workload"}, "args": ("-x",)}
+    plan = make_plan(settings(variants={"default": {}, "ring": ring}, workload=workload, site=site))
     run, base = (run_of(plan, f"{name}/weak/1x2/r1") for name in ("ring", "default"))
     assert (run.launcher, run.backend, run.backend_wanted) == ("srun", "gloo", "gloo")
     assert (run.interface, run.args) == ("ib1", ("-x", "--amp", "gloo"))
@@ -197,9 +184,8 @@ def test_what_follows_from_the_node(
 ) -> None:
     given = settings(measure={"warmup_steps": chosen}, site={"node": {"gpus": 4, "device": device, "cpus": cpus}})
     plan = make_plan(given)
-    assert {(run.backend, run.backend_wanted, run.warmup_steps, run.threads_per_rank) for run in plan.runs} == {
-        (backend, "auto", steps, threads)
-    }
+    runs = {(run.backend, run.backend_wanted, run.warmup_steps, run.threads_per_rank) for run in plan.runs}
+    assert runs == {(backend, "auto", steps, threads)}
     assert (plan.jobs[0].cpus, plan.jobs[0].memory_mb, plan.jobs[0].gres) == (max(1, cpus // 4), None, None)
 
 
@@ -246,25 +232,21 @@ def hashes(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for section, values in table.items()
         for key, value in values.items()
     ]
-    return [run_of(make_plan(each), "default/weak/1x4/r1").hash for each in given]
+    return [run_of(make_plan(changed), "default/weak/1x4/r1").hash for changed in given]
 
 
 def test_the_hash_changes_with_all_that_is_measured_and_nothing_else() -> None:
-    found, same = hashes(CHANGES), hashes(NO_CHANGES)
-    assert len({*found, *same}) == len(found) + 1
-    others = (settings(repeats=5), settings(results="elsewhere"), settings(variants={"default": {}, "b": {}}))
-    assert {run_of(make_plan(each), "default/weak/1x4/r1").hash for each in others} == {*same}
+    others, same = hashes(CHANGES), hashes(NO_CHANGES)
+    assert len({*others, *same}) == len(others) + 1
+    unlike = (settings(repeats=5), settings(results="elsewhere"), settings(variants={"default": {}, "b": {}}))
+    assert {run_of(make_plan(given), "default/weak/1x4/r1").hash for given in unlike} == {*same}
 
 
 def test_the_data_are_shown_in_the_container() -> None:
     container = {"image": "a.sif", "binds": ["/data:/data", "/scratch"]}
-    software = {"python": "python3", "container": container}
-    (binds,) = {
-        run.container.binds
-        for run in make_plan(settings(site={"software": software}, workload={"data_dir": "data/digits"})).runs
-        if run.container
-    }
-    assert binds == ("/data:/data", "/scratch", "data/digits")
+    site = {"software": {"python": "python3", "container": container}}
+    runs = make_plan(settings(site=site, workload={"data_dir": "data/digits"})).runs
+    assert {run.container and run.container.binds for run in runs} == {("/data:/data", "/scratch", "data/digits")}
 
 
 def test_an_interface_of_each_node() -> None:
@@ -280,9 +262,8 @@ def test_an_interface_of_each_node() -> None:
      ("1x4", 32, 256_000, "gpu:a100:4"), ("2x4", 32, 256_000, "gpu:a100:4")],
 )  # fmt: skip
 def test_a_job_gets_the_share_of_its_gpus(scale: str, cpus: int, memory_mb: int, gres: str) -> None:
-    job = make_plan(
-        settings(site={"node": Node(gpus=4, device="cuda", cpus=32, gres="gpu:a100", memory_mb=256_000)})
-    ).job(Scale.parse(scale))
+    node = Node(gpus=4, device="cuda", cpus=32, gres="gpu:a100", memory_mb=256_000)
+    job = make_plan(settings(site={"node": node})).job(Scale.parse(scale))
     assert (job.cpus, job.memory_mb, job.gres) == (cpus, memory_mb, gres)
 
 

@@ -19,15 +19,9 @@ SLURM = Slurm(account="me", partition="gpu", nodelist="n[1-2]", extra=("--exclus
 
 def test_the_inverse_of_writing(tmp_path: Path) -> None:
     spec = make_specs(["1x1"], modules=("A/1",), setup="ulimit -l", container=CONTAINER, interface={"node01": "eth0"})
-    job = replace(
-        make_plan_of(spec).jobs[0],
-        gres="gpu:a100:1",
-        slurm=SLURM,
-        preflight=Preflight(timeout_s=30.0, min_busbw_gb_per_s=20.0),
-        transport="ib",
-        hang=Hang(first_step_s=None),
-        monitor=Monitor(every_s=5),
-    )
+    limits = {"preflight": Preflight(timeout_s=30.0, min_busbw_gb_per_s=20.0), "hang": Hang(first_step_s=None)}
+    of_site = {"gres": "gpu:a100:1", "slurm": SLURM, "transport": "ib", "monitor": Monitor(every_s=5)}
+    job = replace(make_plan_of(spec).jobs[0], **limits, **of_site)
     full = replace(PLAN, jobs=(job,), may_differ=("num_workers",), gates={"stage1": GateThresholds(min_efficiency=0.8)})
     for plan in (PLAN, full, Plan("local", "results", ())):
         write_json(tmp_path / "plan.json", plan.to_json())
@@ -37,8 +31,7 @@ def test_the_inverse_of_writing(tmp_path: Path) -> None:
 
 
 def edited(*path: str | int, **changes: Any) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(json.dumps(PLAN.to_json()))
-    part: Any = data
+    part = data = json.loads(json.dumps(PLAN.to_json()))
     for key in path:
         part = part[key]
     part.update(changes)

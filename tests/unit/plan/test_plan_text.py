@@ -66,15 +66,9 @@ def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
 
 
 def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
-    gates = {
-        "stage1": GateThresholds(min_efficiency=0.85, min_samples_per_s=1200.0, max_data_wait_fraction=0.1),
-        "stage2": GateThresholds(),
-    }
-    text = shown(replace(climbed, gates=gates), ("stage1", "stage2"))
-    assert (
-        "stage1 passes its gate with sane runs and efficiency at least 85 %, "
-        "at least 1,200 samples/s, data wait at most 10 %\n"
-        "stage2 passes its gate with sane runs\n"
-    ) in text
+    thresholds = GateThresholds(min_efficiency=0.85, min_samples_per_s=1200.0, max_data_wait_fraction=0.1)
+    text = shown(replace(climbed, gates={"stage1": thresholds, "stage2": GateThresholds()}), ("stage1", "stage2"))
+    wanted = "efficiency at least 85 %, at least 1,200 samples/s, data wait at most 10 %"
+    assert f"stage1 passes its gate with sane runs and {wanted}\nstage2 passes its gate with sane runs\n" in text
     assert "learning rate" not in text
     assert "2 (default; weak; 2 repeats)" in text

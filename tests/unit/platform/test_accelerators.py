@@ -52,7 +52,7 @@ print(json.dumps({
     "hidden": [hidden(spec), hidden(spec.replace(device="cpu"))],
     "visible": [gpu.name for gpu in gpus_facts(xpu).visible(xpu)],
     "monitor": xpu.monitor({}).notes,
-    "torch": [each.measured for each in judge_python(python, "python3", "x", xpu)][-1],
+    "torch": [finding.measured for finding in judge_python(python, "python3", "x", xpu)][-1],
     "unit": device_of(plan),
 }))
 """

@@ -15,23 +15,13 @@ SCRIPT = (str(INSTRUMENT), "workflow/workloads/mnist.py", "--batch-size", "64")
 
 
 def torchrun_line(node_rank: int, shape: tuple[int, int]) -> tuple[str, ...]:
-    return (
-        str(TORCHRUN),
-        str(PLACES.run / f"nodes/failed{node_rank}.json"),
-        "-m",
-        "torch.distributed.run",
-        f"--nnodes={shape[0]}",
-        f"--node-rank={node_rank}",
-        f"--nproc-per-node={shape[1]}",
-        "--max-restarts=0",
-        "--rdzv-backend=static",
-        "--rdzv-id=job7.1.default.weak",
-        "--rdzv-conf=timeout=300",
-        "--master-addr=10.0.0.1",
-        "--master-port=20123",
-        "--",
-        *SCRIPT,
+    nodes, gpus = shape
+    options = (
+        f"-m torch.distributed.run --nnodes={nodes} --node-rank={node_rank} --nproc-per-node={gpus} --max-restarts=0 "
+        "--rdzv-backend=static --rdzv-id=job7.1.default.weak --rdzv-conf=timeout=300 --master-addr=10.0.0.1 "
+        "--master-port=20123 --"
     )
+    return (str(TORCHRUN), str(PLACES.run / f"nodes/failed{node_rank}.json"), *options.split(), *SCRIPT)
 
 
 def test_torchrun_on_one_node_and_on_two() -> None:
@@ -44,22 +34,18 @@ def test_torchrun_on_one_node_and_on_two() -> None:
         assert process.argv == ("/opt/python", *torchrun_line(node_rank, (2, 1)))
 
 
+def test_torchrun_waits_longer_for_more_nodes() -> None:
+    (process,) = processes(make_spec("1024x4"), PLACES, 0, MEET)
+    assert "--rdzv-conf=timeout=556" in process.argv
+
+
 def test_srun_starts_one_process_per_gpu() -> None:
     spec = make_spec("2x2", launcher="srun")
     started = [process for node in (0, 1) for process in processes(spec, PLACES, node, MEET)]
     assert [process.argv for process in started] == [(sys.executable, *SCRIPT)] * 4
-    common = {
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "20123",
-    }
-    assert [process.env for process in started] == [
-        {**common, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"},
-        {**common, "RANK": "1", "LOCAL_RANK": "1", "GROUP_RANK": "0"},
-        {**common, "RANK": "2", "LOCAL_RANK": "0", "GROUP_RANK": "1"},
-        {**common, "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1"},
-    ]
+    common = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20123"}
+    for process, (rank, local, node) in zip(started, ("000", "110", "201", "311"), strict=True):
+        assert process.env == {**common, "RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node}
 
 
 def test_without_slurm_each_process_gets_the_variables_of_srun() -> None:
@@ -75,7 +61,8 @@ def test_without_slurm_each_process_gets_the_variables_of_srun() -> None:
     assert {env["SLURM_JOB_NODELIST"] for env in variables} == {"laptop,laptop"}
     assert len({env["SLURM_JOB_ID"] for env in variables}) == 1
     assert not {name for env in alone for name in env if name.startswith("SLURM_")}  # srun itself has told them
-    of_mpi = [each.env for each in processes(make_spec("2x2", launcher="mpirun"), PLACES, 1, MEET, (), ("a", "b"))]
+    mpirun = make_spec("2x2", launcher="mpirun")
+    of_mpi = [process.env for process in processes(mpirun, PLACES, 1, MEET, (), ("a", "b"))]
     names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
     assert [[env[name] for name in names] for env in of_mpi] == [["2", "0", "4"], ["3", "1", "4"]]
     assert not any("SLURM_JOB_ID" in env for env in of_mpi)
@@ -83,11 +70,9 @@ def test_without_slurm_each_process_gets_the_variables_of_srun() -> None:
     assert "SLURM_PROCID" not in processes(torchrun, PLACES, 0, MEET, (), ("laptop", "laptop"))[0].env
 
 
-CONTAINER = {"image": "/images/a b.sif", "engine": "apptainer", "binds": [], "args": ["--env", "A=$(x)"]}
-
-
 def test_torchrun_runs_inside_the_container() -> None:
-    spec = make_spec("1x2", device="cuda", python="/opt/python", container=CONTAINER)
+    container = {"image": "/images/a b.sif", "args": ["--env", "A=$(x)"]}
+    spec = make_spec("1x2", device="cuda", python="/opt/python", container=container)
     (process,) = processes(spec, PLACES, 0, MEET, ("/project", "/a:/b:ro"))
     engine = ("apptainer", "exec", "--nv", "--bind", "/project", "--bind", "/a:/b:ro", "--env", "A=$(x)")
     assert process.argv == (*engine, "/images/a b.sif", "/opt/python", *torchrun_line(0, (1, 2)))

@@ -50,7 +50,7 @@ def test_what_two_gpus_of_a_fake_library_showed(open_gpus: Open, file: Path) -> 
         "gpu0_throttle_reasons": "none",
     }
     assert (row["gpu1_throttle_reasons"], row["gpu1_power_w"], row["gpu1_sm_clock_mhz"]) == ("power_cap", 699.81, 1590)
-    about = gpus.each[0].about
+    about = gpus.sampled[0].about
     assert (about.name, about.uuid, about.memory_bytes) == (A100["name"], A100["uuid"], A100["memory_total"])
     assert (about.power_limit_w, gpus.notes, gpus.errors) == (400.0, (), [])
 
@@ -75,11 +75,11 @@ def test_only_the_gpus_that_cuda_may_use_in_a_fake_library(
     open_gpus: Open, chosen: str | None, names: list[str]
 ) -> None:
     of_another_job = {**A100, "denied": 1}
-    each = [{**A100, "name": letter, "uuid": f"GPU-{letter}"} for letter in "abc"]
+    others = [{**A100, "name": letter, "uuid": f"GPU-{letter}"} for letter in "abc"]
     environment = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-    gpus = open_gpus([of_another_job, *each], **environment)
-    assert [gpu.about.name for gpu in gpus.each] == names
-    assert [gpu.about.index for gpu in gpus.each] == list(range(len(names)))
+    gpus = open_gpus([of_another_job, *others], **environment)
+    assert [gpu.about.name for gpu in gpus.sampled] == names
+    assert [gpu.about.index for gpu in gpus.sampled] == list(range(len(names)))
     assert names or f"CUDA_VISIBLE_DEVICES is {chosen!r}" in gpus.notes[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from ddp_ladder.preflight.collectives import (
     networks_used,
     transport_findings,
     transports,
+    untested_pairs,
 )
 from ddp_ladder.preflight.result import PairRow, SizeRow
 from ddp_ladder.settings.terms import Transport
@@ -77,11 +79,17 @@ def size(count: int, time_s: float) -> SizeRow:
     return SizeRow(bytes=count, time_s=time_s, busbw_gb_per_s=count / time_s / 1e9)
 
 
-def ring(*busbw_gb_per_s: float) -> list[PairRow]:
-    """Pairs of neighbours: node0 and node1, node1 and node2, ..., the last and node0."""
+def ring(*busbw_gb_per_s: float | None, alone: Mapping[int, float] = {}) -> list[PairRow]:
+    """Pairs of neighbours: node0 and node1, node1 and node2, ..., the last and node0. None: not tested."""
     names = [f"node{k}" for k in range(len(busbw_gb_per_s))]
     return [
-        PairRow(nodes=(name, names[(k + 1) % len(names)]), bytes=4096, time_s=1.0, busbw_gb_per_s=rate)
+        PairRow(
+            nodes=(name, names[(k + 1) % len(names)]),
+            bytes=4096,
+            time_s=None if rate is None else 1.0,
+            busbw_gb_per_s=rate,
+            alone_busbw_gb_per_s=alone.get(k),
+        )
         for k, (name, rate) in enumerate(zip(names, busbw_gb_per_s, strict=True))
     ]
 
@@ -131,6 +139,22 @@ ROWS = [size(1024**2, 1e-3)]  # 1.05 GB/s
         (None, ring(10, 1, 1, 4), "warning", "node2 is slow"),  # the others are uneven
         (None, ring(10, 9, 8, 10), None, ""),
         (None, ring(1, 1, 1, 1), None, ""),
+        (None, ring(10, 1, 1, 10, alone={1: 9, 2: 9}), None, ""),  # beside others they shared a switch
+        (None, ring(4, 4, 4, 4, alone={0: 10}), None, ""),  # and so they all did
+        (None, ring(4, 1, 4, 4, alone={0: 10, 1: 4}), "warning", "slow pairs of nodes: node1 and node2 4.00 GB/s"),
+        (
+            None,
+            ring(10, 2, 2, 10, alone={1: 1, 2: 1}),
+            "warning",
+            "node2 is slow: its pairs with other nodes reach 1.00",
+        ),
+        (
+            None,
+            ring(10, None, 1, None),
+            "warning",
+            "slow pairs of nodes: node2 and node3 1.00 GB/s",
+        ),  # either node is it
+        (None, ring(None, None, None, None), None, ""),
     ],
 )
 def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str | None, said: str) -> None:
@@ -138,6 +162,14 @@ def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str 
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(said in finding.measured for finding in found)
     assert not list(bandwidth_findings(make_spec("1x4"), least, ROWS, []))  # it is for several nodes
+
+
+def test_pairs_that_were_not_tested_are_named_and_counted() -> None:
+    assert not list(untested_pairs(ring(1, 1, 1)))
+    (found,) = untested_pairs(ring(1, None, *[None] * 94))
+    assert found.severity == "warning"
+    named = "node1 and node2, node2 and node3, node3 and node4, node4 and node5, node5 and node6"
+    assert found.measured == f"95 of 96 pairs of neighbouring nodes not tested: {named} and 90 more"
 
 
 # Captured lines of NCCL: nodes with H100 and InfiniBand, EFA, Ethernet, and a single node.

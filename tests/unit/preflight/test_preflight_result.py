@@ -40,6 +40,34 @@ def test_healthy_nodes(tmp_path: Path) -> None:
     assert re.search(r"268435456 +0.0537 +7.50", long_text(found))
 
 
+def _pair(nodes: list[int], time_s: float | None, alone: bool = False) -> dict[str, Any]:
+    return {"nodes": nodes, "bytes": 4 * 10**9, "time_s": time_s, "alone": alone}
+
+
+def test_each_pair_of_nodes_is_as_fast_as_its_slowest_rank_and_untested_ones_are_named(tmp_path: Path) -> None:
+    job = replace(
+        make_plan_of(make_specs(["3x1"], repeats=1, **CPU)).jobs[0], cpus=4, preflight=Preflight(enabled=True)
+    )
+    first, second, third = [0, 1], [1, 2], [0, 2]
+    found = result(
+        tmp_path,
+        job,
+        rank0={"pairs": [_pair(first, 1.0), _pair(third, None), _pair(first, 0.5, alone=True)]},
+        rank1={"pairs": [_pair(first, 2.0), _pair(second, 1.0), _pair(first, 0.8, alone=True)]},
+        rank2={"pairs": [_pair(second, 1.0), _pair(third, None)]},
+    )
+    assert [(row.nodes, row.time_s, row.busbw_gb_per_s, row.alone_busbw_gb_per_s) for row in found.pairs] == [
+        (("node1", "node2"), 2.0, 2.0, 5.0),
+        (("node1", "node3"), None, None, None),
+        (("node2", "node3"), 1.0, 4.0, None),
+    ]
+    assert found.status == "warned"
+    assert "2 of 3 pairs of neighbouring nodes tested" in outcome(found)
+    assert "1 of 3 pairs of neighbouring nodes not tested: node1 and node3" in long_text(found)
+    stopped = result(tmp_path, job, rank0={"doing": "all-reducing"}, rank1={"pairs": [_pair(first, None)]})
+    assert not any("not tested" in finding.measured for finding in stopped.findings)  # a consequence
+
+
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
     "shared device": (
         {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)},
@@ -143,7 +171,7 @@ def test_a_rank_of_another_job_counts_as_missing(tmp_path: Path) -> None:
     found = write_result(tmp_path, JOB)
     assert found.failure is not None
     assert "no report came from rank 1 on node1" in found.failure.measured
-    assert found.failure.wanted == "4 ranks done within preflight.timeout_s"
+    assert found.failure.wanted == "4 ranks done within 60 s (preflight.timeout_s)"
 
 
 def test_a_killed_rank_comes_before_an_ambiguous_line_of_another(tmp_path: Path) -> None:
@@ -174,3 +202,16 @@ def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> Preflig
     )  # fmt: skip
     write_json(results / "preflight/2x2/nodes/node0.json", end.model_dump())
     return write_result(results, JOB)
+
+
+@pytest.mark.parametrize(("logs", "seen"), [(1, ("NET/IB", "P2P/CUMEM")), (40, ("P2P/CUMEM",))])
+def test_of_many_logs_of_nccl_less_of_each_is_read(tmp_path: Path, logs: int, seen: tuple[str, ...]) -> None:
+    """Each has a channel at its begin, and another one after 3 MiB."""
+    folder = write_preflight(tmp_path, JOB).with_suffix("") / "nccl"
+    folder.mkdir()
+    for k in range(logs):
+        with (folder / f"node1.{k}.log").open("wb") as log:
+            log.write(b"node1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\n")
+            log.seek(3 * 1024**2)
+            log.write(b"\nnode1:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0\n")
+    assert write_result(tmp_path, JOB).transport == seen

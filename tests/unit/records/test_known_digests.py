@@ -78,5 +78,5 @@ def test_a_file_that_has_just_changed_is_read_each_time(tmp_path: Path, director
 def test_a_full_check_reads_every_file(tmp_path: Path, directory: RunDirectory, spec: RunSpec) -> None:
     with opened_below(directory) as names:
         FullyCheckedRecords(tmp_path).believed(spec)
-    raw = [f"rank{k}.{kind}" for k in range(2) for kind in ("csv", "json")]
+    raw = [f"rank{k}.{kind}" for k in range(2) for kind in ("json", "steps")]
     assert sorted(names) == sorted([*raw, "node0.json", "node1.json", "run.json", "ended.json", "record.json"])

@@ -25,7 +25,7 @@ def test_a_whole_run(run: RunDirectory) -> None:
     assert raw.problems == ()
     assert (list(raw.agents), list(raw.ranks)) == ([Agent(0), Agent(1)], [0, 1])
     steps = raw.ranks[0].steps
-    assert len(steps) == STEPS
+    assert steps.count == STEPS
     assert steps.samples.tolist() == [64] * STEPS
     assert steps.padding_samples.sum() == 0
     assert steps.step_time_s.mean() == pytest.approx(0.125, rel=0.01)
@@ -82,7 +82,7 @@ def test_figures_that_cannot_be(run: RunDirectory, column: int, cell: str) -> No
 
 def test_a_matrix_that_is_none(run: RunDirectory) -> None:
     write_content(run, 1, b"\0" * 8 * (len(HEADER) + 1), 1)
-    assert read_raw_run(run).problems == ("ranks/rank1.steps is damaged: it has 96 bytes, which is no number of steps",)
+    assert read_raw_run(run).problems == ("ranks/rank1.steps is damaged: it has 96 bytes, which is no number of rows",)
 
 
 def test_what_is_damaged_is_not_used(run: RunDirectory) -> None:

@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.records.record import (
-    Record,
-    read_record,
-    write_record,
-)
+from ddp_ladder.records.record import Record, read_record, write_record
 from make_records import FINGERPRINT, make_failed_record, make_record, make_spec
 from make_runs import edit
 

@@ -1,11 +1,13 @@
 """The report of results with missing and damaged files: it says what is missing, where, and what to do."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import report as report_command
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.describe import machine_directory
@@ -203,3 +205,31 @@ def test_without_a_plan_there_is_one_message(results: Path, damage: Damage, caps
     assert out == ""
     assert err.startswith(f"{results / 'plan.json'}: ")
     assert "next" in err
+
+
+def test_a_report_reads_all_raw_files_and_says_so(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, plan = results / RUN / "ranks/rank0.steps", read_plan(results / "plan.json")
+    for path in (results / RUN).rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    runs = RunRecords(results)
+    assert all(runs.is_believed(spec) for spec in plan.runs)
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    spec = next(spec for spec in plan.runs if RUN.endswith(spec.name))
+    assert RunRecords(results).is_believed(spec)  # by its size, time and inode
+    assert report_command.main(["--results", str(results)]) == 0
+    printed = capsys.readouterr().out
+    assert "ranks/rank0.steps has changed" in (results / "report/index.html").read_text()
+    assert f"checked  {len(plan.runs) - 1} runs: the raw files were read" in printed
+
+
+def test_tables_are_written_if_asked_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_command.main(["--results", str(results), "--tables", "2x1"]) == 0
+    assert "tables   4 runs: ranks/rank<k>.csv" in capsys.readouterr().out
+    written = {path.relative_to(results / "runs").as_posix() for path in results.rglob("rank*.csv")}
+    assert written == {
+        f"{v}/weak/2x1/r{r}/ranks/rank{k}.csv" for v in ("default", "gloo") for r in (1, 2) for k in (0, 1)
+    }
+    assert report_command.main(["--results", str(results), "--tables", "9x9"]) == 1
+    problem = capsys.readouterr().err
+    assert "allowed  a scale (1x1, 1x2, 2x1), or parts of a run's name, such as default/weak/1x1/r1" in problem

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from ddp_ladder.node.network import LOOPBACK, free_port
-from ddp_ladder.records.raw_models import Heartbeat, Phase, ProcessState
+from ddp_ladder.records.raw_models import HeartbeatHeader, LoopPhase, ProcessState
 from ddp_ladder.run import hangs
-from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s, unreached
+from ddp_ladder.run.hangs import Seen, State, is_suspect, judge, next_look_s, why_unreached
 from ddp_ladder.settings.keys import Hang
 
 BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
@@ -21,13 +21,13 @@ MEETS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/rendezvous.
 
 
 def seen(
-    phase: Phase | None = "training",
+    phase: LoopPhase | None = "training",
     silent_s: float = 70.0,
     stack: str | None = SLEEPS,
     process: ProcessState = "alive",
     step_s: float | None = 0.5,
 ) -> Seen:
-    heartbeat = phase and Heartbeat(
+    heartbeat = phase and HeartbeatHeader(
         pid=7,
         signal=63,
         phase=phase,
@@ -101,7 +101,7 @@ def test_a_rank_is_stuck_only_after_the_bound_of_what_it_does(rank: Seen, state:
 )
 def test_a_bound_that_is_null_is_switched_off(bounds: dict[str, None], stuck: set[str]) -> None:
     off = BOUNDS.replace(**bounds)
-    phases: tuple[Phase, ...] = ("starting", "training", "evaluating", "unknown", "ended")
+    phases: tuple[LoopPhase, ...] = ("starting", "training", "evaluating", "unknown", "ended")
     assert {phase for phase in phases if judge(seen(phase, silent_s=1e6), off) == STUCK} == stuck
 
 
@@ -122,7 +122,7 @@ def test_a_first_step_may_have_the_shorter_bound() -> None:
 def test_a_node_whose_port_is_closed_is_reached_and_one_that_does_not_answer_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert unreached(LOOPBACK, free_port("1")) is None
+    assert why_unreached(LOOPBACK, free_port("1")) is None
     monkeypatch.setattr(hangs, "REACH_S", 0.2)
     with socket.create_server((LOOPBACK, 0), backlog=0) as server, contextlib.ExitStack() as waiting:
         address = server.getsockname()
@@ -130,4 +130,4 @@ def test_a_node_whose_port_is_closed_is_reached_and_one_that_does_not_answer_is_
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(address)
-        assert unreached(*address) == f"{LOOPBACK}, port {address[1]}: timed out"
+        assert why_unreached(*address) == f"{LOOPBACK}, port {address[1]}: timed out"

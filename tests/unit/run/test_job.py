@@ -46,7 +46,7 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
     raise_on_signals()
     nodes = SimpleNamespace(starters=lambda _directory, _spec: [start])
     context = cast(job.Context, SimpleNamespace(nodes=nodes, end_s=20.0))
-    run = cast(RunFile, SimpleNamespace(all_agents=(Agent(0),)))
+    run = cast(RunFile, SimpleNamespace(all_agents=(Agent(0),), hang=None))
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), make_spec("1x1"), run, None)
     assert started[0].returncode == -signal.SIGTERM
@@ -92,8 +92,10 @@ def test_a_plain_baseline_has_a_multiple_of_the_longest_run_under_the_launcher_t
 
 
 def test_a_run_counts_for_the_time_of_the_next_ones_while_its_record_is_assembled(tmp_path: Path) -> None:
-    spec, runs = make_spec("1x1"), so_far()
+    spec, console = make_spec("1x1"), RunConsole(1, io.StringIO())
+    runs = job.RunsSoFar(console, {}, {})
     directory = write_run(tmp_path, spec)
+    console.started(spec)
     assert job.needed_for(spec, runs) == 0.0
     runs.add(assembly := Assembly(directory, spec, 50.0))
     assert job.needed_for(spec, runs) == job.LONGER * 50.0

@@ -12,10 +12,10 @@ import pytest
 from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.node_facts import NodeFacts
-from ddp_ladder.records.raw_models import Job
+from ddp_ladder.records.raw_models import Job, read_run_file
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.settings.keys import Slurm
+from ddp_ladder.settings.keys import Preflight, Slurm
 from ddp_ladder.settings.terms import Scale
 from make_files import write_programs
 from make_preflight import has_ended
@@ -36,6 +36,30 @@ def start(
     preflight.write_run_file(identity, "nodes")
     node = [sys.executable, SCRIPTS / "preflight_node.py", "--run", preflight.directory.path, "--node-rank", "0"]
     return preflight, subprocess.Popen(node, env={**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize(
+    ("scale", "timeout_s", "left_s", "limit_s", "longest_s"),
+    [
+        ("2x4", None, 1e6, 60, 180),
+        ("1024x4", None, 1e6, 316, 1204),
+        ("1024x4", 90.0, 1e6, 90, 752),  # a set limit does not grow, but the start before it is awaited
+        ("1024x4", None, 100.0, 100, 772),  # the job's time is nearly up
+    ],
+)
+def test_the_limit_grows_with_the_nodes(
+    scale: str, timeout_s: float | None, left_s: float, limit_s: float, longest_s: float, tmp_path: Path
+) -> None:
+    spec = make_spec(scale)
+    wanted = Preflight(timeout_s=timeout_s)
+    job = ScaleJob("stage3", spec.scale, 20, (spec,), cpus=4, slurm=Slurm(), preflight=wanted)
+    preflight = PreflightOf(job, tmp_path, ThisMachine("local-7"), end_s=5.0, left_s=left_s)
+    identity = Job(id="local-7", attempt=1, run_id="7")
+    preflight.prepare(identity)
+    preflight.write_run_file(identity, None)
+    limits = read_run_file(preflight.directory).preflight
+    assert limits is not None
+    assert (limits.timeout_s, preflight.longest_s) == (limit_s, longest_s)
 
 
 def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,39 +9,49 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import Agent, RunDirectory, write_json
+from ddp_ladder.common.files import SIGN, Agent, RunDirectory, write_json
+from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.run import signs
-from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, Signs, sign_of_life
+from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, SignsOfLife, sign_of_life
+from make_preflight import run_file
+from make_records import make_spec
 
 FIRST, SECOND = Agent(0), Agent(1)
 
 
 class Desk:
-    """Two agents, and the job that looks at their files."""
+    """Two agents, and the job that looks at their files. step: what rank 0 shows; it makes so many in each look."""
 
-    signs: Signs
+    signs: SignsOfLife
 
     def __init__(self, path: Path) -> None:
-        self.now_s, self.touches = 1000.0, 0
+        self.now_s, self.touches, self.step, self.steps = 1000.0, 0, 0, 0
         self.directory = RunDirectory(path)
         self.directory.nodes.mkdir()
+
+    def begin(self, nodes: int = 2, per_node: int = 1) -> None:
+        run = run_file(make_spec(f"{nodes}x{per_node}"), self.directory.path)
+        self.signs = SignsOfLife(self.directory, run.replace(preflight=None, agents_per_node=per_node))
 
     def touch(self, *agents: Agent) -> None:
         self.touches += 1
         for agent in agents:
-            self.directory.sign(agent).touch()
-            os.utime(self.directory.sign(agent), (self.touches, self.touches))
+            self.directory.sign(agent.node_rank).touch()
+            os.utime(self.directory.sign(agent.node_rank), (self.touches, self.touches))
 
     def later(self, seconds: float, *touching: Agent) -> list[int]:
         """Look every few seconds, with these agents alive; return the nodes of those that are silent then."""
         for _ in range(int(seconds / LOOK_S)):
             self.now_s += LOOK_S
             self.touch(*touching)
+            self.step += self.steps
+            if self.step:
+                write_json(self.directory.progress, {"step": self.step})
             self.signs.look()
         return [one.node_rank for one in self.signs.silent]
 
     def end(self, agent: Agent, **values: Any) -> None:
-        self.directory.sign(agent).unlink(missing_ok=True)
+        self.directory.sign(agent.node_rank).unlink(missing_ok=True)
         end = {
             "schema_version": 1,
             "spec_hash": "0" * 64,
@@ -64,7 +74,7 @@ class Desk:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
     monkeypatch.setattr(signs, "time", SimpleNamespace(monotonic=lambda: desk.now_s))
-    desk.signs = Signs(desk.directory, (FIRST, SECOND))
+    desk.begin()
     return desk
 
 
@@ -101,17 +111,55 @@ def test_on_a_file_system_that_became_read_only_no_agent_is_silent(desk: Desk, m
 def test_an_agent_that_ended_is_not_silent_also_if_it_left_its_file_or_its_record_is_seen_late(desk: Desk) -> None:
     desk.later(LOOK_S, FIRST, SECOND)
     desk.end(FIRST)
-    desk.directory.sign(SECOND).unlink()
+    desk.directory.sign(SECOND.node_rank).unlink()
     assert desk.later(600) == []
     desk.end(SECOND)
     desk.touch(FIRST)
     assert desk.later(600) == []
 
 
-def test_an_agent_that_does_not_begin_has_more_time(desk: Desk) -> None:
-    assert desk.later(FIRST_AFTER_S - LOOK_S, FIRST) == []
+def test_an_agent_that_does_not_begin_has_more_time_and_most_while_others_begin(desk: Desk) -> None:
+    desk.later(200)
+    assert desk.later(FIRST_AFTER_S, FIRST) == []
     assert desk.later(LOOK_S, FIRST) == [1]
-    assert not desk.signs.silent[0].has_begun
+    (silent,) = desk.signs.silent
+    assert (silent.silent_s, silent.has_begun) == (200 + FIRST_AFTER_S + LOOK_S, False)
+
+
+def test_while_rank_0_makes_steps_no_agent_is_silent(desk: Desk) -> None:
+    """Its node may be slow, or its agent stopped: what the run is for goes on."""
+    desk.later(LOOK_S, FIRST, SECOND)
+    desk.steps = 1
+    assert desk.later(600, FIRST) == []
+    desk.steps = 0
+    assert desk.later(SILENT_AFTER_S - LOOK_S, FIRST) == []
+    assert desk.later(LOOK_S, FIRST) == [1]
+
+
+def test_until_the_first_step_many_agents_have_more_time(desk: Desk) -> None:
+    desk.begin(nodes=80)
+    others = [Agent(node) for node in range(1, 80)]
+    desk.later(LOOK_S, FIRST, *others)
+    assert desk.later(SILENT_AFTER_S + start_allowance_s(80) - LOOK_S, *others) == []
+    assert desk.later(LOOK_S, *others) == [0]
+    desk.step = 1
+    desk.later(LOOK_S, FIRST, *others)
+    assert desk.later(SILENT_AFTER_S, *others) == [0]
+
+
+def test_of_several_agents_on_a_node_the_first_gives_the_sign(desk: Desk) -> None:
+    desk.begin(nodes=2, per_node=2)
+    assert desk.later(600, FIRST, SECOND) == []
+    assert desk.later(SILENT_AFTER_S, FIRST) == [1]
+    assert str(Agent(desk.signs.silent[0].node_rank, desk.signs.silent[0].local_rank)) == "node 1, task 0"
+
+
+def test_times_that_the_file_system_has_kept_make_no_agent_silent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS fetches the time of a file anew if it is opened, and else after a while."""
+    desk.later(LOOK_S, FIRST, SECOND)
+    kept = signs.scanned(desk.directory.nodes, (SIGN,))
+    monkeypatch.setattr(signs, "scanned", lambda *_: dict(kept))
+    assert desk.later(600, FIRST, SECOND) == []
 
 
 @pytest.mark.parametrize("failed", [False, True])

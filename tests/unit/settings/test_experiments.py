@@ -12,14 +12,9 @@ from ddp_ladder.settings.load import load_settings
 REPOSITORY = Path(__file__).parents[3]
 EXPERIMENTS = REPOSITORY / "config" / "experiments"
 SITES = {
-    "digits": "local",
-    "enccs-mnist": "leonardo",
-    "torchrun-or-srun": "leonardo",
-    "olivia-cifar": "olivia",
-    "vega-resnet50": "vega",
-    "ethernet6-mlp": "ethernet6",
-    "strategies": "leonardo",
-}
+    "digits": "local", "enccs-mnist": "leonardo", "torchrun-or-srun": "leonardo", "olivia-cifar": "olivia",
+    "vega-resnet50": "vega", "ethernet6-mlp": "ethernet6", "strategies": "leonardo",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +26,8 @@ def plan(name: str) -> Plan:
     return make_plan(load_settings(EXPERIMENTS / f"{name}.yaml", REPOSITORY / f"config/sites/{SITES[name]}.yaml"))
 
 
-def scales(found: Plan) -> dict[str, list[str]]:
-    return {stage: [str(job.scale) for job in found.jobs if job.stage == stage] for stage in found.stages}
+def scales(plan: Plan) -> dict[str, list[str]]:
+    return {stage: [str(job.scale) for job in plan.stage_jobs(stage)] for stage in plan.stages}
 
 
 def test_digits_is_the_shipped_experiment() -> None:
@@ -55,8 +50,7 @@ def test_the_script_takes_every_run_s_arguments_and_the_file_says_how_to_run_it(
 @pytest.mark.parametrize("name", SITES)
 def test_the_overlay_scales_each_experiment_down_for_a_laptop(name: str) -> None:
     """tests/workflow/test_as_typed.py plans one of them so."""
-    overlay = {"overlay": "config/laptop.yaml"}
-    site = REPOSITORY / "config/sites/local.yaml"
+    site, overlay = REPOSITORY / "config/sites/local.yaml", {"overlay": "config/laptop.yaml"}
     small = make_plan(load_settings(EXPERIMENTS / f"{name}.yaml", site, overlay))
     assert scales(small) == {"stage1": ["1x1"], "stage2": ["1x2"], "stage3": ["2x1"]}
     assert {(run.backend, run.max_steps, run.repeat) for run in small.runs} == {("gloo", 30, 1)}
@@ -74,9 +68,9 @@ def test_strategies_are_compared_on_one_model() -> None:
 
 
 def test_enccs_exercises() -> None:
-    found = plan("enccs-mnist")
-    assert {run.global_batch for run in found.runs} == {128}
-    alone = {str(run.scale): run for run in found.runs if run.variant == "dataparallel"}
+    runs = plan("enccs-mnist").runs
+    assert {run.global_batch for run in runs} == {128}
+    alone = {str(run.scale): run for run in runs if run.variant == "dataparallel"}
     assert list(alone) == ["1x1", "1x2", "1x4"]  # on one node only
     args = importlib.import_module("mnist").arguments(list(alone["1x4"].args))
     assert (alone["1x4"].world_size, args.strategy, args.batch_size) == (1, "dp", 128)

@@ -11,21 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.settings.keys import (
-    Container,
-    Experiment,
-    GateThresholds,
-    Measure,
-    Network,
-    Node,
-    Settings,
-    Site,
-    Slurm,
-    Software,
-    Variant,
-)
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.load import schema as schema_of_files
+from ddp_ladder.settings import keys
+from ddp_ladder.settings.keys import Experiment, Settings, Site, Slurm
+from ddp_ladder.settings.load import load_settings, schema
 from ddp_ladder.settings.placeholders import NAMES
 from ddp_ladder.settings.terms import Scale
 from jsonschema import Draft202012Validator
@@ -159,8 +147,8 @@ def test_values_that_reach_a_shell_or_snakemake(key: str, good: list[str], bad: 
         return load(cluster=in_node if key == "gres" else f'{CLUSTER}slurm: {{{key}: "{value}"}}\n')
 
     for value in good:
-        found = written(value)
-        assert value in (found.experiment.results, found.site.node.gres, getattr(found.site.slurm, key, None))
+        read = written(value)
+        assert value in (read.experiment.results, read.site.node.gres, getattr(read.site.slurm, key, None))
     for value in bad:
         with pytest.raises(UserError, match=rf"{key}: not in the expected format"):
             written(value)
@@ -187,10 +175,10 @@ def test_defaults() -> None:
     assert (workload.args, workload.env, workload.prepare, workload.lr, workload.seed) == ((), {}, None, None, 1)
     (stage,) = experiment.ladder
     assert (stage.name, stage.scales, stage.runtime) == ("stage1", (Scale(1, 1),), 20)
-    assert (stage.gate, stage.slurm) == (GateThresholds(), Slurm())
-    assert experiment.variants == {"default": Variant()}
-    assert (site.slurm, site.software, site.launcher) == (Slurm(), Software(), "torchrun")
-    assert site.node == Node(gpus=2, device="cpu", cpus=2)
+    assert (stage.gate, stage.slurm) == (keys.GateThresholds(), Slurm())
+    assert experiment.variants == {"default": keys.Variant()}
+    assert (site.slurm, site.software, site.launcher) == (Slurm(), keys.Software(), "torchrun")
+    assert site.node == keys.Node(gpus=2, device="cpu", cpus=2)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +238,9 @@ network: {interface: {node01: eth0, node-02.cluster: auto}, env: {A: 0.10}}
     merged = Slurm(partition="debug", extra=("--exclusive", "--hint=nomultithread", "--hold"))
     assert site.slurm.overridden(first.slurm) == merged
     assert (variant.args, variant.env) == (("2", "{batch_per_gpu}"), {"M": "2"})
-    container = Container(image="a.sif", engine="apptainer", args=("--env", "A=1", "2"))
-    assert site.software == Software(setup="source x\n", container=container)
-    assert site.network == Network(interface={"node01": "eth0", "node-02.cluster": "auto"}, env={"A": "0.10"})
+    container = keys.Container(image="a.sif", engine="apptainer", args=("--env", "A=1", "2"))
+    assert site.software == keys.Software(setup="source x\n", container=container)
+    assert site.network == keys.Network(interface={"node01": "eth0", "node-02.cluster": "auto"}, env={"A": "0.10"})
     assert not Path("x").exists()
 
 
@@ -267,7 +255,7 @@ def test_overrides_of_a_command_line() -> None:
     }
     experiment = load(CONFIG.replace("warmup_steps: 10", "min_steps: 20"), overrides=overrides).experiment
     assert experiment.repeats.most == 1
-    assert experiment.measure == Measure(min_steps=20, max_steps=50)
+    assert experiment.measure == keys.Measure(min_steps=20, max_steps=50)
     assert (experiment.workload.args, experiment.workload.lr) == (("--epochs", "8", "no", "1e-4"), 0.001)
     assert [stage.name for stage in experiment.ladder] == ["stage1"]
     assert experiment.ladder[0].slurm == Slurm(partition="debug")
@@ -277,10 +265,9 @@ def test_overrides_of_a_command_line() -> None:
 def test_problems_in_overrides_are_placed_on_the_command_line() -> None:
     said = message(overrides={"measure": {"max_step": "5"}, "repeats": "no"})
     for head in ("--config: measure.max_step: unknown key", "--config: repeats: a value not allowed"):
-        assert f"{head}" in said
-    assert message(overrides={"workload": {"script": "none.py"}}).startswith(
-        "--config: workload.script: there is no such script\n"
-    )
+        assert head in said
+    said = message(overrides={"workload": {"script": "none.py"}})
+    assert said.startswith("--config: workload.script: there is no such script\n")
 
 
 SHIPPED = sorted(set((REPOSITORY / "config").rglob("*.yaml")) - {REPOSITORY / "config/laptop.yaml"})  # an overlay
@@ -288,9 +275,9 @@ SHIPPED = sorted(set((REPOSITORY / "config").rglob("*.yaml")) - {REPOSITORY / "c
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_shipped_files_name_their_schema_for_editors_and_fit_it(file: Path) -> None:
-    head, _, schema = file.read_text().partition("\n")[0].partition("$schema=")
+    head, _, place = file.read_text().partition("\n")[0].partition("$schema=")
     assert head == "# yaml-language-server: "
-    described = json.loads((file.parent / schema).read_text())
+    described = json.loads((file.parent / place).read_text())
     data = yaml.safe_load(file.read_text())
     assert described["title"] == ("The site" if "site" in data else "The experiment")
     Draft202012Validator(described).validate(data)
@@ -305,7 +292,7 @@ def test_the_tables_of_the_pages_are_those_of_the_models_and_have_every_key() ->
     pages = "".join(page.read_text() for page in PAGES)
     assert with_tables(pages) == pages, "run `make schemas`"
     for model in (Experiment, Site):
-        for key in keys_of(schema_of_files(model)):
+        for key in keys_of(schema(model)):
             assert re.search(rf"\b{key}\b", pages), key
     assert [name for name in NAMES if f"{{{name}}}" not in pages] == []
 

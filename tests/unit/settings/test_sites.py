@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from ddp_ladder.job_script.script import job_script
 from ddp_ladder.node.launch import Places, python_command
-from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.plan.plan import ScaleJob, make_plan
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.steps import sbatch_options
 from make_records import make_spec
-from read_job_script import read_job_script
+from read_job_script import launch_in
 
 REPOSITORY = Path(__file__).parents[3]
 SITES = REPOSITORY / "config" / "sites"
@@ -56,13 +56,18 @@ GUIDES: dict[str, tuple[str, dict[str, str], dict[str, str], Any]] = {
 }  # fmt: skip
 
 
+def job_of(site: str, scale: str, directory: Path) -> ScaleJob:
+    """The job of a scale on a site."""
+    stages = {"stage2" if scale.startswith("1x") else "stage3": {"scales": [scale]}, "stage1": {}}
+    config = directory / "config.yaml"
+    config.write_text(json.dumps({"workload": {"script": __file__, "batch_per_gpu": 64}, "stages": stages}))
+    return make_plan(load_settings(config, SITES / f"{site}.yaml")).job(Scale.parse(scale))
+
+
 @pytest.mark.parametrize("site", GUIDES)
 def test_a_site_beside_its_guide(site: str, tmp_path: Path) -> None:
     largest, asked, exported, interface = GUIDES[site]
-    cluster, config = SITES / f"{site}.yaml", tmp_path / "config.yaml"
-    stages = {"stage2" if largest.startswith("1x") else "stage3": {"scales": [largest]}, "stage1": {}}
-    config.write_text(json.dumps({"workload": {"script": __file__, "batch_per_gpu": 64}, "stages": stages}))
-    job = make_plan(load_settings(config, cluster)).job(Scale.parse(largest))
+    job = job_of(site, largest, tmp_path)
     options = dict(option.removeprefix("--").split("=") for option in sbatch_options(job, {}) if "=" in option)
     assert {name: options.get(name, "").removesuffix("M") for name in asked} == asked
     assert job.runs[0].env == exported
@@ -108,12 +113,9 @@ def parts(line: str) -> list[tuple[str, str, str]]:
 
 
 def test_lumi_is_launched_as_in_its_guide(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    stages = {"stage1": {}, "stage3": {"scales": ["4x8"]}}
-    config.write_text(json.dumps({"workload": {"script": __file__, "batch_per_gpu": 64}, "stages": stages}))
-    job = make_plan(load_settings(config, SITES / "lumi.yaml")).job(Scale.parse("4x8"))
-    script = read_job_script(job_script(job, job.runs[0], Places(tmp_path, tmp_path / "run"), ["/scratch"]))
+    job = job_of("lumi", "4x8", tmp_path)
+    launch = launch_in(job_script(job, job.runs[0], Places(tmp_path, tmp_path / "run"), ["/scratch"]))
     container = job.runs[0].container
     assert container is not None
-    assert script.launch[:6] == ("singularity", "exec", "--bind", "/scratch", container.image, "python")
-    assert not {*LUMI.split()[5:]} - {*script.launch}
+    assert launch[:6] == ("singularity", "exec", "--bind", "/scratch", container.image, "python")
+    assert not {*LUMI.split()[5:]} - {*launch}

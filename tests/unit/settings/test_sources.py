@@ -25,12 +25,8 @@ def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:
 def test_two_config_files_are_refused(files: list[str | Path], overrides: dict[str, str]) -> None:
     with pytest.raises(UserError) as caught:
         read_sources(files, overrides)
-    assert str(caught.value) == (
-        "--configfile and --config experiment: more than one experiment\n"
-        "  found    a.yaml b.yaml\n"
-        "  allowed  one file, which takes the place of config/config.yaml\n"
-        "  next     start snakemake once per experiment, each with `results` of its own"
-    )
+    what = "--configfile and --config experiment: more than one experiment"
+    assert str(caught.value).splitlines()[:2] == [what, "  found    a.yaml b.yaml"]
 
 
 def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(tmp_path: Path) -> None:
@@ -50,7 +46,8 @@ def test_an_overlay_is_laid_over_the_experiment_and_the_command_line_over_both(t
     assert (workload.batch_per_gpu, workload.env) == (4, {"B": "2", "C": "3.0"})
     assert workload.args == ("--a", "1.0e-4", str(Path.home() / "b"))
     assert (experiment.repeats.most, [str(scale) for scale in experiment.scales]) == (1, ["1x1", "1x2"])
-    assert [(one.args, one.reason) for one in experiment.variants.values()] == [((), None), (("1e-5",), "why")]
+    variants = experiment.variants.values()
+    assert [(variant.args, variant.reason) for variant in variants] == [((), None), (("1e-5",), "why")]
 
 
 def test_a_mistake_in_an_overlay_is_named_with_its_own_file_and_line(tmp_path: Path) -> None:
@@ -83,14 +80,10 @@ def test_the_config_of_a_module() -> None:
 
 
 def test_a_module_with_a_prefix_has_results_and_data_below_it() -> None:
-    there = moved(module_sources({"repeats": 1}), lambda directory: f"sub/{directory}")
-    assert there.overrides == {"repeats": 1, "results": "sub/results", "workload": {"data_dir": "sub/data/digits"}}
-    experiment = there.load().experiment
-    assert (experiment.results, experiment.workload.data_dir, experiment.repeats.most) == (
-        "sub/results",
-        "sub/data/digits",
-        1,
-    )
+    below = moved(module_sources({"repeats": 1}), lambda directory: f"sub/{directory}")
+    assert below.overrides == {"repeats": 1, "results": "sub/results", "workload": {"data_dir": "sub/data/digits"}}
+    experiment = below.load().experiment
+    assert (experiment.results, experiment.workload.data_dir) == ("sub/results", "sub/data/digits")
     whole = {"workload": {"script": "loop.py", "batch_per_gpu": 8}, "stages": {"stage1": {}}}
     with pytest.raises(UserError, match=r"config of the module: workload.script: there is no such script"):
         moved(module_sources(whole), str)
@@ -102,5 +95,5 @@ def test_sources_travel_as_options() -> None:
     for sources in (Sources(None, CLUSTER, {"repeats": 1}), Sources(Path("a b.yaml"), Path("c.yaml"), {})):
         assert Sources.of(parser.parse_args(sources.options)) == sources
     assert Sources.of(parser.parse_args([])) == Sources(CONFIG, CLUSTER, {})
-    one = read_sources([], {"repeats": 1, "modes": ["weak"]}).options
-    assert one == read_sources([], {"modes": ["weak"], "repeats": 1}).options
+    options = read_sources([], {"repeats": 1, "modes": ["weak"]}).options
+    assert options == read_sources([], {"modes": ["weak"], "repeats": 1}).options

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings import yaml
-from ddp_ladder.settings.yaml import Document, key_name, scalar, shown
+from ddp_ladder.settings.yaml import YamlFile, key_name, scalar, shown
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def read(text: str | bytes) -> Document:
+def read(text: str | bytes) -> YamlFile:
     file = Path("c.yaml")
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return yaml.read(file)
@@ -46,20 +46,16 @@ def test_data_lines_and_values_that_stay_as_typed() -> None:
         "args: [1e-4, 0.50, true, null]\nenv: {A: +5, B: }\nprepare:\n"
     )
     assert document.data == {
-        "a": 0.001,
-        "b": ["x", "012", {"c": 8}],
-        "d": "no\n",
-        "args": ["1e-4", "0.50", "true", "null"],
-        "env": {"A": "+5", "B": ""},
-        "prepare": None,
-    }
+        "a": 0.001, "b": ["x", "012", {"c": 8}], "d": "no\n", "args": ["1e-4", "0.50", "true", "null"],
+        "env": {"A": "+5", "B": ""}, "prepare": None,
+    }  # fmt: skip
     lines = {key_name(path): line for path, line in document.lines.items()}
     expected = {"a": 1, "b": 2, "b[0]": 3, "b[2]": 5, "b[2].c": 5, "d": 7, "args[1]": 9, "env.A": 10}
     assert expected.items() <= lines.items()
 
 
 def test_where() -> None:
-    document = Document(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
+    document = YamlFile(Path("c.yaml"), {}, {("a",): 3, ("a", "b"): 4}, overridden={("o", "p"): None})
     places = [(), ("x",), ("a", "b"), ("a", "missing", 0), ("o", "p", "q"), ("o",)]
     assert [document.where(*path) for path in places] == [
         "c.yaml", "c.yaml: x", "c.yaml, line 4: a.b", "c.yaml, line 3: a.missing[0]", "--config: o.p.q", "c.yaml: o",
@@ -100,12 +96,9 @@ def test_what_cannot_be_read_is_one_message(text: str | bytes, head: str, advice
 
 
 @pytest.mark.parametrize(
-    ("file", "head"),
-    [("config/none.yaml", "config/none.yaml: there is no such file"), (".", ".: the file cannot be read: Is a dir")],
+    ("file", "said"),
+    [("no/file.yaml", "^no/file.yaml: there is no such file"), (".", "cannot be read: Is a dir"), ("a\0b", "be read")],
 )
-def test_a_file_that_cannot_be_opened(file: str, head: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_file_that_cannot_be_opened(file: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
         yaml.read(Path(file))
-    assert str(caught.value).startswith(head)
-    with pytest.raises(UserError, match="cannot be read"):
-        yaml.read(Path("a\0b.yaml"))

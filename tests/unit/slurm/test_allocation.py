@@ -23,9 +23,7 @@ SHOWN = """JobId=1 JobName=interactive
      Nodes=node3 CPU_IDs=0-1,4,6-8 Mem=7000 GRES=gpu:a100:2(IDX:0-1),gpu:a100:mig:2(IDX:2,3),nvme:1
 """
 OFFER = AllocatedResources("1", nodes=2, gpus=2, cpus=4, memory_mb=8000)
-JOB = ScaleJob(
-    stage="stage3", scale=Scale(2, 2), runtime_min=5, runs=(), cpus=4, slurm=Slurm(), memory_mb=8000, gres="gpu:2"
-)
+JOB = ScaleJob("stage3", Scale(2, 2), 5, (), cpus=4, slurm=Slurm(), memory_mb=8000, gres="gpu:2")
 
 
 def test_an_allocation_offers_what_its_least_node_has() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +25,8 @@ AN_HOUR_S = 3600.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "BEAT_S", 0.02)
-    monkeypatch.setattr(locks, "LOOK_S", 0.02)
-    monkeypatch.setattr(locks, "SILENT_AFTER_S", 30.0)
-    monkeypatch.setattr(locks, "ENDS_WITHIN_S", 0.1)
+    for name, value_s in (("BEAT_S", 0.02), ("LOOK_S", 0.02), ("SILENT_AFTER_S", 30.0), ("ENDS_WITHIN_S", 0.1)):
+        monkeypatch.setattr(locks, name, value_s)
 
 
 def lock(results: Path, holder: Holder, number: int = 1, age_s: float = 0.0) -> Path:
@@ -110,7 +111,7 @@ def test_elsewhere_a_beating_lock_is_a_living_job_and_a_silent_one_is_taken_over
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = lock(desk.results, holder("12", ELSEWHERE))
-    with Beating(path), pytest.raises(UserError, match=r"job 12, process \d+ on node9"), desk.take():
+    with beating(path), pytest.raises(UserError, match=r"job 12, process \d+ on node9"), desk.take():
         pytest.fail("two jobs hold it")
     monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
     with desk.take():
@@ -118,23 +119,21 @@ def test_elsewhere_a_beating_lock_is_a_living_job_and_a_silent_one_is_taken_over
     assert ["is held by job 12, process" in line for line in desk.said] == [True, True]
 
 
-class Beating:
-    """Somebody who touches a file again and again."""
+@contextmanager
+def beating(path: Path) -> Iterator[None]:
+    """Somebody touches a file again and again."""
+    done = threading.Event()
 
-    def __init__(self, path: Path) -> None:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(path,))
-
-    def _run(self, path: Path) -> None:
-        while not self._done.wait(0.02):
+    def beat() -> None:
+        while not done.wait(0.02):
             os.utime(path)
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(beat)
+        try:
+            yield
+        finally:
+            done.set()
 
 
 def test_a_silent_lock_that_is_old_is_not_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +144,10 @@ def test_a_silent_lock_that_is_old_is_not_waited_for(desk: Desk, monkeypatch: py
 
 
 @pytest.mark.parametrize("text", ["", '{"process": 3}'])
-def test_a_lock_that_cannot_be_read_holds_while_it_beats(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_one_that_cannot_be_read_holds_while_it_beats(desk: Desk, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     path = lock(desk.results, Holder.here("12"))
     path.write_text(text)
-    with Beating(path), pytest.raises(UserError, match="a holder that cannot be read"), desk.take():
+    with beating(path), pytest.raises(UserError, match="a holder that cannot be read"), desk.take():
         pytest.fail("two jobs hold it")
     monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
     with desk.take():
@@ -182,11 +179,8 @@ def test_of_many_that_take_over_at_once_one_holds_it(desk: Desk, number: int) ->
         if len(lost) == 7:
             everyone_tried.set()
 
-    threads = [threading.Thread(target=take, args=(str(k),)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(take, map(str, range(8))))
     assert (len(won), len(lost)) == (1, 7)
 
 

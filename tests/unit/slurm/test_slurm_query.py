@@ -8,17 +8,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm import query
-from ddp_ladder.slurm.query import (
-    SlurmError,
-    answer,
-    host_names,
-    job_field,
-    question_environment,
-    run_command,
-    seconds,
-    set_aside,
-    tres,
-)
+from ddp_ladder.slurm.query import SlurmError, answer, job_field, question_environment, run_command, set_aside
 from make_files import write_programs
 
 # Slurm 22.05.8, with its controller switched off, and for a job that never was.
@@ -111,13 +101,7 @@ def test_what_a_site_prints_beside_an_answer_is_skipped_and_what_it_prints_inste
 
 # The environment of a query
 
-KEPT = {
-    "PATH": "/bin",
-    "SLURM_CONF": "/etc/slurm.conf",
-    "SLURM_JWT": "secret",
-    "SLURMD_NODENAME": "n1",
-    "SLURMISH": "x",
-}
+KEPT = dict.fromkeys(("PATH", "SLURM_CONF", "SLURM_JWT", "SLURMD_NODENAME", "SLURMISH"), "x")
 DEFAULTS = dict.fromkeys(
     "SACCT_FORMAT SACCTMGR_X SALLOC_QOS SBATCH_SIGNAL SBATCH_TIMELIMIT SCANCEL_NAME SCONTROL_LOCAL SINFO_STATES "
     "SLURM_BITSTR_LEN SLURM_CLUSTERS SLURM_CPU_BIND SLURM_TIME_FORMAT SQUEUE_FORMAT SQUEUE_STATES SRUN_DEBUG".split(),
@@ -132,11 +116,9 @@ def test_no_default_of_slurms_commands_reaches_a_question() -> None:
 def test_who_submits_says_what_it_leaves_out() -> None:
     environment = {**KEPT, **DEFAULTS}
     said = set_aside(environment)
-    assert environment == KEPT
     assert said.startswith(f"set aside: {', '.join(sorted(DEFAULTS))} (")
-    assert "cluster.yaml" in said
     assert "\n" not in said
-    assert set_aside(environment) == ""
+    assert (environment, set_aside(environment)) == (KEPT, "")
 
 
 def test_in_the_shell_of_a_job_that_job_is_named_and_not_all_that_it_left() -> None:
@@ -150,27 +132,24 @@ def test_in_the_shell_of_a_job_that_job_is_named_and_not_all_that_it_left() -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "wanted"),
     [("0:59", 59), ("2:03:04", 7384), ("1-02:03:04", 93784), ("00:09.389", 9.389), ("UNLIMITED", None), ("", None)],
 )
-def test_seconds(text: str, found: float | None) -> None:
-    assert seconds(text) == found
+def test_seconds(text: str, wanted: float | None) -> None:
+    assert query.seconds(text) == wanted
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "names"),
     [
-        ("node1", ["node1"]),
-        ("node[08-10],login", ["node08", "node09", "node10", "login"]),
-        ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]),
-        ("(null)", []),
-        ("", []),
+        ("node1", "node1"), ("node[08-10],login", "node08 node09 node10 login"), ("(null)", ""), ("", ""),
+        ("r[1-2]n[1,3]", "r1n1 r1n3 r2n1 r2n3"),
     ],
-)
-def test_host_names(text: str, found: list[str]) -> None:
-    assert list(host_names(text)) == found
+)  # fmt: skip
+def test_host_names(text: str, names: str) -> None:
+    assert list(query.host_names(text)) == names.split()
 
 
 def test_tres_counts_all_but_memory() -> None:
-    assert tres("cpu=48,mem=96000M,node=6,gres/gpu:a100=24") == {"cpu": 48, "node": 6, "gres/gpu:a100": 24}
-    assert tres("") == {}
+    assert query.tres("cpu=48,mem=96000M,node=6,gres/gpu:a100=24") == {"cpu": 48, "node": 6, "gres/gpu:a100": 24}
+    assert query.tres("") == {}

@@ -7,37 +7,16 @@ from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.steps import sbatch_options, step_argv, step_environment
 
-JOB = ScaleJob(
-    stage="stage3",
-    scale=Scale(2, 4),
-    runtime_min=20,
-    runs=(),
-    cpus=34,
-    slurm=Slurm(),
-    memory_mb=64000,
-    gres="gpu:a100:4",
-)
+JOB = ScaleJob("stage3", Scale(2, 4), 20, (), cpus=34, slurm=Slurm(), memory_mb=64000, gres="gpu:a100:4")
 NODES = ["node1", "node2"]
 
 
 def test_a_step_with_one_task_per_node() -> None:
-    assert step_argv(JOB, NODES, 1, "run-1") == [
-        "srun",
-        "--job-name=run-1",
-        "--nodelist=node1,node2",
-        "--nodes=2",
-        "--ntasks=2",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=34",
-        "--distribution=block:block",
-        "--kill-on-bad-exit=1",
-        "--mpi=none",
-        "--gres=gpu:a100:4",
-        "--mem=64000",
-        "--exact",
-        "--export=ALL",
-        "--input=none",
-    ]
+    assert " ".join(step_argv(JOB, NODES, 1, "run-1")) == (
+        "srun --job-name=run-1 --nodelist=node1,node2 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=34 "
+        "--distribution=block:block --kill-on-bad-exit=1 --mpi=none --gres=gpu:a100:4 --mem=64000 --exact "
+        "--export=ALL --input=none"
+    )
 
 
 def test_a_step_with_one_task_per_gpu_shares_the_same_among_more() -> None:
@@ -68,34 +47,18 @@ def test_no_default_of_the_allocation_reaches_srun() -> None:
         "SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND SLURM_CPU_BIND SLURM_DISTRIBUTION SLURM_EXACT "
         "SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES SLURM_WAIT SLURM_STEP_ID SLURM_PROCID SRUN_CPUS_PER_TASK"
     ).split()
-    kept = {
-        "PATH": "/bin",
-        "SLURM_JOB_ID": "42",
-        "SLURM_CONF": "/etc/slurm.conf",
-        "SLURM_HINT": "nomultithread",
-        "SLURM_SUBMIT_DIR": "/project",
-        "SLURMD_NODENAME": "node1",
-        "CUDA_VISIBLE_DEVICES": "0,1",
-    }
+    names = "PATH SLURM_JOB_ID SLURM_CONF SLURM_HINT SLURM_SUBMIT_DIR SLURMD_NODENAME CUDA_VISIBLE_DEVICES"
+    kept = dict.fromkeys(names.split(), "1")
     assert step_environment({**kept, **dict.fromkeys(defaults, "7")}) == kept
 
 
 def test_a_job_asks_for_the_scales_share_and_for_what_the_site_sets() -> None:
     slurm = Slurm(account="p1", partition="gpu", qos="devel", nodelist="n[1-2]", extra=("--exclusive",))
-    assert sbatch_options(replace(JOB, slurm=slurm), {"job-name": "a b"}) == [
-        "--job-name=a b",
-        "--nodes=2",
-        "--ntasks-per-node=1",
-        "--gres=gpu:a100:4",
-        "--cpus-per-task=34",
-        "--mem=64000M",
-        "--time=20",
-        "--account=p1",
-        "--partition=gpu",
-        "--qos=devel",
-        "--nodelist=n[1-2]",
-        "--exclusive",
-        "--no-requeue",
-    ]
+    name, *options = sbatch_options(replace(JOB, slurm=slurm), {"job-name": "a b"})
+    assert name == "--job-name=a b"
+    assert " ".join(options) == (
+        "--nodes=2 --ntasks-per-node=1 --gres=gpu:a100:4 --cpus-per-task=34 --mem=64000M --time=20 --account=p1 "
+        "--partition=gpu --qos=devel --nodelist=n[1-2] --exclusive --no-requeue"
+    )
     bare = sbatch_options(replace(JOB, scale=Scale(1, 1), memory_mb=None, gres=None), {}, tasks_per_node=2)
     assert bare == ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=17", "--time=20", "--no-requeue"]

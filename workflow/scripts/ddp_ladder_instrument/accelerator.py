@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import warnings
 from array import array
@@ -162,15 +163,18 @@ class Marks:
 
     The first one is waited for, once: it pairs the device's clock with the host's. Of each other, the time since the
     one before it is read when the device has passed it; then it is used again. unreadable: those that could not be.
+    read: those that were read.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.unreadable = 0
+        self.unreadable = self.read = 0
         self._spare: list[torch.cuda.Event] = []
         self._open: deque[torch.cuda.Event] = deque()
         self._before: Any = None  # the last event that was read
-        self._passed_s = array("d")  # when the device passed each mark that was read, by the host's clock
+        self._passed_s = array("d")  # when the device passed each mark that is kept, by the host's clock
+        self._last_s = 0.0  # the same of the last one that was read
+        self._kept = sys.maxsize
 
     def add(self) -> int:
         """Record an event now, and return its number; NO_MARK while a CUDA graph is being captured."""
@@ -181,11 +185,21 @@ class Marks:
         if self._before is None:
             event.synchronize()
             self._before = event
-            self._passed_s.append(time.perf_counter())
+            self._note(time.perf_counter())
             return 0
         self._open.append(event)
         self._harvest(HARVEST_PER_MARK)
-        return len(self._passed_s) + len(self._open) - 1
+        return self.read + len(self._open) - 1
+
+    def keep_no_more(self) -> None:
+        """Forget the times of marks that are recorded from now on: the log has no event of them."""
+        self._kept = min(self._kept, self.read + len(self._open))
+
+    def _note(self, passed_s: float) -> None:
+        self._last_s = passed_s
+        if self.read < self._kept:
+            self._passed_s.append(passed_s)
+        self.read += 1
 
     def is_aside(self) -> bool:
         """Return True if the current stream is not the device's own, as where FSDP gathers parameters ahead."""
@@ -194,14 +208,14 @@ class Marks:
     def _harvest(self, at_most: int) -> None:
         """Read the oldest events that the device has passed."""
         while at_most and self._open and self._open[0].query():
-            event, passed_s = self._open.popleft(), self._passed_s[-1]
+            event, passed_s = self._open.popleft(), self._last_s
             try:
                 # Not always later: a prefetcher may have marked a stream of its own, which is behind the training's.
                 passed_s += self._before.elapsed_time(event) / 1000.0
                 event, self._before = self._before, event
             except RuntimeError:  # such as events of two devices: a step of the training must not fail for its time
                 self.unreadable += 1
-            self._passed_s.append(passed_s)
+            self._note(passed_s)
             self._spare.append(event)
             at_most -= 1
 
@@ -213,7 +227,7 @@ class Marks:
         while first < last:
             middle = (first + last) // 2
             first, last = (middle + 1, last) if waiting[middle].query() else (first, middle)
-        return len(self._passed_s) + first
+        return self.read + first
 
     def finish(self, wait: bool) -> int:
         """Read the remaining marks, after a synchronisation if ``wait``; return how many are left unread."""
@@ -223,7 +237,7 @@ class Marks:
         return len(self._open)
 
     def passed_s(self) -> Iterator[tuple[int, float]]:
-        """Yield the number of each mark that was read, and when the device passed it, by the host's clock."""
+        """Yield the number of each mark that is kept, and when the device passed it, by the host's clock."""
         return enumerate(self._passed_s)
 
 

@@ -6,6 +6,7 @@ Variables of a training process; what the files of a rank contain.
 RUN_VARIABLE = "DDP_LADDER_RUN"  # absolute path of the run's run.json
 LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"  # unix time at which the launcher was started
 METRICS_VARIABLE = "DDP_LADDER_METRICS"  # set for the script: the file for steps that it reports itself
+HEARTBEATS_VARIABLE = "DDP_LADDER_HEARTBEATS"  # directory of the heartbeats of an agent's ranks, on their node
 DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"  # of the files of an own run
 
 NO_SPEC = "0" * 64  # in place of a spec's hash, of a run that the ladder did not start
@@ -16,10 +17,17 @@ WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel 
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
 
+HEARTBEAT = "rank{}.heartbeat"
 BEAT_S = 1.0  # between two heartbeats of a rank
 HEADER_BYTES = 512  # of a heartbeat; stacks follow
 
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # unknown for a step that DDP did not time
 HEADER = (*COLUMNS, "ended_at_s", *DDP_COLUMNS, "collectives_s")
-"""Columns of ranks/rank<k>.steps: little-endian doubles, column after column; nan is unknown."""
+"""Columns of ranks/rank<k>.steps: little-endian doubles, column after column; nan is unknown.
+
+A row is a step. Of more than MOST_ROWS steps, those after the first SINGLE_ROWS are in blocks of 2, 4, 8, ... steps, so
+many that the rows fit: the number of steps alone decides the rows, so all ranks have the same ones. A block has the
+sums of its steps, their last number and its end; of DDP's times it has none.
+"""
+SINGLE_ROWS, MOST_ROWS = 8_192, 20_480

@@ -18,6 +18,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument import log
+from ddp_ladder_instrument.contract import MOST_ROWS
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 
 EARLY_ITERATIONS = 10
@@ -29,6 +30,7 @@ COST_S, COST_ON_GPU_S = 60e-6, 1e-3
 SPARSEST = 5
 """Of 2**5 = 32 steps, one is timed."""
 WANTED_STEPS = 16
+UNTIMED = 2**31 - 1  # a rate that no run reaches
 NANOSECOND_S = 1e-9
 
 
@@ -95,6 +97,9 @@ class DdpTimings:
         if module is None:
             return NEVER
         self._read_newest(module)
+        if steps >= MOST_ROWS:  # steps in blocks have none
+            module._set_ddp_runtime_logging_sample_rate(UNTIMED)
+            return NEVER
         if self._level is None:
             if steps < max(self._warmup_steps, EARLY_ITERATIONS):
                 return steps + 1
@@ -115,7 +120,7 @@ class DdpTimings:
         machine = self._recorder.machine
         ended_s = machine.clock_s(ended_at_ns * NANOSECOND_S)  # DDP has unix time
         found = bisect_left(machine.table.host_ended_s, ended_s)
-        if found >= machine.table.count:
+        if found >= machine.table.single:
             return
         if not self._newest[1]:
             self._first = found, data["iteration"]
@@ -132,7 +137,7 @@ class DdpTimings:
         return max(1, iteration + (row - known) * in_a_step)
 
     def _chosen_level(self, steps: int) -> int:
-        step_s = statistics.median(self._recorder.machine.table.step_time_s[-EARLY_ITERATIONS:])
+        step_s = statistics.median([*self._recorder.machine.table.recent_s][-EARLY_ITERATIONS:])
         allowed = (COST_S if self._device == "cpu" else COST_ON_GPU_S) / (MOST_OF_A_STEP * max(step_s, 1e-6))
         level = min(SPARSEST, max(0, math.ceil(math.log2(allowed))))
         if self._max_steps is not None:  # enough of a short run

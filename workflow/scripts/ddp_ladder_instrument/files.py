@@ -78,7 +78,7 @@ FAILED_HOOKS = NotMeasured()
 """The hooks that raised in this process, and do nothing since."""
 
 
-_LONGEST_TEXT = 1000
+_LONGEST_TEXT = 800  # a message that quotes it keeps below 1,000 characters
 _TRACEBACK = "Traceback (most recent call last):"
 
 

@@ -232,10 +232,10 @@ class StepFlops:
                     # A loader's worker would be slow, and stay so.
                     os.register_at_fork(after_in_child=self._counter.stop)
                     self._counter.__enter__()  # type: ignore[no-untyped-call]
-            elif not self._recorder.machine.table.samples[step - 1]:
+            elif not self._recorder.machine.table.last_samples:
                 self.why = NO_SAMPLES
             elif self._disturbances == self._disturbed_by:
-                self._steps.append(CountedStep(self._recorder.machine.table.samples[step - 1], self._counter.flops))
+                self._steps.append(CountedStep(self._recorder.machine.table.last_samples, self._counter.flops))
             enough = len(self._steps) >= STEPS and self._spread <= ALIKE
             if self._counter is None or self.why or enough or step >= self._warmup_steps:
                 self.stop()

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator
 
 WHOLE_STEPS = 20_000
-WHOLE_EVENTS = 200_000
+WHOLE_EVENTS = 80_000  # with the marks of a device 9 MB
 BLOCK_STEPS = 100
 COLUMNS = 7
 FORMAT = 1

@@ -77,7 +77,7 @@ class Machine:
         self._of_row: tuple[int, list[tuple[int, int]]] = (0, [])  # samples of the last row, and its inputs
         self._compared = self._mismatched = 0
         self._offset_s = 0.0  # of unix time
-        self._measured: int | None = None
+        self._measured: StepTable | None = None  # the rows when the measured steps were over
         self._captured: list[float] = []
         self._graphs: dict[float, list[float]] = {}
         self.marks: dict[float, float] = {}
@@ -287,7 +287,7 @@ class Machine:
         self._ddp.append((end_s, DdpTimes(begin_s, a, b, c)))
 
     def _on_measured(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        self._measured = self.table.count
+        self._measured = self.table.copy()
 
     def _on_uneven(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self.uneven = True
@@ -414,12 +414,8 @@ class Machine:
         table, last = self.table, self._last_row
         owners = [*(last or [self.timer.outside]), *self._beside(last), self.timer.after]
         seconds, comm_s = self.timer.collect(owners, now_s)
-        table.step_time_s[-1] += seconds
-        table.collectives_s[-1] += comm_s
-        table.backwards[-1] += self._backwards
-        table.made[-1] += self._made
-        table.sent[-1] += self._sent
-        table.ended_at_s[-1], table.host_ended_s[-1] = self.unix_s(now_s), host_s
+        unix_s, counts = self.unix_s(now_s), (self._backwards, self._made, self._sent)
+        table.extend(0, 0, seconds, 0.0, unix_s, comm_s, *counts, host_s)
         self._backwards = self._made = self._sent = 0
         self._end_collectives(self._measured is None)
         self._of_row[1].extend(self._inputs)
@@ -431,19 +427,17 @@ class Machine:
 
     def judged(self) -> Judged:
         """Return what the events mean: with DDP's times, and without the rows that are only traced."""
-        table, trained = self.table, self.trained
+        table, trained = self.table if self._measured is None else self._measured, self.trained
         self._compare((0, []))
         for ended_s, times in self._ddp:
             row = bisect_left(table.host_ended_s, ended_s)
-            if row < table.count:
+            if row < table.single:
                 made, sent = table.made[row] or 1, table.sent[row] or 1
                 table.ddp[row] = DdpTimes(
                     made * times.forward_s, made * times.backward_s, sent * times.comm_s, sent * times.overlap_s
                 )
-        if self._measured is not None and self._measured < table.count:
-            table.cut(self._measured)
         first_s = self.first_step_ended_s
-        empty = 0 if self.later_stage else sum(not any(pair) for pair in zip(table.samples, table.padding_samples))
+        empty = 0 if self.later_stage else table.empty
         return Judged(
             table,
             self.phases.summary(self.unix_s),
@@ -499,8 +493,9 @@ class Judged(NamedTuple):
 
     def join(self, live: Judged) -> Judged:
         """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone."""
-        first, edge_s = self.table.count, self.table.ended_at_s[-1]
-        self.table.append(live.table, first)
+        first = min(self.table.count, live.table.single)
+        edge_s = self.table.ended_at_s[first - 1]
+        self.table.continue_with(live.table)
         spans = {
             name: [*self.phases[name], *(span for span in live.phases.get(name, ()) if span[0] >= edge_s)]
             for name in ("validations_s", "without_a_pass_s", "saves_s")

@@ -13,9 +13,11 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress
+from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.machine import Judged
@@ -93,8 +95,8 @@ class Measurement:
 
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
-        if not self.run.is_own:  # without the ladder nobody reads it
-            self.not_measured.attempt("heartbeat", self._heartbeat.start)
+        if heartbeats := os.environ.get(HEARTBEATS_VARIABLE):  # without an agent nobody reads it
+            self.not_measured.attempt("heartbeat", partial(self._heartbeat.start, Path(heartbeats)))
         for module in WATCHED:
             when_imported(module, partial(self._on_import, module))
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +97,9 @@ def print_summary(record: Mapping[str, Any], table: StepTable, run: RunSettings)
 
 def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> Iterator[tuple[str, str]]:
     world_size, device = record["world_size"], record["device"]
-    first = min(run.warmup_steps, table.count // 2)
-    times_s, samples = sorted(table.step_time_s[first:]), sum(table.samples[first:])
+    first = table.row_after(min(run.warmup_steps, table.count // 2))
+    warm = sum(table.sizes()[:first])
+    times_s, samples, count = table.step_time_s[first:], sum(table.samples[first:]), table.count - warm
     yield f"ddp-ladder: rank 0 of {world_size} on {device['name']} ended with exit code {record['exit_code']}", ""
     if world_size > 1 and record["backend"] is None:
         what = "that do not talk to each other: rank 0 made no process group (torch.distributed.init_process_group)"
@@ -107,7 +107,9 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     if record["exception"]:
         yield "exception", record["exception"]
     if times_s:
-        total_s, median_s = sum(times_s), statistics.median(times_s)
+        rows = table.sizes()[first:]  # as if all steps of a block were equal
+        each_s = sorted((seconds / steps, steps) for seconds, steps in zip(times_s, rows))
+        total_s, median_s = sum(times_s), _reached_by(0.5, each_s)
         rate = samples / total_s
         counting = world_size // (record["pipeline_stages"] or 1)  # of a pipeline, the ranks with the first stage count
         of_ranks = f": {_figure(rate)} of rank 0 x {counting} ranks" if counting > 1 else ""
@@ -115,13 +117,13 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         if samples:
             yield "throughput", f"{_figure(rate * counting)} samples/s{of_ranks}{source}"
         else:
-            steps = f"{_figure(len(times_s) / total_s)} steps/s, of unknown samples: no batch came from a DataLoader"
+            steps = f"{_figure(count / total_s)} steps/s, of unknown samples: no batch came from a DataLoader"
             yield "throughput", f"{steps}; in the ladder, workload.samples_per_step sets them"
         if record["source"] == "guessed":
             sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
             yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"
-        most_s = times_s[int(0.95 * (len(times_s) - 1))]
-        steps = f"{len(times_s)} steps after {first} of warm-up"
+        most_s = _reached_by(0.95, each_s)
+        steps = f"{count} steps after {warm} of warm-up"
         yield "step", f"median {_figure(1e3 * median_s)} ms, 95 % below {_figure(1e3 * most_s)} ms; {steps}"
         yield "data wait", f"{100 * sum(table.data_wait_s[first:]) / total_s:.1f} % of the step time"
         ddp = record["ddp"]
@@ -154,6 +156,13 @@ def _flops(flops: Mapping[str, Any], samples_per_s: float) -> str:
         return f"not counted: {flops['why']}"
     of_model = flops["forward"] + flops["backward"]
     return f"{_figure(of_model / 1e9)} GFLOP per sample, {_figure(of_model * samples_per_s / 1e12)} TFLOP/s of rank 0"
+
+
+def _reached_by(share: float, rows: Sequence[tuple[float, int]]) -> float:
+    """Return the time of a step that this share of the steps does not exceed. rows: such times, with their steps."""
+    left = int(share * (sum(steps for _, steps in rows) - 1))
+    reached = itertools.accumulate(steps for _, steps in rows)
+    return next(step_s for (step_s, _), end in zip(rows, reached) if end > left)
 
 
 def _figure(value: float) -> str:

@@ -7,11 +7,12 @@ DDP_LADDER_METRICS names a file in which a program without torch writes a JSON o
 samples: consumed by this process in this step; seconds: the step's whole time; wait_seconds: the part of
 it spent waiting for data (optional).
 
-ranks/rank<k>.heartbeat begins with HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a
-second; no reader on another node relies on the file. Stacks follow. The agent asks with a signal, also while C code
-keeps the GIL: its handler appends the stack of the main thread, which it interrupts, and of no other, as a stack that
-is read while its thread runs can end the process with SIGSEGV. In init_process_group() a rank writes it by itself, with
-the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted system call").
+DDP_LADDER_HEARTBEATS names the agent's directory for heartbeats, on this node. There, rank<k>.heartbeat begins with
+HEADER_BYTES of one JSON object, padded with blanks and rewritten in place once a second. Stacks follow. The agent asks
+with a signal, also while C code keeps the GIL: its handler appends the stack of the main thread, which it interrupts,
+and of no other, as a stack that is read while its thread runs can end the process with SIGSEGV. In init_process_group()
+a rank writes it by itself, with the GIL, and names no signal: in torch 2.4 one makes that call fail ("Interrupted
+system call").
 
 A thread of its own writes, so that a rank that waits in a collective still tells how many steps it made, and so that a
 step costs nothing. A rank that is stopped, or holds the GIL, falls silent: that is what the watch looks for.
@@ -31,21 +32,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import host
-from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, METRICS_VARIABLE
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.recorder import Recorder
-from ddp_ladder_instrument.table import Row
+from ddp_ladder_instrument.table import RECENT, Row, StepTable
 
 HANDLED_CHARACTERS = 100
 # Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
 RECORD_AFTER_S = 2.0
 RECORD_AFTER_STEPS = 5.0
-MEDIAN_OF = 101  # steps: a median of all would take long after a million
 RECORDER_ENABLED_BY = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second one is the older name
 
 
@@ -110,14 +110,15 @@ class Heartbeat:
         look: Callable[[], Signs],
         world_size: Callable[[], int],
     ) -> None:
-        rank = host.place().rank
-        self._path = run_directory / "ranks" / f"rank{rank}.heartbeat"
-        self._progress = run_directory / "progress.json" if rank == 0 else None
+        self._rank = host.place().rank
+        self._ranks = run_directory / "ranks"
+        self._path = Path()
+        self._progress = run_directory / "progress.json" if self._rank == 0 else None
         self._recorder = recorder
         recorder.on_joins = self._on_joins
         self._look = look
         self._world_size = world_size
-        self._shown = 0  # steps, at the last progress
+        self._shown = 0, 0, 0.0  # at the last progress: steps, their samples, and when the last one ended
         self._is_recorded = False
         self._file = -1
         self._stacks = -1
@@ -127,9 +128,9 @@ class Heartbeat:
         self._stop = threading.Lock()
         self._writing = threading.Lock()
 
-    def start(self) -> None:
-        """Begin. Raises OSError if the file cannot be written."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+    def start(self, directory: Path) -> None:
+        """Begin, with a file in this directory. Raises OSError if it cannot be written."""
+        self._path = directory / HEARTBEAT.format(self._rank)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._signal = _register(self._stacks)
@@ -142,7 +143,7 @@ class Heartbeat:
         """Write the last signs and end the thread."""
         if self._file >= 0 and self._stop.locked():
             self._stop.release()
-            self._beat(more_than=self._shown)  # without a further step the last throughput stays
+            self._beat(more_than=self._shown[0])  # without a further step the last throughput stays
 
     def _on_joins(self, joins: bool) -> None:
         """Note whether this process is in init_process_group(), where another thread is to take the signal."""
@@ -166,20 +167,21 @@ class Heartbeat:
 
     def _show(self, path: Path) -> None:
         """Write progress.json: the steps so far, and the throughput since it was last written."""
-        machine, steps = self._recorder.machine, self._shown
+        machine, (steps, samples, ended_s) = self._recorder.machine, self._shown
         table, stages = machine.table, self._recorder.stages
         # Of a pipeline, one of so many ranks counts the samples.
         count, counting = table.count, self._world_size() / (stages[1] if stages else 1)
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
-        took_s = table.ended_at_s[count - 1] - table.ended_at_s[steps - 1] if steps else 0.0
+        now = count, table.all_samples, table.ended_at_s[-1]
+        took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": count,
-            "samples_per_s": sum(table.samples[steps:count]) * counting / took_s if took_s > 0 else None,
+            "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),
         }
         write_atomically(path, [json.dumps(content) + "\n"], durable=False)
-        self._shown = count
+        self._shown = now
 
     def _write(self, signs: Signs) -> None:
         if self._signal is not None and not _is_file(self._stacks, self._path):
@@ -211,7 +213,7 @@ class Heartbeat:
         least_s = max(RECORD_AFTER_S, RECORD_AFTER_STEPS * (signs.step_s or 0.0))
         if not self._is_recorded and time.monotonic() - self._moved_at_s >= least_s:
             self._is_recorded = True
-            write_flight_record(self._path.parent)
+            write_flight_record(self._ranks)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
@@ -244,7 +246,7 @@ def signs(recorder: Recorder, reported: Path, ended: bool) -> Signs:
     size = 0 if steps else _size(reported)
     phase = "ended" if ended else "unknown" if size else machine.phase
     moved = (steps, phase, recorder.joins, len(recorder.log), size, marks.passed if marks is not None else 0)
-    return Signs(steps, phase, _median_s(machine.table.step_time_s), moved)
+    return Signs(steps, phase, _median_s(machine.table), moved)
 
 
 def _size(path: Path) -> int:
@@ -254,9 +256,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _median_s(times_s: Sequence[float]) -> float | None:
+def _median_s(table: StepTable) -> float | None:
     """Return the median of the last steps' times; None before the second step, because the first is no measure."""
-    last = times_s[max(1, len(times_s) - MEDIAN_OF) :]
+    last = [*table.recent_s][table.count <= RECENT :]
     median = statistics.median(last) if last else math.nan
     return median if math.isfinite(median) else None
 

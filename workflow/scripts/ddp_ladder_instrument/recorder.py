@@ -84,7 +84,7 @@ class Recorder:
 
     @property
     def steps(self) -> int:
-        """Return the number of rows so far."""
+        """Return the number of steps so far."""
         return self.machine.table.count
 
     @property
@@ -102,13 +102,15 @@ class Recorder:
             if start == self._fed:
                 return
             machine = self.machine
-            calls, rows = machine.calls, machine.table.count
+            calls, samples = machine.calls, machine.table.all_samples
             machine.feed(self.log.events(start, self._fed))
             self._unsummed[0] += machine.calls - calls
-            self._unsummed[1] += sum(machine.table.samples[rows:])
+            self._unsummed[1] += machine.table.all_samples - samples
             if self._unsummed[0] and threading.get_ident() == self._thread:  # which appends
                 self.log.sum_up(*self._unsummed)
                 self._unsummed = [0, 0]
+                if self.log.is_cut and self.marks is not None:
+                    self.marks.keep_no_more()
 
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()

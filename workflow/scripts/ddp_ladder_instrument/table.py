@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import statistics
 import sys
 from array import array
@@ -10,9 +12,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ddp_ladder_instrument.contract import DDP_COLUMNS, HEADER
+from ddp_ladder_instrument.contract import DDP_COLUMNS, HEADER, MOST_ROWS, SINGLE_ROWS
 from ddp_ladder_instrument.trained import Pass
 
+RECENT = 101
+"""Steps whose times are kept one by one: a median of all would take long after a million."""
 MOST = 10_000
 """Validations, times in eval mode, saves and epochs that are kept: one every minute makes 10,000 in a week."""
 
@@ -35,20 +39,26 @@ class Row(NamedTuple):
 
 
 class StepTable:
-    """The rows; times in seconds.
+    """The rows, which are steps or blocks of them (contract.HEADER); times in seconds.
 
-    ended_at_s: unix time at the end of each step: on a GPU that of the device, once it is known.
+    ended_at_s: unix time at the end of each row: on a GPU that of the device, once it is known.
     host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward
     passes of the module that DDP times, and those whose backward passes send gradients. collectives_s: in
     collectives that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
+    count: number of steps. all_samples, last_samples: of all of them, and of the last one, without padding. empty:
+    steps without samples and padding. recent_s: times of the last steps. block: steps of a row after the single ones.
     """
+
+    _ARE_ENDS = (False, False, False, False, True, False, False, False, False, True)
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Remove all rows."""
-        self.count = 0
+        self.count = self.all_samples = self.last_samples = self.empty = 0
+        self.block = 1
+        self.recent_s: deque[float] = deque(maxlen=RECENT)
         self.samples = array("q")
         self.padding_samples = array("q")
         self.step_time_s = array("d")
@@ -67,24 +77,81 @@ class StepTable:
         self._appends: list[Callable[[Any], None]] = [column.append for column in self._columns]
 
     def add(self, *values: float) -> None:
-        """Add a row: a value of each column, in their order."""
-        for append, value in zip(self._appends, values):
-            append(value)
+        """Add a step: a value of each column, in their order."""
+        if self.count == SINGLE_ROWS + (MOST_ROWS - SINGLE_ROWS) * self.block:
+            self._join_pairs()
+        if (self.count - SINGLE_ROWS) % self.block:
+            self._add_to_last(*values)
+        else:
+            for append, value in zip(self._appends, values):
+                append(value)
         self.count += 1
+        samples, padding, step_s = values[:3]
+        self.last_samples = int(samples)
+        self.all_samples += self.last_samples
+        self.empty += not (samples or padding)
+        self.recent_s.append(step_s)
 
-    def cut(self, count: int) -> None:
-        """Keep the first ``count`` rows."""
-        self.count = count
-        for column in self._columns:
-            del column[count:]
-        self.ddp = {row: times for row, times in self.ddp.items() if row < count}
+    def extend(self, *values: float) -> None:
+        """Let the last step last longer: what to add to each column; its ends are these."""
+        self._add_to_last(*values)
+        self.recent_s[-1] += values[2]
 
-    def append(self, other: StepTable, first: int) -> None:
-        """Add the rows of another table from this one on."""
+    def _add_to_last(self, *values: float) -> None:
+        for column, value, is_end in zip(self._columns, values, self._ARE_ENDS):
+            column[-1] = value if is_end else column[-1] + value
+
+    def _join_pairs(self) -> None:
+        """Make blocks of twice as many steps."""
+        self.block *= 2
+        for column, is_end in zip(self._columns, self._ARE_ENDS):
+            first, second = column[SINGLE_ROWS::2], column[SINGLE_ROWS + 1 :: 2]
+            column[SINGLE_ROWS:] = second if is_end else array(column.typecode, map(operator.add, first, second))
+
+    @property
+    def single(self) -> int:
+        """Return how many rows, the first ones, are single steps."""
+        return self.count if self.block == 1 else SINGLE_ROWS
+
+    def sizes(self) -> list[int]:
+        """Return the number of steps of each row."""
+        blocks = [self.block] * (len(self.samples) - self.single)
+        left_out = -(self.count - self.single) % self.block
+        return [1] * self.single + blocks[:-1] + [self.block - left_out for _ in blocks[-1:]]
+
+    def row_after(self, steps: int) -> int:
+        """Return the first row that has none of the first ``steps`` steps."""
+        return min(steps, SINGLE_ROWS) + max(0, -((SINGLE_ROWS - steps) // self.block))
+
+    def continue_with(self, other: StepTable) -> None:
+        """Add what another table has beyond these steps. Blocks are those of the other one."""
+        first = self.count
+        if self.block > 1 or other.block > 1:
+            first = min(first, SINGLE_ROWS)
         for column, more in zip(self._columns, other._columns):
-            column.extend(more[first:])
+            column[first:] = more[first:]
+        self.ddp = {row: times for row, times in self.ddp.items() if row < first}
         self.ddp.update({row: times for row, times in other.ddp.items() if row >= first})
-        self.count = len(self.samples)
+        self.count, self.block = max(first, other.count), other.block
+        self.all_samples, self.empty = sum(self.samples), other.empty
+        self.recent_s = other.recent_s.copy()
+
+    def copy(self) -> StepTable:
+        """Return these rows, which remain if steps are added here."""
+        found = StepTable()
+        found.continue_with(self)
+        return found
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[Any]], steps: int) -> StepTable:
+        """Return the table of so many steps with these rows: a value of each column, in their order."""
+        found = cls()
+        for column, values in zip(found._columns, zip(*rows)):
+            column.extend(values)
+        found.count, found.all_samples = steps, sum(found.samples)
+        while steps > SINGLE_ROWS + (MOST_ROWS - SINGLE_ROWS) * found.block:
+            found.block *= 2
+        return found
 
     def adopt(self, rows: Sequence[Row]) -> None:
         """Replace the rows with steps that the program reported itself."""
@@ -95,23 +162,24 @@ class StepTable:
     @property
     def usual_backwards(self) -> int:
         """Return the backward passes of most steps; the last step of an epoch may accumulate less. 0: none was seen."""
-        return Counter(self.backwards).most_common(1)[0][0] if self.backwards else 0
+        return Counter(self.backwards[: self.single]).most_common(1)[0][0] if self.backwards else 0
 
     def batch_per_gpu(self) -> int | None:
-        """Return the median of the steps' samples, the sampler's padding included.
+        """Return the median of the single steps' samples, the sampler's padding included.
 
         The upper one: in epochs of two steps, the second of which has what is left, it is that of a whole step.
         """
-        batches = [real + padding for real, padding in zip(self.samples, self.padding_samples)]
+        batches = [*map(operator.add, self.samples[: self.single], self.padding_samples)]
         return (int(statistics.median_high(batches)) or None) if batches else None
 
     def columns(self) -> list[array[float]]:
         """Return the columns of contract.HEADER; steps count from 1."""
-        of_ddp = [array("d", [math.nan]) * self.count for _ in DDP_COLUMNS]
+        of_ddp = [array("d", [math.nan]) * len(self.samples) for _ in DDP_COLUMNS]
         for row, times in self.ddp.items():
             for column, seconds in zip(of_ddp, times):
                 column[row] = seconds
-        counts = (array("d", each) for each in (range(1, self.count + 1), self.samples, self.padding_samples))
+        ends = itertools.accumulate(self.sizes())
+        counts = (array("d", each) for each in (ends, self.samples, self.padding_samples))
         return [*counts, self.step_time_s, self.data_wait_s, self.ended_at_s, *of_ddp, self.collectives_s]
 
 

@@ -26,6 +26,7 @@ TIMED_S = 0.15  # of each size
 BLOCKS = 3
 MOST_ITERATIONS = 20  # of a block
 PAIR_S = 0.25  # time of one all-reduce that a pair of nodes is measured with, at most
+SLOWEST = 8  # pairs of nodes are measured again alone
 WEIGHTS = {torch.int64: 1 << 20, torch.float32: 61}  # of ranks; float32 is exact up to 2^24
 KINDS = (torch.int64, torch.float32)
 WRONG_NAMED = 3
@@ -51,6 +52,11 @@ class Group:
         said = torch.tensor([value], device=self.device)
         dist.broadcast(said, 0)
         return int(said.item())
+
+    def meet(self) -> None:
+        """Wait for all ranks."""
+        dist.all_reduce(torch.zeros(1, device=self.device))
+        self.wait()
 
     def wait(self) -> None:
         """Wait until the device has done what was queued."""
@@ -146,19 +152,65 @@ def pair_size(measured: Sequence[dict[str, Any]]) -> int:
     return int(max(quick, default=SMALLEST))
 
 
-def pairs(group: Group, nodes: int, size: int, timeout: timedelta) -> Iterator[dict[str, Any]]:
-    """Yield the time of an all-reduce over each pair of neighbouring nodes, on the ranks that take part.
+def rounds(nodes: int) -> list[list[tuple[int, int]]]:
+    """Return the neighbours in rounds in which no node is in two pairs: two rounds, three of an odd number of nodes."""
+    ring, even = neighbours(nodes), nodes - nodes % 2
+    return [pairs for pairs in (ring[0:even:2], ring[1::2], ring[even:]) if pairs]
 
-    One pair at a time: pairs that share a switch would slow each other.
+
+class Pairs:
+    """All-reduces over pairs of neighbouring nodes: all pairs of a round at the same time, then the slowest alone.
+
+    So any number of nodes takes the same number of steps. Pairs that share a switch may slow each other in a round.
     """
-    per_node = group.size // nodes
-    size = group.told(size)
-    for one, other in neighbours(nodes):
-        if not group.told(int(group.left_s > 0)):
-            return
-        members = [node * per_node + local for node in (one, other) for local in range(per_node)]
-        ranks: Any = dist.new_group(members, timeout=timeout)
-        if group.rank in members:
-            yield {"nodes": [one, other], "bytes": size, "time_s": timed(group, size, ranks)}
-            dist.destroy_process_group(ranks)
-        group.told(0)  # the others wait here
+
+    def __init__(self, group: Group, nodes: int, size: int, timeout: timedelta) -> None:
+        self._group, self._nodes, self._timeout = group, nodes, timeout
+        self._size = group.told(size)
+        self._per_node = group.size // nodes
+        self._node = group.rank // self._per_node
+        self._ring = neighbours(nodes)
+        self._times_s = torch.zeros(len(self._ring), device=group.device)
+        self._ranks: dict[tuple[int, ...], Any] = {}
+
+    def in_rounds(self) -> Iterator[dict[str, Any] | None]:
+        """Yield for each round the time of this node's pair, None if it has none; time_s: None if no time was left."""
+        for several in rounds(self._nodes):
+            pair = next((pair for pair in several if self._node in pair), None)
+            time_s = None
+            if self._group.told(int(self._group.left_s > 0)):
+                self._connect(pair or (self._node,))
+                if pair:
+                    time_s = self._timed(pair)
+                    self._times_s[self._ring.index(pair)] = time_s
+            yield self._entry(pair, time_s, False) if pair else None
+            dist.all_reduce(self._times_s, dist.ReduceOp.MAX)  # no pair begins before all others are done
+            self._group.wait()
+
+    def alone(self) -> Iterator[dict[str, Any]]:
+        """Yield the time of each of the slowest pairs that this node is in, while all others wait."""
+        slowest = torch.argsort(self._times_s, descending=True)[:SLOWEST].contiguous()
+        dist.broadcast(slowest, 0)
+        for place in slowest.tolist():
+            if not self._group.told(int(self._group.left_s > 0)):
+                return
+            pair = self._ring[place]
+            if self._node in pair:
+                yield self._entry(pair, self._timed(pair), True)
+            self._group.meet()
+
+    def _connect(self, nodes: tuple[int, ...]) -> None:
+        """Make a group of the ranks of these nodes, without the other ranks.
+
+        A node without a pair is a group of its own: torch names a group by its ranks and by the number of groups that
+        a rank has made, which must be equal. All are destroyed with the default group: one of Gloo that is destroyed
+        just after an all-reduce may wait for ever for its own thread, which waits for Python's lock.
+        """
+        members = [node * self._per_node + local for node in nodes for local in range(self._per_node)]
+        self._ranks[nodes] = dist.new_group(members, timeout=self._timeout, use_local_synchronization=True)
+
+    def _timed(self, pair: tuple[int, int]) -> float:
+        return timed(self._group, self._size, self._ranks[pair])
+
+    def _entry(self, pair: tuple[int, int], time_s: float | None, alone: bool) -> dict[str, Any]:
+        return {"nodes": [*pair], "bytes": self._size, "time_s": time_s, "alone": alone}

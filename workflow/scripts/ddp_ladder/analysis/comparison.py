@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import Good, Group, groups_of, with_one_statistic
-from ddp_ladder.gates.interval import LogMean, Variance, median_of_known
+from ddp_ladder.gates.groups import Good, RepeatGroup, groups_of
+from ddp_ladder.gates.interval import LogMean, median_of_known, student_t
 from ddp_ladder.gates.notes import failure_note, why_not_run
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, distinct_words, global_batch_seen, must_match, unlike
 from ddp_ladder.measuring.statistic import COVERAGE, median
@@ -30,10 +31,11 @@ WITHHELD = "withheld: one repeat"
 NOT_RUN = "not run"
 MOST_NAMED = 3
 LESS_MEMORY = 0.95  # of the recommended variant's: what is worth naming
-OF_RUN = {column.key: column.of_run for column in columns("csv") if column.of_run}
-MEMORY, HEADROOM, EXPOSED = (
-    OF_RUN[key] for key in ("peak_memory_bytes", "memory_headroom_fraction", "exposed_comm_fraction")
-)
+MEDIANS = {
+    column.key: column.of_run
+    for column in columns("csv")
+    if column.of_run and column.key in ("peak_memory_bytes", "memory_headroom_fraction", "exposed_comm_fraction")
+}
 SETTINGS = (
     "launcher", "backend", "interface", "env_template", "python", "modules", "setup", "container", "cpus_per_node",
     "max_steps", "max_seconds",
@@ -49,35 +51,25 @@ HOW_TO_READ = (
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of throughputs: the geometric mean over repeats.
-
-    low, high: of the 95 % interval; None: withheld. p: the probability of a ratio as far from 1, if it is 1 in truth.
-    """
+    """A ratio of throughputs: the geometric mean over repeats."""
 
     value: float
-    low: float | None
+    low: float | None  # of the 95 % interval; None: withheld
     high: float | None
-    p: float | None
+    p: float | None  # the probability of a ratio as far from 1, if it is 1 in truth; None: withheld
 
 
-def paired(here: Sequence[float], reference: Sequence[float]) -> Ratio:
+def paired(rates: Sequence[float], reference: Sequence[float]) -> Ratio:
     """Return the ratio of throughputs, the runs of one repeat at the same place of both. They are positive."""
-    ratios = [one / other for one, other in zip(here, reference, strict=True)]
-    log = LogMean.of(ratios)
+    log = LogMean.of([rate / base for rate, base in zip(rates, reference, strict=True)])
     value = math.exp(log.mean)
     if log.shown is None:  # a single pair shows no scatter
         return Ratio(value, None, None, None)
+    p = 0.0 if log.mean else 1.0
+    if log.shown.value:
+        p = 1 - student_t(abs(log.mean) / math.sqrt(log.shown.value), log.shown.freedom)
     low, high = log.interval(value)
-    return Ratio(value, low, high, _probability(log.mean, log.shown))
-
-
-def _probability(mean: float, variance: Variance) -> float:
-    if not variance.value:
-        return 0.0 if mean else 1.0
-    errors = abs(mean) / math.sqrt(variance.value)
-    from scipy.special import stdtr  # takes half a second
-
-    return 2 * float(stdtr(variance.freedom, -errors))
+    return Ratio(value, low, high, p)
 
 
 def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
@@ -87,27 +79,23 @@ def beyond_chance(ratios: Sequence[Ratio | None]) -> tuple[bool, ...]:
     5 % / 19, and so on, up to the first that is above: the chance of any wrong verdict among them is then at most 5 %.
     """
     known = [(ratio.p, place) for place, ratio in enumerate(ratios) if ratio is not None and ratio.p is not None]
-    found = [False] * len(ratios)
+    beyond = [False] * len(ratios)
     for number, (p, place) in enumerate(sorted(known)):
         if p >= (1 - COVERAGE) / (len(known) - number):
             break
-        found[place] = True
-    return tuple(found)
+        beyond[place] = True
+    return tuple(beyond)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A variant at one mode and scale, against the default.
-
-    found: the verdict in words, or why there is no ratio. repeats: pairs, or good runs if there is no ratio.
-    unlike: what differs: settings of the variant, and what else may explain another speed.
-    """
+    """A variant at one mode and scale, against the default."""
 
     name: str
     mode: str
     scale: Scale
-    found: str = ""
-    repeats: int = 0
+    verdict: str = ""  # in words, or why there is no ratio
+    repeats: int = 0  # pairs, or good runs if there is no ratio
     has_failed: bool = False  # a repeat, or all
     is_absent: bool = False  # no run of it was made, and none was left out on purpose
     samples_per_s: float | None = None
@@ -118,12 +106,12 @@ class Compared:
     memory_headroom_fraction: float | None = None
     exposed_comm_fraction: float | None = None
     ratio: Ratio | None = None
-    unlike: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()  # settings of the variant that differ, and what else may explain another speed
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Panel:
+class ComparedScale:
     """All rows of a mode and scale, the fastest first; those without a ratio at the end."""
 
     mode: str
@@ -143,28 +131,28 @@ class Panel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Panels in the order of the plan. wanted_headroom: the part of a rank's memory that should stay free."""
+    """What is compared, in the order of the plan."""
 
-    panels: tuple[Panel, ...]
-    wanted_headroom: float
+    panels: tuple[ComparedScale, ...]
+    wanted_headroom: float  # the part of a rank's memory that should stay free
 
     @property
-    def decisive(self) -> tuple[Panel, ...]:
-        """Return the largest panel with ratios of each mode."""
+    def decisive(self) -> tuple[ComparedScale, ...]:
+        """Return the largest scale with ratios of each mode."""
         with_ratios = [panel for panel in self.panels if panel.compared]
         by_size = sorted(with_ratios, key=lambda panel: (panel.scale.world_size, panel.scale.nodes))
         largest = {panel.mode: panel for panel in by_size}
         return tuple(panel for panel in self.panels if panel in largest.values())
 
 
-def _panel(mode: str, scale: Scale, rows: tuple[Compared, ...]) -> Panel:
-    """Return the panel with its rows judged together, the fastest first."""
-    judged = beyond_chance([row.ratio for row in rows])
-    rows = tuple(
-        replace(row, found=verdict(row.ratio, beyond)) if row.ratio else row
-        for row, beyond in zip(rows, judged, strict=True)
-    )
-    return Panel(mode, scale, tuple(sorted(rows, key=lambda row: -_speed(row))))
+def _judged_together(rows: Sequence[Compared]) -> tuple[Compared, ...]:
+    """Return the rows of a scale with their verdicts, the fastest first."""
+    beyond = beyond_chance([row.ratio for row in rows])
+    judged = [
+        replace(row, verdict=verdict(row.ratio, b)) if row.ratio else row for row, b in zip(rows, beyond, strict=True)
+    ]
+    judged.sort(key=lambda row: row.ratio.value if row.ratio else float(row.verdict == REFERENCE), reverse=True)
+    return tuple(judged)
 
 
 def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
@@ -174,24 +162,19 @@ def verdict(ratio: Ratio, is_beyond_chance: bool) -> str:
     return NO_DIFFERENCE if not is_beyond_chance else FASTER if ratio.value > 1 else SLOWER
 
 
-def _speed(row: Compared) -> float:
-    return row.ratio.value if row.ratio else float(row.found == REFERENCE)
-
-
 def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None = None) -> Comparison:
     """Return every variant of a plan beside the default. records: by ``RunSpec.name``. fit: what chose the batch."""
     runs = [run for run in plan.runs if not run.is_plain]
-    every = groups_of(runs, records, plan.may_differ, plan.gates)
-    groups = with_one_statistic(every, lambda group: group.first.mode)
+    groups = groups_of(runs, records, plan.may_differ, plan.gates, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
-        own = [group for (its_mode, _, its_scale), group in groups.items() if (its_mode, its_scale) == (mode, scale)]
-        reference = next((group for group in own if group.first.variant == REFERENCE_VARIANT), None)
-        panels.append(_panel(mode, scale, tuple(_compared(group, reference) for group in own)))
+        own = [group for key, group in groups.items() if key[::2] == (mode, scale)]
+        rows = [_compared(group, groups.get((mode, REFERENCE_VARIANT, scale))) for group in own]
+        panels.append(ComparedScale(mode, scale, _judged_together(rows)))
     return Comparison(tuple(panels), (fit.headroom_percent if fit else BatchRange().headroom_percent) / 100)
 
 
-def _measured(group: Group) -> Compared:
+def _measured(group: RepeatGroup) -> Compared:
     """Return a row with the figures of a group, and why some or all of its runs have none; without a ratio."""
     spec = group.first
     row = Compared(spec.variant, spec.mode, spec.scale, repeats=len(group.good), has_failed=bool(group.failed))
@@ -200,56 +183,49 @@ def _measured(group: Group) -> Compared:
     if not group.good:
         failed = ", ".join(dict.fromkeys(run.failure.verdict for run in group.failed if run.failure))
         left_out = f"{NOT_RUN}: {why_not_run(group)}" if group.left_out else NOT_RUN
-        found = f"failed: {failed}" if group.failed else left_out
-        return replace(row, found=found, is_absent=not (group.failed or group.left_out))
-    first = group.good[0].record
-    batch = f"{batch_per_gpu_seen(first)} of {global_batch_seen(first)}"
-    memory_bytes, headroom, exposed = (
-        median_of_known([read(run.record) for run in group.good]) for read in (MEMORY, HEADROOM, EXPOSED)
-    )
+        words = f"failed: {failed}" if group.failed else left_out
+        return replace(row, verdict=words, is_absent=not (group.failed or group.left_out))
+    records = [run.record for run in group.good]
+    medians: dict[str, Any] = {key: median_of_known([*map(read, records)]) for key, read in MEDIANS.items()}
     return replace(
         row,
         samples_per_s=group.samples_per_s,
         step_time_s=group.step_time_s,
-        batch=batch,
-        peak_memory_bytes=memory_bytes,
-        memory_headroom_fraction=headroom,
-        exposed_comm_fraction=exposed,
+        batch=f"{batch_per_gpu_seen(records[0])} of {global_batch_seen(records[0])}",
+        **medians,
     )
 
 
-def _compared(group: Group, reference: Group | None) -> Compared:
+def _compared(group: RepeatGroup, reference: RepeatGroup | None) -> Compared:
     """Return a row with its ratio to the default, or why there is none."""
     row = _measured(group)
-    if row.found or group is reference:
-        return replace(row, found=row.found or REFERENCE)
+    if row.verdict or group is reference:
+        return replace(row, verdict=row.verdict or REFERENCE)
     if reference is None or not reference.good:
-        return replace(row, found=f"{REFERENCE_VARIANT} {_measured(reference).found if reference else NOT_RUN}")
+        return replace(row, verdict=f"{REFERENCE_VARIANT} {_measured(reference).verdict if reference else NOT_RUN}")
     pairs = _pairs(group, reference)
     if not pairs:
-        return replace(row, found=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
-    here, there = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
-    second, first = pairs[0]
+        return replace(row, verdict=f"no repeat of both this and {REFERENCE_VARIANT} succeeded")
+    own, base = ([run.samples_per_s(group.statistic) for run in side] for side in zip(*pairs, strict=True))
     return replace(
         row,
         repeats=len(pairs),
-        ratio=paired(here, there),
-        reference_samples_per_s=median(there),
-        unlike=_unlike(first.record, second.record),
+        ratio=paired(own, base),
+        reference_samples_per_s=median(base),
+        unlike=_unlike(pairs[0][1].record, pairs[0][0].record),
         notes=(*row.notes, *_notes(pairs, group)),
     )
 
 
-def _pairs(group: Group, reference: Group) -> list[tuple[Good, Good]]:
+def _pairs(group: RepeatGroup, reference: RepeatGroup) -> list[tuple[Good, Good]]:
     others = {run.record.spec.repeat: run for run in reference.good}
     return [(run, others[repeat]) for run in group.good if (repeat := run.record.spec.repeat) in others]
 
 
-def _notes(pairs: Sequence[tuple[Good, Good]], group: Group) -> Iterator[str]:
+def _notes(pairs: Sequence[tuple[Good, Good]], group: RepeatGroup) -> Iterator[str]:
     if len(pairs) < len(group.specs):
         yield f"{len(pairs)} of {len(group.specs)} repeats are pairs"
-    apart = [f"r{here.record.spec.repeat}" for here, there in pairs if _where(here) != _where(there)]
-    if apart:
+    if apart := [f"r{own.record.spec.repeat}" for own, base in pairs if _where(own) != _where(base)]:
         yield f"not in one job on the same nodes ({', '.join(apart)}): the ratio contains what these differ in"
 
 
@@ -258,21 +234,15 @@ def _where(run: Good) -> tuple[str | None, frozenset[str]]:
     return (job.id if job else None), frozenset(run.record.world.hosts)
 
 
-def _unlike(reference: Record, here: Record) -> tuple[str, ...]:
-    """Return the fields of the fingerprint, settings and nodes that differ between two runs."""
-    found = [_in_words(*each) for each in unlike(reference, here, must_match(reference.spec.mode))]
-    settings = [(name, getattr(reference.spec, name), getattr(here.spec, name)) for name in SETTINGS]
-    found += [_in_words(name, before, now) for name, before, now in settings if before != now]
-    before, now = (sorted(set(record.world.hosts)) for record in (reference, here))
-    if before != now:
-        found.append(f"nodes {in_short(now, 3)} (reference: {in_short(before, 3)})")
-    return tuple(found)
-
-
-def _in_words(name: str, before: object, now: object) -> str:
-    """Return ``batch_per_gpu 128 (reference: 64)``."""
-    there, here = distinct_words(name, before, now)
-    return f"{name} {here} (reference: {there})"
+def _unlike(reference: Record, record: Record) -> tuple[str, ...]:
+    """Return the fields of the fingerprint, settings and nodes that differ: ``batch_per_gpu 128 (reference: 64)``."""
+    settings = [(name, getattr(reference.spec, name), getattr(record.spec, name)) for name in SETTINGS]
+    fields = [*unlike(reference, record, must_match(reference.spec.mode)), *(s for s in settings if s[1] != s[2])]
+    words = [(name, *distinct_words(name, base, own)) for name, base, own in fields]
+    base_hosts, hosts = (sorted(set(side.world.hosts)) for side in (reference, record))
+    if base_hosts != hosts:
+        words.append(("nodes", in_short(base_hosts, 3), in_short(hosts, 3)))
+    return tuple(f"{name} {own} (reference: {base})" for name, base, own in words)
 
 
 def ratio_text(ratio: Ratio) -> str:
@@ -294,32 +264,30 @@ def number(value: float) -> str:
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
     """Return what was found at the largest compared scale of each mode, and what was not measured."""
-    found = [line for panel in comparison.decisive for line in _found_in(panel)]
-    found += _recommended(comparison)
-    if not found:
-        every = [row.found for panel in comparison.panels for row in panel.rows]
-        reasons = dict.fromkeys(reason for reason in every if reason != REFERENCE)
-        found.append(f"Nothing can be compared: {'; '.join(list(reasons)[:MOST_NAMED])}.")
+    lines = [line for panel in comparison.decisive for line in _found_in(panel)]
+    lines += _recommended(comparison)
     rows = [(f"{row.name} at {panel.place}", row) for panel in comparison.panels for row in panel.rows]
+    if not lines:
+        reasons = dict.fromkeys(row.verdict for _, row in rows if row.verdict != REFERENCE)
+        lines.append(f"Nothing can be compared: {'; '.join([*reasons][:MOST_NAMED])}.")
     absent = [name for name, row in rows if row.is_absent]
     failed = [name for name, row in rows if row.has_failed]
     if absent and any(row.repeats for _, row in rows):
-        found.append(f"Not run: {in_short(absent)}.")
+        lines.append(f"Not run: {in_short(absent)}.")
     if failed:
-        found.append(f"Failed runs: {in_short(failed)}.")
-    return tuple(found)
+        lines.append(f"Failed runs: {in_short(failed)}.")
+    return tuple(lines)
 
 
-def _found_in(panel: Panel) -> Iterator[str]:
+def _found_in(panel: ComparedScale) -> Iterator[str]:
     words = {
         FASTER: f"faster than {REFERENCE_VARIANT}",
         SLOWER: f"slower than {REFERENCE_VARIANT}",
         NO_DIFFERENCE: "not beyond chance",
         WITHHELD: "no interval, as one repeat shows no scatter",
     }
-    for found, text in words.items():
-        named = [f"{row.name} {ratio_text(row.ratio)}" for row in panel.compared if row.found == found and row.ratio]
-        if named:
+    for kind, text in words.items():
+        if named := [f"{r.name} {ratio_text(r.ratio)}" for r in panel.compared if r.verdict == kind and r.ratio]:
             yield f"At {panel.place}, {text}: {in_short(named, MOST_NAMED)}."
 
 
@@ -335,19 +303,21 @@ def _recommended(comparison: Comparison) -> Iterator[str]:
                     yield text
 
 
-def _recommendation(panel: Panel, wanted_headroom: float) -> tuple[str, str]:
+def _recommendation(panel: ComparedScale, wanted_headroom: float) -> tuple[str, str]:
     """Return the variant to use at a scale, and why; with one that needs less memory, if there is one.
 
     Only a variant that is faster than the default beyond chance is preferred to it. One repeat shows no chance: the
     fastest in one is preferred only where no variant has more, and otherwise only named, both with that doubt.
     """
-    measured = {row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.found == REFERENCE}
-    best, why = next(row for row in measured if row.found == REFERENCE), "nothing is faster beyond chance"
-    if all(row.found in (REFERENCE, WITHHELD) for row in measured):
+    measured = {
+        row: row.ratio.value if row.ratio else 1.0 for row in panel.rows if row.ratio or row.verdict == REFERENCE
+    }
+    best, why = next(row for row in measured if row.verdict == REFERENCE), "nothing is faster beyond chance"
+    if all(row.verdict in (REFERENCE, WITHHELD) for row in measured):
         best, why = max(measured, key=lambda row: measured[row]), "the fastest in one repeat, which may be chance"
-    elif faster := [row for row in measured if row.found == FASTER]:
+    elif faster := [row for row in measured if row.verdict == FASTER]:
         best, why = faster[0], "the fastest"
-    once = [row.name for row in measured if row.found == WITHHELD and measured[row] > measured[best]]
+    once = [row.name for row in measured if row.verdict == WITHHELD and measured[row] > measured[best]]
     why += f"; in one repeat, which may be chance, {in_short(once)} was faster" if once else ""
     figures = f"{formats.significant(best.samples_per_s)} samples/s"
     if best.exposed_comm_fraction is not None:

@@ -15,17 +15,14 @@ J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Work:
-    """A whole training: samples, steps, or epochs of the data set's size. None: not known.
-
-    runs: trainings that the project needs. reserve: on their hours, a fraction.
-    """
+    """A whole training: samples, steps, or epochs of the data set's size. None: not known."""
 
     epochs: float | None = None
     samples: float | None = None
     dataset_size: int | None = None
     steps: int | None = None
-    runs: int | None = None
-    reserve: float = 0.1
+    runs: int | None = None  # trainings that the project needs
+    reserve: float = 0.1  # on their hours, a fraction
 
     def total(self, global_batch: int) -> float | None:
         """Return the samples of the whole training at a scale of this global batch."""
@@ -56,9 +53,9 @@ def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...
 
 
 def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
-    low, high = point.samples_per_s_low, point.samples_per_s_high
     if samples is None or not point.samples_per_s:
         return point
+    low, high = point.samples_per_s_low, point.samples_per_s_high
     hours = samples / point.samples_per_s / 3600
     of_steps, of_all, joules = point.samples_per_s_total, point.samples_per_s_end_to_end, point.energy_j_per_sample
     wall_hours = None

@@ -19,19 +19,14 @@ USABLE: tuple[Status, ...] = ("ok", "incomplete")  # a suspect point, above the 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is decided of one mode.
-
-    points: the measured ones of the reference variant, or else of the first. whole: hours are wall time, and otherwise
-    of the steps. recommended: None if nothing compares; rule: why that scale. doubt: a sentence on why it is not
-    certain; empty if it is.
-    """
+    """What is decided of one mode."""
 
     mode: str
-    points: tuple[ScalePoint, ...]
-    whole: bool
-    recommended: ScalePoint | None = None
-    rule: str = ""
-    doubt: str = ""
+    points: tuple[ScalePoint, ...]  # the measured ones of the reference variant, or else of the first
+    whole: bool  # hours are wall time, and otherwise of the steps
+    recommended: ScalePoint | None = None  # None: nothing compares
+    rule: str = ""  # why that scale
+    doubt: str = ""  # a sentence on why it is not certain; empty if it is
 
     def hours(self, point: ScalePoint) -> float | None:
         """Return the hours of one training at a scale; None if they are not known."""
@@ -39,12 +34,12 @@ class Decision:
 
     def cheapest(self, per_node: bool) -> ScalePoint | None:
         """Return the scale of the fewest node hours, or else GPU hours, of one training; None if they are not known."""
-        known = [(hours, point) for point in _usable(self.points) if (hours := self.hours(point)) is not None]
-
-        def cost(found: tuple[float, ScalePoint]) -> float:
-            return found[0] * (found[1].nodes if per_node else found[1].world_size)
-
-        return min(known, key=cost)[1] if known else None
+        costs = [
+            (hours * (point.nodes if per_node else point.world_size), point)
+            for point in _usable(self.points)
+            if (hours := self.hours(point)) is not None
+        ]
+        return min(costs, key=lambda cost: cost[0])[1] if costs else None
 
 
 def decide(points: Sequence[ScalePoint], thresholds: Mapping[str, float | None]) -> tuple[Decision, ...]:
@@ -63,14 +58,16 @@ def _usable(series: Sequence[ScalePoint]) -> list[ScalePoint]:
 
 def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
     """Return the measured points of each mode, of the reference variant or else of the first."""
-    measured = [point for point in points if point.samples_per_s is not None and not point.is_plain]
-    found = []
-    for mode in dict.fromkeys(point.mode for point in measured):
-        own = [point for point in measured if point.mode == mode]
-        names = [point.variant for point in own]
-        variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names else names[0]
-        found.append(tuple(point for point in own if point.variant == variant))
-    return found
+    by_mode: dict[str, list[ScalePoint]] = {}
+    for point in points:
+        if point.samples_per_s is not None and not point.is_plain:
+            by_mode.setdefault(point.mode, []).append(point)
+    series = []
+    for measured in by_mode.values():
+        is_reference = any(point.variant == REFERENCE_VARIANT for point in measured)
+        variant = REFERENCE_VARIANT if is_reference else measured[0].variant
+        series.append(tuple(point for point in measured if point.variant == variant))
+    return series
 
 
 def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | None], whole: bool) -> Decision:

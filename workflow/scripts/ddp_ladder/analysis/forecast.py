@@ -30,23 +30,23 @@ SAME_STEPS = 1.05  # runs whose steps differ by no more than this factor make th
 
 
 class SeriesForecast(Prediction):
-    """What is predicted for a variant and mode at a scale.
-
-    specs: digest of the runs that it is for; of other settings, it says nothing. run_s: of one run, with its start-up;
-    without samples_per_s it follows from the bound.
-    """
+    """What is predicted for a variant and mode at a scale."""
 
     variant: str
-    specs: str
+    specs: str  # digest of the runs that it is for; of other settings, it says nothing
     runs: Annotated[int, Field(ge=1)]
-    run_s: float | None
+    run_s: float | None  # of one run, with its start-up; without samples_per_s it follows from the bound
+
+    @property
+    def key(self) -> tuple[str, str, Mode]:
+        return self.scale, self.variant, self.mode
 
     @property
     def rate_in_words(self) -> str:
         """Return ``63,000 samples/s [58,000-66,000]``, or the upper bound and why it is one."""
         if self.samples_per_s is None:
-            one = self.baseline == self.largest_measured
-            why = f"only {self.baseline} was measured" if one else "too far from what was measured"
+            is_alone = self.baseline == self.largest_measured
+            why = f"only {self.baseline} was measured" if is_alone else "too far from what was measured"
             return f"at most {significant(self.samples_per_s_bound)} samples/s (upper bound: {why})"
         ends = f"{significant(self.samples_per_s_low)}-{significant(self.samples_per_s_high)}"
         return f"{significant(self.samples_per_s)} samples/s [{ends}]"
@@ -67,11 +67,11 @@ def forecast_file(results: Path, stage: str) -> Path:
 
 def series_of_job(job: ScaleJob) -> dict[tuple[str, Mode], tuple[RunSpec, ...]]:
     """Return the planned runs of a job by variant and mode, without the plain baseline."""
-    found: dict[tuple[str, Mode], list[RunSpec]] = {}
+    series: dict[tuple[str, Mode], tuple[RunSpec, ...]] = {}
     for run in job.runs:
         if not run.is_plain:
-            found.setdefault((run.variant, run.mode), []).append(run)
-    return {key: tuple(runs) for key, runs in found.items()}
+            series[run.variant, run.mode] = (*series.get((run.variant, run.mode), ()), run)
+    return series
 
 
 def specs_of(runs: Sequence[RunSpec]) -> str:
@@ -92,10 +92,8 @@ def planned_forecasts(results: Path, plan: Plan) -> Iterator[tuple[ScaleJob, Ser
     for stage in plan.stages:
         written = read_forecast(results, stage)
         for job in plan.stage_jobs(stage):
-            planned = {key: specs_of(runs) for key, runs in series_of_job(job).items()}
-            for one in written:
-                if one.scale == str(job.scale) and planned.get((one.variant, one.mode)) == one.specs:
-                    yield job, one
+            planned = {(str(job.scale), *key): specs_of(runs) for key, runs in series_of_job(job).items()}
+            yield from ((job, forecast) for forecast in written if planned.get(forecast.key) == forecast.specs)
 
 
 def write_forecast(results: Path, stage: str, forecast: Forecast | None) -> None:
@@ -115,18 +113,18 @@ def make_forecast(
     left_out: variants that the stage will not run. is_open: whether the gate before it is; otherwise nothing new is
     predicted, and only what was predicted for runs that have begun stays.
     """
-    written = {(one.scale, one.variant, one.mode, one.specs): one for one in read_forecast(runs.results, stage)}
-    found: list[SeriesForecast | None] = []
+    written = {(*forecast.key, forecast.specs): forecast for forecast in read_forecast(runs.results, stage)}
+    forecasts: list[SeriesForecast | None] = []
     for job in plan.stage_jobs(stage):
-        below = [run for one in plan.jobs[: plan.jobs.index(job)] for run in one.runs]
+        below = [run for smaller in plan.jobs[: plan.jobs.index(job)] for run in smaller.runs]
         records = {spec.name: runs.believed(spec) for spec in below if is_open and runs.is_believed(spec)}
         points = scale_points(below, records, plan.may_differ, plan.gates)
         for (variant, mode), specs in series_of_job(job).items():
             if any(runs.kept(spec) is not None for spec in specs):
-                found.append(written.get((str(job.scale), variant, mode, specs_of(specs))))
+                forecasts.append(written.get((str(job.scale), variant, mode, specs_of(specs))))
             elif is_open and variant not in left_out:
-                found.append(_predicted(specs, points, records))
-    series = tuple(one for one in found if one)
+                forecasts.append(_predicted(specs, points, records))
+    series = tuple(filter(None, forecasts))
     return Forecast(schema_version=1, stage=stage, series=series) if series else None
 
 
@@ -138,20 +136,20 @@ def _predicted(
     series = series_of(points, spec.variant, spec.mode)
     if not series.points:
         return None
-    here = {point.scale: point for point in points if (point.variant, point.mode) == (spec.variant, spec.mode)}
-    measured = [here[one.scale] for one in series.points]
+    by_scale = {point.scale: point for point in points if (point.variant, point.mode) == (spec.variant, spec.mode)}
+    measured = [by_scale[own.scale] for own in series.points]
     near = max(measured, key=lambda point: (point.world_size <= spec.gpus, point.world_size, point.nodes))
-    found = predict(series, spec.scale)
-    if found.samples_per_s is found.samples_per_s_bound is None:
+    prediction = predict(series, spec.scale)
+    if prediction.samples_per_s is prediction.samples_per_s_bound is None:
         return None
     batch = near.batch_per_gpu * spec.gpus if spec.mode == "weak" else near.global_batch
-    step_s = batch / (found.samples_per_s or upper_bound(series, spec.scale))
+    step_s = batch / (prediction.samples_per_s or upper_bound(series, spec.scale))
     first, last = (
         [record for record in records.values() if (record.spec.variant, record.spec.mode, record.spec.scale) == key]
         for key in ((spec.variant, spec.mode, measured[0].scale), (spec.variant, spec.mode, near.scale))
     )
     return SeriesForecast(
-        **found.replace(peak_memory_bytes=memory_at(points, spec, spec.scale)).model_dump(),
+        **prediction.replace(peak_memory_bytes=memory_at(points, spec, spec.scale)).model_dump(),
         variant=spec.variant,
         specs=specs_of(specs),
         runs=len(specs),
@@ -166,14 +164,14 @@ def run_s(near: Sequence[Record], first: Sequence[Record], step_s: float, growth
     Start-up stays as it was. A script that counts epochs makes fewer steps with a larger batch: two measured scales
     tell; after a single one the steps are taken as equal, which is the longer.
     """
-    timed = [record.timing for record in near if record.timing]
-    if not timed:
+    timings = [record.timing for record in near if record.timing]
+    if not timings:
         return None
-    wall_s, startup_s = median([one.wall_s for one in timed]), median([one.startup_s or 0.0 for one in timed])
+    wall_s, startup_s = median([timing.wall_s for timing in timings]), median([t.startup_s or 0.0 for t in timings])
     if any(rank.ended_by == "max_seconds" for record in near for rank in record.ranks):
         return wall_s
     steps, before = (median([max(rank.steps for rank in record.ranks) for record in side]) for side in (near, first))
-    times = step_s / median([one.step_time_s for one in timed]) / (growth if before > SAME_STEPS * steps else 1.0)
+    times = step_s / median([t.step_time_s for t in timings]) / (growth if before > SAME_STEPS * steps else 1.0)
     return startup_s + max(0.0, wall_s - startup_s) * times
 
 
@@ -182,24 +180,22 @@ def device_of(plan: Plan) -> str:
     return "GPU" if any(is_gpu(run.device) for run in plan.runs) else "process"
 
 
-def forecast_line(job: ScaleJob, one: SeriesForecast, device: str) -> str:
+def forecast_line(job: ScaleJob, forecast: SeriesForecast, device: str) -> str:
     """Return ``stage3 2x4: forecast 63,000 samples/s [58,000-66,000], 85 % efficiency, 0.40 GPU h``.
 
     Otherwise ``stage2 1x2: at most 4,000 samples/s (upper bound: only 1x1 was measured), at least 0.1 GPU h``.
     """
-    name = place(one, several=len(series_of_job(job)) > 1)
-    text = f"{job.stage} {name}: {'' if one.samples_per_s is None else 'forecast '}{one.rate_in_words}"
-    text += f", {percent(one.efficiency)} efficiency" if one.efficiency is not None else ""
-    if one.run_s is not None:
-        least = "at least " if one.samples_per_s is None or job.is_adaptive else ""
-        text += f", {least}{significant(one.runs * one.run_s * one.gpus / 3600)} {device} h"
-    text += one.memory_in_words
-    return text.replace(NARROW_SPACE, " ")
+    name, is_bound = _place(forecast, several=len(series_of_job(job)) > 1), forecast.samples_per_s is None
+    text = f"{job.stage} {name}: {'' if is_bound else 'forecast '}{forecast.rate_in_words}"
+    text += f", {percent(forecast.efficiency)} efficiency" if forecast.efficiency is not None else ""
+    if forecast.run_s is not None:
+        hours = significant(forecast.runs * forecast.run_s * forecast.gpus / 3600)
+        text += f", {'at least ' if is_bound or job.is_adaptive else ''}{hours} {device} h"
+    return f"{text}{forecast.memory_in_words}".replace(NARROW_SPACE, " ")
 
 
-def place(one: SeriesForecast, several: bool) -> str:
-    """Return the scale; with mode and variant if there are several."""
-    return f"{one.scale} {one.mode} {one.variant}" if several else one.scale
+def _place(forecast: SeriesForecast, several: bool) -> str:
+    return f"{forecast.scale} {forecast.mode} {forecast.variant}" if several else forecast.scale
 
 
 def error_rows(
@@ -207,16 +203,16 @@ def error_rows(
 ) -> list[tuple[str, str, str]]:
     """Return place, forecast and what was measured, of each scale that has been measured since, in the plan's order."""
     rates = {(str(point.scale), point.variant, point.mode): point.samples_per_s for point in points}
-    found = [(one, rate) for _, one in forecasts if (rate := rates.get((one.scale, one.variant, one.mode)))]
-    several = len({(one.variant, one.mode) for one, _ in found}) > 1
-    return [(place(one, several), one.rate_in_words, _measured_in_words(one, rate)) for one, rate in found]
+    measured = [(forecast, rate) for _, forecast in forecasts if (rate := rates.get(forecast.key))]
+    several = len({forecast.key[1:] for forecast, _ in measured}) > 1
+    return [(_place(own, several), own.rate_in_words, _measured_in_words(own, rate)) for own, rate in measured]
 
 
-def _measured_in_words(one: SeriesForecast, rate: float) -> str:
+def _measured_in_words(forecast: SeriesForecast, rate: float) -> str:
     """Return ``measured 23,071, 3.7 % more, inside the interval``; of a bound ``measured 22,934, 55 % of it``."""
-    words, low, high = f"measured {significant(rate)}, ", one.samples_per_s_low, one.samples_per_s_high
-    times = rate / (one.samples_per_s or one.samples_per_s_bound or math.inf)
+    low, high = forecast.samples_per_s_low, forecast.samples_per_s_high
+    times = rate / (forecast.samples_per_s or forecast.samples_per_s_bound or math.inf)
     if low is None or high is None:
-        return words + f"{percent(times)} of it".replace(NARROW_SPACE, " ")
-    words += f"{100 * abs(times - 1):.1f} % {'more' if times >= 1 else 'less'}, "
-    return words + ("inside" if low <= rate <= high else "outside") + " the interval"
+        return f"measured {significant(rate)}, {percent(times)} of it".replace(NARROW_SPACE, " ")
+    gap = f"{100 * abs(times - 1):.1f} % {'more' if times >= 1 else 'less'}"
+    return f"measured {significant(rate)}, {gap}, {'inside' if low <= rate <= high else 'outside'} the interval"

@@ -32,15 +32,14 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.settings.keys import GateThresholds
-from ddp_ladder.settings.terms import MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
+from ddp_ladder.settings.terms import MOST_EFFICIENCY, MOST_GPUS, PLAIN_VARIANT, REFERENCE_VARIANT, Mode, Scale
 
 COUNTED = ("ok", "incomplete")  # states of scales that a prediction starts from
 MOST_NODES = 100_000
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 
 
-class Row(Model):
+class TableRow(Model):
     """A row of a table of measured scales, as people write it and as scaling.csv is; other columns are ignored."""
 
     model_config = ConfigDict(strict=False, extra="ignore", frozen=True, allow_inf_nan=False)
@@ -65,7 +64,7 @@ class Row(Model):
         return self
 
 
-Point = ScalePoint | Row
+Point = ScalePoint | TableRow
 
 
 @dataclass(frozen=True)
@@ -86,22 +85,19 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Series:
+class MeasuredSeries:
     """The measured scales of one mode, smallest first; all the same program on the same kind of node."""
 
     mode: Mode
     points: tuple[Measured, ...]
-    noise: float | None = None
-    """Half the 95 % interval of each point, relative, if it is known otherwise than from the repeats."""
+    noise: float | None = None  # half the 95 % interval of each point, relative; None: that of the repeats
 
     @classmethod
-    def of(cls, mode: Mode, figures: Sequence[tuple[Scale, float]], noise: float | None = None) -> Series:
+    def of(cls, mode: Mode, figures: Sequence[tuple[Scale, float]], noise: float | None = None) -> MeasuredSeries:
         """Return a series from (scale, samples/s); several figures of one scale are its repeats."""
-        repeats: dict[Scale, list[float]] = {}
-        for scale, rate in figures:
-            repeats.setdefault(scale, []).append(rate)
-        ordered = sorted(repeats, key=lambda scale: (scale.world_size, scale.nodes))
-        return cls(mode, tuple(Measured(scale, tuple(repeats[scale])) for scale in ordered), noise)
+        scales = sorted({scale for scale, _ in figures}, key=lambda scale: (scale.world_size, scale.nodes))
+        repeats = [tuple(rate for scale, rate in figures if scale == own) for own in scales]
+        return cls(mode, tuple(map(Measured, scales, repeats)), noise)
 
     @property
     def smallest(self) -> Measured:
@@ -112,7 +108,6 @@ class Series:
         return self.points[-1]
 
     def at(self, scale: Scale) -> Measured | None:
-        """Return the measurement of a scale; None if it was not measured."""
         return next((point for point in self.points if point.scale == scale), None)
 
     def noise_of(self, point: Measured) -> float:
@@ -120,43 +115,34 @@ class Series:
 
         0 if no scale has several repeats, and nothing else is known.
         """
-        if self.noise is not None:
-            return self.noise
-        logs = [np.log(point.repeats) for point in self.points]
-        freedom = sum(len(values) - 1 for values in logs)
-        if not freedom:
-            return 0.0
-        variance = sum(float(((values - values.mean()) ** 2).sum()) for values in logs) / freedom
+        freedom = sum(len(point.repeats) - 1 for point in self.points)
+        if self.noise is not None or not freedom:
+            return self.noise or 0.0
+        variance = sum(float(np.log(point.repeats).var()) * len(point.repeats) for point in self.points) / freedom
         return factor(freedom) * math.sqrt(variance / len(point.repeats))
 
 
-def doublings(small: Scale, large: Scale) -> float:
-    """Return how often the number of GPUs doubles from one scale to another; negative if it becomes smaller."""
-    return math.log2(large.world_size / small.world_size)
-
-
-def series_of(points: Sequence[Point], variant: str, mode: Mode) -> Series:
+def series_of(points: Sequence[Point], variant: str, mode: Mode) -> MeasuredSeries:
     """Return the measured scales of a variant and mode that compare with its first one, with the noise they show.
 
     Failed and suspect scales are left out. Repeats without an interval differ by more than the widest one.
     """
-    good = [each for each in points if (each.variant, each.mode) == (variant, mode) and each.status in COUNTED]
+    good = [point for point in points if (point.variant, point.mode) == (variant, mode) and point.status in COUNTED]
+    ends = [(point.samples_per_s_low, point.samples_per_s_high, point.repeats) for point in good]
     halves = [
         math.log(high / low if low and high else WIDEST) / 2
-        for point in good
-        for low, high in [(point.samples_per_s_low, point.samples_per_s_high)]
-        if (low and high) or point.repeats > 1
+        for low, high, repeats in ends
+        if (low and high) or repeats > 1
     ]
     figures = [(point.scale, point.samples_per_s) for point in good if point.samples_per_s]
-    return Series.of(mode, figures, median(halves) if halves else None)
+    return MeasuredSeries.of(mode, figures, median(halves) if halves else None)
 
 
 CALIBRATION = Path(__file__).with_name("calibration.json")
 LEAST_SCALES = 3  # of an outlook
 NEEDED = "a header with nodes, gpus_per_node and samples_per_s, and numbers as 16621.0"
 SHARED = 0.03  # of a rank's peak memory: a smaller difference between scales is no sign of a state that ranks share
-MOST_FACTOR = 4.0
-"""An interval whose upper end is more than this many times its lower end says nothing."""
+MOST_FACTOR = 4.0  # upper end / lower end of an interval: a wider one says nothing
 
 Kind = Literal[
     "between measured scales",
@@ -176,18 +162,15 @@ FULLER: Kind = "first of several nodes, with more GPUs in each"
 
 @dataclass(frozen=True)
 class Step:
-    """A step from a measured scale to a larger one.
-
-    doublings: of GPUs, nodes or GPUs per node, whichever is most. lost_before: what each doubling of the GPUs lost
-    from the next smaller measured scale to this one, or from this one to the next larger if there is one (difference of
-    logarithms; at least 0). before: how many doublings that were.
-    """
+    """A step from a measured scale, the anchor, to a larger one."""
 
     kind: Kind
     anchor: Measured
-    doublings: float
+    doublings: float  # of GPUs, nodes or GPUs per node, whichever is most
+    # What each doubling of the GPUs lost, a difference of logarithms, at least 0: from the anchor to the next larger
+    # measured scale, or else from the next smaller one to the anchor.
     lost_before: float
-    before: float
+    before: float  # how many doublings that were
 
     @property
     def unit(self) -> float:
@@ -197,18 +180,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Losses:
-    """What steps of one kind lose.
-
-    slower >= 0 >= faster: quantiles of the loss beyond what is expected, in Step.unit.
-    most_doublings: the farthest step that enough published tables made. tables, sources: how many it is made from.
-    """
+    """What steps of one kind lose: see above."""
 
     usual: float
     kept: float
-    slower: float
+    slower: float  # >= 0 >= faster: quantiles of the loss beyond what is expected, in Step.unit
     faster: float
-    most_doublings: float
-    tables: int
+    most_doublings: float  # of the farthest step that enough published tables made
+    tables: int  # that it is made from
     sources: int
 
     def of(self, step: Step) -> float:
@@ -222,25 +201,23 @@ Calibration = Mapping[Kind, Losses]
 @cache
 def shipped() -> Calibration:
     """Return the calibration on all published tables."""
-    found = json.loads(CALIBRATION.read_text(encoding="utf-8"))
-    return {kind: Losses(**found[kind]) for kind in get_args(Kind)}
+    by_kind = json.loads(CALIBRATION.read_text(encoding="utf-8"))
+    return {kind: Losses(**by_kind[kind]) for kind in get_args(Kind)}
 
 
-def estimate(series: Series, at: Scale, calibration: Calibration | None = None) -> Estimate | None:
+def estimate(series: MeasuredSeries, at: Scale, calibration: Calibration | None = None) -> Estimate | None:
     """Return samples per second of all GPUs of a scale, with the ends of the interval; None if it is not known.
 
     Not known: from one measured scale, below the smallest one, farther than published tables tell, or with an interval
     wider than ``MOST_FACTOR``. Of a measured scale its own rate, without ends if its noise is not known.
     """
     if measured := series.at(at):
-        noise = series.noise_of(measured)
-        rate = measured.samples_per_s
+        rate, noise = measured.samples_per_s, series.noise_of(measured)
         return (rate, rate * math.exp(-noise), rate * math.exp(noise)) if noise else (rate, None, None)
     step = step_to(series, at)
     if step is None:
         return None
     losses = (calibration or shipped())[step.kind]
-    loss = losses.of(step)
     # The measured scales' own noise: of the anchor, and of the loss before it, which both scales bear.
     share = losses.kept * step.doublings / step.before
     noise = series.noise_of(step.anchor) * math.hypot(1 + share, share)
@@ -248,11 +225,11 @@ def estimate(series: Series, at: Scale, calibration: Calibration | None = None) 
     faster = math.hypot(losses.faster * step.unit, noise)
     if step.doublings > losses.most_doublings or slower + faster > math.log(MOST_FACTOR):
         return None
-    rate = at.world_size / step.anchor.gpu_s_per_sample * math.exp(-loss)
+    rate = at.world_size / step.anchor.gpu_s_per_sample * math.exp(-losses.of(step))
     return rate, rate * math.exp(-slower), rate * math.exp(faster)
 
 
-def upper_bound(series: Series, at: Scale) -> float:
+def upper_bound(series: MeasuredSeries, at: Scale) -> float:
     """Return the samples/s of a scale if nothing is lost beyond the largest measured scale below it.
 
     A smaller scale than all measured ones has no bound: infinity.
@@ -261,7 +238,7 @@ def upper_bound(series: Series, at: Scale) -> float:
     return at.world_size / below[-1].gpu_s_per_sample if below else math.inf
 
 
-def step_to(series: Series, at: Scale) -> Step | None:
+def step_to(series: MeasuredSeries, at: Scale) -> Step | None:
     """Return the step from the nearest smaller measured scale; None if no loss beside it was measured."""
     below = [point for point in series.points if point.scale.world_size <= at.world_size]
     above = [point for point in series.points if point.scale.world_size > at.world_size]
@@ -274,7 +251,7 @@ def step_to(series: Series, at: Scale) -> Step | None:
     most_per_node = max(point.scale.gpus_per_node for point in series.points)
     if beside is None or (anchor.scale.nodes > 1 and at.gpus_per_node > most_per_node):
         return None
-    before = abs(doublings(beside.scale, anchor.scale))
+    before = abs(math.log2(anchor.scale.world_size / beside.scale.world_size))
     lost = math.log(anchor.gpu_s_per_sample / beside.gpu_s_per_sample) * (-1 if above else 1)
     kinds: tuple[tuple[bool, Kind], ...] = (
         (bool(above), "between measured scales"),
@@ -285,24 +262,20 @@ def step_to(series: Series, at: Scale) -> Step | None:
         (beside.scale.nodes == 1, "second of several nodes"),
         (True, "more nodes"),
     )
-    sizes = (at.world_size / anchor.scale.world_size, at.nodes / anchor.scale.nodes)
-    ratios = (*sizes, at.gpus_per_node / anchor.scale.gpus_per_node)
     kind = next(kind for holds, kind in kinds if holds)
+    nodes, gpus = at.nodes / anchor.scale.nodes, at.gpus_per_node / anchor.scale.gpus_per_node
+    farthest = max(abs(math.log2(ratio)) for ratio in (nodes * gpus, nodes, gpus))
     lost_before = max(0.0, lost / before)
     if series.mode == "strong" and not above:
         lost_before *= 2  # the batch of a GPU halves, and what is communicated does not
     if kind.startswith("first"):
         lost_before = min(lost_before, MOST_INSIDE)
-    return Step(kind, anchor, max(abs(math.log2(ratio)) for ratio in ratios), lost_before, before)
-
-
-MOST_EFFICIENCY = GateThresholds().max_efficiency
+    return Step(kind, anchor, farthest, lost_before, before)
 
 
 class Prediction(Model):
-    """The throughput of all GPUs of a scale. Efficiency is per GPU, against the smallest measured scale (baseline).
+    """The throughput of all GPUs of a scale; None where it is not known.
 
-    None where it is not known; then samples_per_s_bound is what nothing lost beyond the measured scales would give.
     _low and _high: a 90 % interval; of a measured scale, the 95 % interval of its repeats, and None without any.
     """
 
@@ -312,14 +285,14 @@ class Prediction(Model):
     samples_per_s: float | None
     samples_per_s_low: float | None
     samples_per_s_high: float | None
-    samples_per_s_bound: float | None
-    efficiency: float | None
+    samples_per_s_bound: float | None  # if it is not known: what nothing lost beyond the measured scales would give
+    efficiency: float | None  # per GPU, against the baseline
     efficiency_low: float | None
     efficiency_high: float | None
     gpu_hours_per_million_samples: float | None
     gpu_hours_per_million_samples_low: float | None
     gpu_hours_per_million_samples_high: float | None
-    baseline: str
+    baseline: str  # the smallest measured scale
     largest_measured: str
     notes: Several[str]
     peak_memory_bytes: float | None = None
@@ -329,28 +302,27 @@ class Prediction(Model):
         """Return ``, about 18 GB per GPU if all ranks share the state``; empty if it is not known."""
         if self.peak_memory_bytes is None:
             return ""
-        gigabytes = float(f"{self.peak_memory_bytes / 1e9:.2g}")
-        return f", about {gigabytes:g} GB per GPU if all ranks share the state"
+        return f", about {float(f'{self.peak_memory_bytes / 1e9:.2g}'):g} GB per GPU if all ranks share the state"
 
     @property
     def in_words(self) -> str:
         """Return ``8x2 (weak scaling): 12,300 samples/s [9,800-13,100], 84 % efficiency against 1x1``."""
         if self.samples_per_s is None:
             rate = f"at most {significant(self.samples_per_s_bound)} samples/s"
-            why = f"if nothing is lost beyond {self.largest_measured}"
-            return f"{self.scale} ({self.mode} scaling): {rate}, {why}{self.memory_in_words}"
-        ends = interval(significant(self.samples_per_s_low), significant(self.samples_per_s_high))
-        efficiency = f"{percent(self.efficiency)} efficiency against {self.baseline}"
-        text = f"{self.scale} ({self.mode} scaling): {significant(self.samples_per_s)} samples/s {ends}, {efficiency}"
-        return f"{text}{self.memory_in_words}".replace(NARROW_SPACE, " ")
+            what = f"{rate}, if nothing is lost beyond {self.largest_measured}"
+        else:
+            ends = interval(significant(self.samples_per_s_low), significant(self.samples_per_s_high))
+            rate = f"{significant(self.samples_per_s)} samples/s {ends}"
+            what = f"{rate}, {percent(self.efficiency)} efficiency against {self.baseline}"
+        return f"{self.scale} ({self.mode} scaling): {what}{self.memory_in_words}".replace(NARROW_SPACE, " ")
 
 
-def predict(series: Series, at: Scale) -> Prediction:
+def predict(series: MeasuredSeries, at: Scale) -> Prediction:
     """Return the prediction for a scale; a measured scale's own figure. Raises ValueError for an empty series."""
     if not series.points:
         raise ValueError("no scale was measured")
-    found, bound = estimate(series, at), upper_bound(series, at)
-    rates = found or (None, None, None)
+    known, bound = estimate(series, at), upper_bound(series, at)
+    rates = known or (None, None, None)
     efficiencies = [_over(rate, at.world_size / series.smallest.gpu_s_per_sample) for rate in rates]
     hours = [_over(at.world_size * 1e6 / 3600, rate) for rate in rates]
     return Prediction(
@@ -360,7 +332,7 @@ def predict(series: Series, at: Scale) -> Prediction:
         samples_per_s=rates[0],
         samples_per_s_low=rates[1],
         samples_per_s_high=rates[2],
-        samples_per_s_bound=None if found or math.isinf(bound) else bound,
+        samples_per_s_bound=None if known or math.isinf(bound) else bound,
         efficiency=efficiencies[0],
         efficiency_low=efficiencies[1],
         efficiency_high=efficiencies[2],
@@ -369,7 +341,7 @@ def predict(series: Series, at: Scale) -> Prediction:
         gpu_hours_per_million_samples_high=hours[1],
         baseline=str(series.smallest.scale),
         largest_measured=str(series.largest.scale),
-        notes=tuple(_notes(series, at, found is not None)),
+        notes=tuple(_notes(series, at, known is not None)),
     )
 
 
@@ -386,7 +358,7 @@ def memory_at(points: Sequence[ScalePoint], run: RunSpec, at: Scale) -> float | 
     if not is_gpu(run.device) or len({ranks for ranks, _ in seen}) < 2 or at.world_size <= seen[-1][0]:
         return None
     many, after = seen[-1]
-    few, before = next(one for one in reversed(seen) if one[0] < many)
+    few, before = next((ranks, peak) for ranks, peak in reversed(seen) if ranks < many)
     shared = (before - after) / (1 / few - 1 / many)
     fixed = after - shared / many
     is_shared = before - after > SHARED * before and fixed > 0
@@ -398,7 +370,7 @@ def _over(value: float | None, by: float | None) -> float | None:
     return None if value is None or by is None else value / by
 
 
-def _notes(series: Series, at: Scale, is_known: bool) -> Iterator[str]:
+def _notes(series: MeasuredSeries, at: Scale, is_known: bool) -> Iterator[str]:
     if series.at(at):
         yield "this scale was measured: its own figure is shown"
     elif at.world_size < series.smallest.scale.world_size:
@@ -410,9 +382,8 @@ def _notes(series: Series, at: Scale, is_known: bool) -> Iterator[str]:
     if at.nodes > 1 and all(point.scale.nodes == 1 for point in series.points):
         yield "crosses a node boundary that was not measured: measure two nodes to know what the network costs"
     least_s = series.smallest.gpu_s_per_sample / MOST_EFFICIENCY
-    if too_fast := [str(point.scale) for point in series.points if point.gpu_s_per_sample < least_s]:
-        names = ", ".join(too_fast)
-        yield f"efficiency above {100 * MOST_EFFICIENCY:.0f} % at {names}: do all scales run the same program?"
+    if too_fast := ", ".join(str(point.scale) for point in series.points if point.gpu_s_per_sample < least_s):
+        yield f"efficiency above {100 * MOST_EFFICIENCY:.0f} % at {too_fast}: do all scales run the same program?"
 
 
 def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]:
@@ -420,9 +391,9 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]
 
     Of the reference variant, or else of the first one. In strong mode each GPU needs a sample of the global batch.
     """
-    names = list(dict.fromkeys(run.variant for run in plan.runs if not run.is_plain))
+    names = [run.variant for run in plan.runs if not run.is_plain]
     variant = REFERENCE_VARIANT if REFERENCE_VARIANT in names or not names else names[0]
-    found = []
+    predictions = []
     for mode in dict.fromkeys(run.mode for run in plan.runs):
         series = series_of(points, variant, mode)
         if len(series.points) < LEAST_SCALES:
@@ -432,11 +403,11 @@ def outlooks(plan: Plan, points: Sequence[ScalePoint]) -> tuple[Prediction, ...]
         run = next(run for run in plan.runs if (run.mode, run.variant) == (mode, variant))
         least = run.batch_per_gpu if run.accumulation else 1  # samples of a GPU
         if mode == "weak" or at.world_size * least <= run.global_batch:
-            found.append(predict(series, at).replace(peak_memory_bytes=memory_at(points, run, at)))
-    return tuple(found)
+            predictions.append(predict(series, at).replace(peak_memory_bytes=memory_at(points, run, at)))
+    return tuple(predictions)
 
 
-def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
+def read_series(file: Path, variant: str | None = None) -> tuple[MeasuredSeries, ...]:
     """Return the series of each mode in a CSV file, weak first. Several rows of one scale are repeats.
 
     variant: without one, "default", or the only variant there is. Scales that failed, were not measured, or do not
@@ -448,14 +419,14 @@ def read_series(file: Path, variant: str | None = None) -> tuple[Series, ...]:
     if chosen not in names:
         what = f"{file} has no such variant that was measured"
         raise UserError(Problem("--variant", what, found=chosen, allowed=", ".join(names)))
-    found = tuple(series for mode in get_args(Mode) if (series := series_of(rows, chosen, mode)).points)
-    if not found:
+    measured = tuple(series for mode in get_args(Mode) if (series := series_of(rows, chosen, mode)).points)
+    if not measured:
         states = ", ".join(dict.fromkeys(row.status for row in rows))
         raise UserError(Problem(f"{file}: status", "no scale counts", found=states, allowed=", ".join(COUNTED)))
-    return found
+    return measured
 
 
-def _rows(file: Path) -> Iterator[Row]:
+def _rows(file: Path) -> Iterator[TableRow]:
     """Yield each row with a measured scale; in a table of the report, some have no samples_per_s."""
     where = str(file)
     try:
@@ -467,7 +438,7 @@ def _rows(file: Path) -> Iterator[Row]:
             if None in cells or None in cells.values():
                 raise ValueError("the number of cells is not that of the header")
             if "variant" not in cells or (cells.get("samples_per_s") and cells.get("status") != "failed"):
-                yield Row.from_json({key: text for key, text in cells.items() if text})
+                yield TableRow.from_json({key: text for key, text in cells.items() if text})
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(Problem(where, f"this is no table of scales: {error}", allowed=NEEDED)) from None
 

@@ -17,8 +17,7 @@ from typing import Any
 from ddp_ladder.common.formats import share
 from ddp_ladder.gates.points import ScalePoint
 
-Rates = Mapping[str, float]
-"""TFLOP/s by precision."""
+Rates = Mapping[str, float]  # TFLOP/s by precision
 
 
 def with_flops(points: Sequence[ScalePoint], matrix_rates: Mapping[str, Rates]) -> tuple[ScalePoint, ...]:
@@ -36,15 +35,16 @@ def _with(point: ScalePoint, baseline: ScalePoint | None, matrix_rates: Mapping[
         return point
     if point.differing:
         return replace(point, model_flops_per_sample=None)
-    here = per_sample * point.samples_per_s / point.world_size / 1e12
+    achieved = per_sample * point.samples_per_s / point.world_size / 1e12
     measured = rate_of(flops.precisions, matrix_rates.get(str(point.scale), {}))
     peak = rate_of(flops.precisions, peaks(point.gpu))
     return replace(
         point,
         model_flops_per_sample=per_sample,
-        tflop_per_s_per_gpu=here,
-        fraction_of_matrix_rate=here / measured if measured and here <= measured else None,  # else measured under load
-        fraction_of_peak=here / peak if peak else None,
+        tflop_per_s_per_gpu=achieved,
+        # The matrix rate was measured under load if it is smaller.
+        fraction_of_matrix_rate=achieved / measured if measured and achieved <= measured else None,
+        fraction_of_peak=achieved / peak if peak else None,
         flops_precision=in_words(flops.precisions),
     )
 
@@ -58,18 +58,17 @@ def rate_of(precisions: Mapping[str, float], rates: Rates) -> float | None:
 
 def in_words(precisions: Mapping[str, float]) -> str:
     """Return ``bf16``, or of several ``98 % tf32, 2.0 % fp32``."""
-    ordered = sorted(precisions.items(), key=lambda each: -each[1])
-    return ordered[0][0] if len(ordered) == 1 else ", ".join(f"{share(part)} {name}" for name, part in ordered)
+    names = sorted(precisions, key=lambda name: -precisions[name])
+    return names[0] if len(names) == 1 else ", ".join(f"{share(precisions[name])} {name}" for name in names)
 
 
 def peaks(gpu: str | None) -> Rates:
     """Return the data sheet's peaks of a GPU; empty if it is not known, or a part of one."""
-    return next(
-        (each["tflop_per_s"] for each in _table() if gpu and "MIG" not in gpu and re.search(each["name"], gpu)), {}
-    )
+    if gpu is None or "MIG" in gpu:
+        return {}
+    return next((row["tflop_per_s"] for row in _table() if re.search(row["name"], gpu)), {})
 
 
 @cache
 def _table() -> list[dict[str, Any]]:
-    content = tomllib.loads(Path(__file__).with_name("gpu_peaks.toml").read_text(encoding="utf-8"))
-    return list(content["gpu"])
+    return list(tomllib.loads(Path(__file__).with_name("gpu_peaks.toml").read_text(encoding="utf-8"))["gpu"])

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import shortened
 from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
-from ddp_ladder.diagnosis.correctness import Diagnosis, remarks_on_run, shared_samples
+from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run
 from ddp_ladder.diagnosis.failures import after_training, explain
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.node_usage import usage_of
 from ddp_ladder.measuring.owners import owners_of, remark_on_owners
-from ddp_ladder.measuring.pauses import to_shortest, without_waits
+from ddp_ladder.measuring.pauses import in_equal_rows, to_shortest, without_waits
 from ddp_ladder.measuring.statistic import Warmup, find_warmup, median
 from ddp_ladder.measuring.timing import (
     data_wait_fraction,
@@ -32,8 +35,8 @@ from ddp_ladder.measuring.trace import exposed_comm_fraction
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.raw_files import RankFiles, RawRun, digests, read_raw_run
-from ddp_ladder.records.raw_models import Flops, Parameters, RankFacts
+from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
+from ddp_ladder.records.raw_models import Flops, Parameters, RankSummary
 from ddp_ladder.records.record import (
     SCHEMA_VERSION,
     Failure,
@@ -62,7 +65,7 @@ def assemble(directory: RunDirectory) -> Record:
 
 def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
     """Build the record of a run from its raw files. left_out: names of checks that it cannot pass."""
-    whole, on_waits = without_waits(raw)
+    whole, on_waits = without_waits(in_equal_rows(raw))
     raw, on_uneven = to_shortest(whole)
     warmup = _warmup(raw)
     ranks = _alike(raw, warmup)
@@ -91,7 +94,7 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, remarks)),
         step=step,
-        files=digests(raw.directory),
+        files=raw.digests,
         flops=_flops(raw),
         usage=usage and _without_secrets(usage),
         rules=min((end.rules for end in raw.ends), default=0),
@@ -127,13 +130,16 @@ def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict:
 
 
 def _without_secrets(part: Part) -> Part:
-    """Return a part of the record whose texts may quote a script, a library or Slurm, without passwords and tokens."""
+    """Return a part of the record whose texts may quote a script, a library or Slurm, without passwords and tokens.
+
+    Texts do not grow with the ranks; what they quote may still be too long.
+    """
     return part.from_json(_redacted(part.model_dump(mode="json")))
 
 
 def _redacted(data: Any) -> Any:
     if isinstance(data, str):
-        return redacted(data)
+        return shortened(redacted(data))
     if isinstance(data, list):
         return [_redacted(item) for item in data]
     return {key: _redacted(value) for key, value in data.items()} if isinstance(data, dict) else data
@@ -156,14 +162,14 @@ def _world(raw: RawRun) -> World:
 
 def _rank(warmup: Warmup, files: RankFiles) -> Rank:
     end, steps = files.end, files.steps
-    times_s = steps.step_time_s[warmup.steps :]
+    measured = steps.after(warmup.steps)
     return Rank(
-        **{key: getattr(end, key) for key in RankFacts.model_fields},
-        steps=len(steps),
+        **{key: getattr(end, key) for key in RankSummary.model_fields},
+        steps=steps.count,
         samples=int(steps.samples.sum()),
         padding_samples=int(steps.padding_samples.sum()),
-        step_time_s=median(times_s) if len(times_s) else None,
-        data_wait_fraction=data_wait_fraction(steps.data_wait_s[warmup.steps :], times_s),
+        step_time_s=median(measured.mean_step_s) if measured.count else None,
+        data_wait_fraction=data_wait_fraction(measured.data_wait_s, measured.step_time_s),
         parameters=end.parameters
         and Parameters(**{key: getattr(end.parameters, key) for key in Parameters.model_fields}),
         ddp=end.ddp,
@@ -216,22 +222,25 @@ def _dataset_size(raw: RawRun) -> int | None:
     if len(ends) == 1 or all(loader.shards for loader in loaders):
         return sizes[0] if len({*sizes}) == 1 else None
     # In their own order, parts begin with different samples. Shuffled, the same whole data does so, too.
-    shares = shared_samples(ends).values()
+    shared = most_shared(ends)
     in_order = all(loader.shuffle is False for loader in loaders)
-    return sum(sizes) if in_order and shares and not any(shares) else None
+    return sum(sizes) if in_order and shared.known > 1 and not shared.fraction else None
 
 
 def _warmup(raw: RawRun) -> Warmup:
     """Return the warm-up of the run: the planned minimum if the ranks have different numbers of steps."""
-    steps = [rank.steps.step_time_s for rank in raw.ranks.values()]
-    if len({len(times) for times in steps}) != 1:
-        return Warmup(raw.spec.warmup_steps, stable=False)
-    return find_warmup(np.max(steps, axis=0), raw.spec.warmup_steps, raw.spec.min_steps)
+    spec, steps = raw.spec, [rank.steps for rank in raw.ranks.values()]
+    if len({each.count for each in steps}) != 1:
+        return Warmup(spec.warmup_steps, stable=False)
+    size = steps[0].block
+    least, keep = (math.ceil(number / size) for number in (spec.warmup_steps, spec.min_steps))
+    found = find_warmup(np.max([each.in_blocks(size).mean_step_s for each in steps], axis=0), least, keep)
+    return replace(found, steps=spec.warmup_steps if found.steps == least else size * found.steps)
 
 
 def _alike(raw: RawRun, warmup: Warmup) -> list[RankFiles]:
     """Return all ranks if they have the same number of steps, more than the warm-up's; else none."""
-    counts = {len(rank.steps) for rank in raw.ranks.values()}
+    counts = {rank.steps.count for rank in raw.ranks.values()}
     return [*raw.ranks.values()] if raw.has_all_ranks and len(counts) == 1 and min(counts) > warmup.steps else []
 
 

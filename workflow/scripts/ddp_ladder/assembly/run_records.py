@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ddp_ladder_instrument.machine import RULES
 
-from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count, in_short, significant
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -94,7 +93,7 @@ class RunRecords:
         for read in (self._stored, self._left):
             with contextlib.suppress(OSError, ValueError):
                 return read(directory, spec)
-        return assemble(directory)
+        return _assembled(directory)
 
     def _stored(self, directory: RunDirectory, spec: RunSpec) -> Record:
         return self._judged(_believe(directory.record, directory, spec, self._digests))
@@ -109,7 +108,7 @@ class RunRecords:
             return record
         known = self.judged_anew.get(record.spec.name)
         if known is None:
-            anew = assemble(self.directory(record.spec)).model_copy(update={"spec": record.spec})
+            anew = _assembled(self.directory(record.spec)).model_copy(update={"spec": record.spec})
             self.judged_anew[record.spec.name] = known = record, anew
         return known[1]
 
@@ -139,6 +138,12 @@ class RunRecords:
                 f"those that were judged then ({in_short(old)})"
             )
         return lines
+
+
+def _assembled(directory: RunDirectory) -> Record:
+    from ddp_ladder.assembly.assemble import assemble  # and all that finds causes: a gate hardly ever needs it
+
+    return assemble(directory)
 
 
 def _changed(name: str, before: Record, now: Record) -> str:

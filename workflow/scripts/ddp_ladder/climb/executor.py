@@ -20,42 +20,12 @@ from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
-from ddp_ladder.preflight.bad_nodes import (
-    SUPPORT,
-    add_bad_node,
-    bad_nodes_file,
-    left_out,
-    only_bad_node,
-    without_bad_nodes,
-)
+from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.settings.terms import STAGES
-from ddp_ladder.slurm.jobs import (
-    AGAIN,
-    ENDED_WELL,
-    GONE,
-    NODE_FAIL,
-    NOT_SUBMITTED,
-    SUBMITTED,
-    Advice,
-    JobEnd,
-    JobState,
-    NotSubmitted,
-    Refused,
-    Stopped,
-    Submission,
-    Submitter,
-    advice,
-    ask,
-    cancel,
-    job_end_file,
-    job_left,
-    new_job_name,
-    reason_in_words,
-    slurms_words,
-    write_job_end,
-)
+from ddp_ladder.slurm import jobs as slurm_jobs
+from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState, NotSubmitted, Refused, Stopped, Submission, Submitter
 from ddp_ladder.slurm.lock import Lock, is_held
 from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
@@ -87,7 +57,7 @@ class LadderJobs:
         # As the last start's, so that a job that it has left makes the same runs. Asked before the plan is written.
         self._is_same_plan = not self.ladder.plan_to_write
         self._console = Console()
-        self._watch = JobWatch(ask, self._console)
+        self._watch = JobWatch(slurm_jobs.ask, self._console)
         self._submitter = Submitter(self.results, self._console.say)
         self._replaced: set[str] = set()  # scales that were submitted again, without a bad node
         super().__init__(workflow, logger)  # type: ignore[call-arg]
@@ -113,11 +83,11 @@ class LadderJobs:
             return
         except NotSubmitted as error:
             why, then = str(error), error.next
-            if isinstance(error, Refused) and (bad := left_out(self.ladder.job(scale), self.results)):
-                nodes = ", ".join(each.node for each in bad)
-                why = f"{'; '.join(each.in_words for each in bad)}; a job without {nodes} is refused: {why}"
-                then = f"{SUPPORT.format(file=bad_nodes_file(self.results))}; or {then}"
-            end = JobEnd("", stage, scale, NOT_SUBMITTED, "", why=why, next=then)
+            if isinstance(error, Refused) and (bad := bad_nodes.left_out(self.ladder.job(scale), self.results)):
+                nodes, reasons = ", ".join(node.node for node in bad), "; ".join(node.in_words for node in bad)
+                why = f"{reasons}; a job without {nodes} is refused: {why}"
+                then = f"{bad_nodes.SUPPORT.format(file=bad_nodes.bad_nodes_file(self.results))}; or {then}"
+            end = JobEnd("", stage, scale, slurm_jobs.NOT_SUBMITTED, "", why=why, next=then)
             self._console.say(f"{stage} {scale}: {end.in_words}")
             self.report_job_error(info, msg=_message(end, self.results))
             return
@@ -127,7 +97,7 @@ class LadderJobs:
             return
         log = logs / f"{info.external_jobid}.log"
         info.aux = {"slurm_logfile": log}
-        submitted = JobEnd(info.external_jobid, stage, scale, SUBMITTED, shown_path(log))
+        submitted = JobEnd(info.external_jobid, stage, scale, slurm_jobs.SUBMITTED, shown_path(log))
         if lost := _not_recorded(submitted, self.results):  # Slurm knows it by its name
             self._console.say(f"job {info.external_jobid} is followed. {lost}")
         self.report_job_submission(info)
@@ -138,19 +108,19 @@ class LadderJobs:
         planned = self.ladder.job(scale)
         logs = self.slurm_logdir / f"rule_{job.name}" / scale
         logs.mkdir(parents=True, exist_ok=True)
-        name = new_job_name(self.results, scale)
+        name = slurm_jobs.new_job_name(self.results, scale)
         own = {
             "job-name": name,
             "chdir": str(self.workflow.workdir_init),
             "output": str(logs).replace("%", "%%") + "/%j.log",
             "export": "ALL",
         }
-        argv = ["sbatch", "--parsable", *sbatch_options(without_bad_nodes(planned, self.results), own)]
+        argv = ["sbatch", "--parsable", *sbatch_options(bad_nodes.without_bad_nodes(planned, self.results), own)]
         # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
         command = self.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
-        left = job_left(self.results, scale) if self._is_same_plan else None
-        is_of_same_rule = left is not None and left.log == shown_path(logs / f"{left.job_id}.log")
-        earlier = left.job_id if left is not None and is_of_same_rule else None
+        left = slurm_jobs.job_left(self.results, scale) if self._is_same_plan else None
+        is_of_same_rule = left and left.log == shown_path(logs / f"{left.job_id}.log")
+        earlier = left.job_id if left and is_of_same_rule else None
         return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
@@ -164,12 +134,11 @@ class LadderJobs:
             self._follow(info)
         ends = {end.job_id: end for end in self._watch.look()}
         for info in own:
-            end = ends.get(info.external_jobid)
-            if end is None:
-                yield info
-            else:
+            if end := ends.get(info.external_jobid):
                 self._submitter.over(end.job_id)
                 self._report(info, end)
+            else:
+                yield info
         if ends:
             self._account()
 
@@ -183,7 +152,7 @@ class LadderJobs:
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
             with contextlib.suppress(OSError):
-                job_end_file(self.results, end.scale).unlink()
+                slurm_jobs.job_end_file(self.results, end.scale).unlink()
             if self._replaces_node(info, end):
                 threading.Thread(target=self.run_job, args=(info.job,)).start()  # submission may take minutes
             else:
@@ -198,15 +167,14 @@ class LadderJobs:
         if only_asks or not planned.slurm.replace_bad_node or end.scale in self._replaced:
             return False
         try:
-            bad = only_bad_node(self.results, planned, end.job_id, end.nodes)
-            if bad is None:
+            if (bad := bad_nodes.only_bad_node(self.results, planned, end.job_id, end.nodes)) is None:
                 return False
-            add_bad_node(self.results, bad)
+            bad_nodes.add_bad_node(self.results, bad)
         except (OSError, ValueError) as error:
             self._console.say(f"{end.stage} {end.scale}: no node is replaced: {error}")
             return False
         self._replaced.add(end.scale)
-        listed = f"it is listed for the site's support in {bad_nodes_file(self.results)}"
+        listed = f"it is listed for the site's support in {bad_nodes.bad_nodes_file(self.results)}"
         self._console.say(f"{end.stage} {end.scale}: {bad.in_words}; {listed}; submitting again without {bad.node}")
         return True
 
@@ -220,22 +188,21 @@ class LadderJobs:
             self._console.say(f"warning: {warning}")
 
     def cancel_jobs(self: Any, active_jobs: Sequence[Any]) -> None:
-        """Cancel every job that was submitted, or is being submitted."""
         if submitted := self._submitter.stop():
-            self._console.say(cancel(sorted(submitted, key=int)))
+            self._console.say(slurm_jobs.cancel(sorted(submitted, key=int)))
         if others := [info for info in active_jobs if not self._is_own(info.job)]:
             super().cancel_jobs(others)  # type: ignore[misc]
 
 
 def _message(end: JobEnd, results: Path) -> str:
-    recorded = _not_recorded(end, results) or f"Recorded in {job_end_file(results, end.scale)}"
+    recorded = _not_recorded(end, results) or f"Recorded in {slurm_jobs.job_end_file(results, end.scale)}"
     return f"{end.in_words}. Next: {end.next}. {recorded}. "
 
 
 def _not_recorded(end: JobEnd, results: Path) -> str:
     """Write the end for the gate; return why it cannot be written, or nothing: a full disk does not stop a job."""
     try:
-        write_job_end(results, end)
+        slurm_jobs.write_job_end(results, end)
     except NotWritten as error:
         return f"Its end is not recorded: {error.filename} cannot be written: {error.strerror}"
     return ""
@@ -306,7 +273,7 @@ def _full(places: Sequence[Path]) -> Advice | None:
         try:
             check_room(place)
         except NotWritten as error:
-            return Advice(f"{error.problem.where}: {error.problem.what}", error.problem.next or AGAIN)
+            return Advice(f"{error.problem.where}: {error.problem.what}", error.problem.next or slurm_jobs.AGAIN)
     return None
 
 
@@ -376,11 +343,10 @@ class JobWatch:
         elif job.is_held():  # else it has released it
             job.is_reported_silent = True
             node = next(iter(host_names(job.state.nodes)), "its first node")
-            self._console.say(
-                f"{job.label} runs, but has given no sign of life for {duration(now_s - job.alive_s)}: its "
-                f"run_scale.py on {node} is stopped, or {node} or its file system hangs; if it stays so, end it "
-                f"with `scancel {job.id}`, and start snakemake again"
-            )
+            silent = f"has given no sign of life for {duration(now_s - job.alive_s)}"
+            why = f"its run_scale.py on {node} is stopped, or {node} or its file system hangs"
+            end = f"if it stays so, end it with `scancel {job.id}`, and start snakemake again"
+            self._console.say(f"{job.label} runs, but {silent}: {why}; {end}")
 
     def _is_due(self) -> bool:
         if not self._jobs or self._asked_s is None:
@@ -416,12 +382,12 @@ class JobWatch:
         return [end for job in known if (end := self._follow(job, states[job.id]))]
 
     def _follow(self, job: WatchedJob, new: JobState) -> JobEnd | None:
-        if new.state == GONE and not self._is_gone(job):
+        if new.state == slurm_jobs.GONE and not self._is_gone(job):
             return None
         job.gone_since_s = None
         before, job.state = job.state, new
         if new.phase == "waiting" and (new.reason, new.start) != (before.reason, before.start):
-            why = f"waits: {reason_in_words(new.reason, job.id)}" if new.reason else "waits for its turn"
+            why = f"waits: {slurm_jobs.reason_in_words(new.reason, job.id)}" if new.reason else "waits for its turn"
             expected = f"; Slurm expects it to start at {new.start.replace('T', ' ')}" if new.start else ""
             self._console.say(f"{job.label} {why}{expected}")
         if new.phase == "running" and job.started_s is None:
@@ -444,26 +410,15 @@ class JobWatch:
         del self._jobs[job.id]
         ran_s = self._clock() - (job.started_s if job.started_s is not None else job.submitted_s)
         state = job.state.state
-        words = "".join(slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
+        words = "".join(slurm_jobs.slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
         # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
-        well = state == ENDED_WELL or (state in (GONE, NODE_FAIL) and job.is_finished)
-        cause = advice(job.state, words, job.stage)
+        well = state == slurm_jobs.ENDED_WELL or (state in (slurm_jobs.GONE, slurm_jobs.NODE_FAIL) and job.is_finished)
+        cause = Advice("", "") if well else slurm_jobs.advice(job.state, words, job.stage)
         if not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
             cause = full
-        end = JobEnd(
-            job_id=job.id,
-            stage=job.stage,
-            scale=job.scale,
-            state=state,
-            ok=well,
-            nodes=job.state.nodes,
-            reason=words or job.state.reason,
-            why="" if well else cause.why,
-            next="" if well else cause.next,
-            log=str(job.log),
-        )
-        after = f"after {duration(ran_s)}"
-        self._console.say(f"{job.stage} {job.scale}: {end.in_words}, {after}")
+        named, reason = (job.id, job.stage, job.scale, state, str(job.log)), words or job.state.reason
+        end = JobEnd(*named, ok=well, nodes=job.state.nodes, reason=reason, why=cause.why, next=cause.next)
+        self._console.say(f"{job.stage} {job.scale}: {end.in_words}, after {duration(ran_s)}")
         return end
 
     def _print_lines(self, job: WatchedJob) -> None:

@@ -87,19 +87,16 @@ class Ladder:
 
     def awaited_records(self, stage: str) -> list[str]:
         """Return the records that a stage's gate waits for: those of the scales that still have runs to measure."""
-        waiting = [job for job in self.plan.stage_jobs(stage) if str(job.scale) in self.to_do]
-        return [file for job in waiting for file in self.records(job)]
+        jobs = self.plan.stage_jobs(stage)
+        return [file for job in jobs if str(job.scale) in self.to_do for file in self.records(job)]
 
     def stage_records(self, stage: str) -> list[str]:
-        """Return the records of all runs of a stage."""
         return [file for job in self.plan.stage_jobs(stage) for file in self.records(job)]
 
     def preflight_file(self, scale: str) -> str:
-        """Return the result of a scale's preflight."""
         return f"{self.results}/preflight/{scale}.json"
 
     def fit_file(self, scale: str) -> str:
-        """Return the file of the search for the batch, by the job of the first scale."""
         return str(fit_file(Path(self.results), scale))
 
     def fit_to_make(self) -> list[str]:
@@ -107,14 +104,12 @@ class Ladder:
 
         Raises UserError if the settings ask for no search.
         """
-        if self.plan.batch_search is not None:
-            return [self.fit_file(str(self.plan.first_scale))]
         batch = self.settings.experiment.workload.batch_per_gpu
         if isinstance(batch, int):
             where, allowed = self.settings.config.where("workload", "batch_per_gpu"), "auto, or {from: 8, to: 4096}"
             what, advice = "the batch is set, so there is nothing to search", "set batch_per_gpu: auto"
             raise UserError(Problem(where, what, str(batch), allowed, advice))
-        return []
+        return [] if self.plan.batch_search is None else [self.fit_file(str(self.plan.first_scale))]
 
     def is_kept_after_search(self, scale: str) -> bool:
         """Return True if this start had to search the batch, and with the one that was chosen, no run is missing.
@@ -137,8 +132,7 @@ class Ladder:
 
     def gate_before(self, stage: str) -> list[str]:
         """Return the gate of the stage before; empty for the first stage."""
-        before = self.plan.stage_before(stage)
-        return [self.gate(before)] if before else []
+        return [self.gate(before)] if (before := self.plan.stage_before(stage)) else []
 
     def stages_cut_short(self) -> list[str]:
         """Return the stages of which Slurm ended a job before it wrote its records: their gates were not judged."""
@@ -164,13 +158,9 @@ class Ladder:
             return [file]
 
     def report_options(self, centre: str | None) -> list[str]:
-        """Return the options of report.py that the settings and this start give."""
-        keys = self.settings.experiment.report
-        wanted = {
-            **{f"--{name}": value for name, value in keys.model_dump(exclude_defaults=True).items()},
-            "--centre": centre,
-        }
-        return [part for option, value in wanted.items() if value is not None for part in (option, str(value))]
+        wanted = {**self.settings.experiment.report.model_dump(exclude_defaults=True), "centre": centre}
+        given = {f"--{name}": str(value) for name, value in wanted.items() if value is not None}
+        return [word for option in given.items() for word in option]
 
     @property
     def changes_since_plan(self) -> str:
@@ -183,7 +173,6 @@ class Ladder:
             return ""  # reported by what needs the plan
 
     def measures(self, stages: Sequence[str]) -> bool:
-        """Return True if a start for these stages has a run to measure."""
         return any(run.stage in stages for missing in self.to_do.values() for run in missing)
 
     def scale_pattern(self, *stages: str) -> str:

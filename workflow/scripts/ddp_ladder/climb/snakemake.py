@@ -75,12 +75,9 @@ PLANNED = frozenset({"all", *STAGES})
 HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
 # Snakemake's messages on a failure, which has the ladder's box.
 CLOSING = (
-    "Shutting down, this might take",
-    "Exiting because a job execution failed",
-    "Complete log",
-    "Elapsed time",
+    "Shutting down, this might take", "Exiting because a job execution failed", "Complete log", "Elapsed time",
     "At least one job did not complete successfully",
-)
+)  # fmt: skip
 # Warnings of the Slurm executor about its own check of job states, which is not used.
 IRRELEVANT_WARNINGS = ("MinJobAge", "The 'sacct' command is not available")
 
@@ -99,7 +96,6 @@ class SchedulingMessages(logging.Filter):
         self._workflow = workflow
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record of Snakemake's logger is shown."""
         message, settings = record.getMessage(), self._workflow.output_settings
         # Asked late: Snakemake knows of a dry run only after the Snakefile is read.
         is_listed = settings.printshellcmds or settings.verbose or not shows_plan(self._workflow)
@@ -130,8 +126,7 @@ class FailedJobs(logging.Filter):
         return tuple(self._by_id.values())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record of Snakemake's logger is shown."""
-        is_hidden = self._is_on_a_job(record) or any(each in record.getMessage() for each in CLOSING)
+        is_hidden = self._is_on_a_job(record) or any(words in record.getMessage() for words in CLOSING)
         return bool(not is_hidden or self._settings.printshellcmds or self._settings.verbose)
 
     def _is_on_a_job(self, record: Any) -> bool:
@@ -264,8 +259,8 @@ def _print_unless_ended(kind: type[BaseException], error: BaseException, trace: 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> None:
     global _ended_by
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for later in SIGNALS:
+        signal.signal(later, signal.SIG_IGN)
     leave_lost_terminal()
     _ended_by = name = signal.Signals(signum).name
     with contextlib.suppress(OSError):  # not print: it may be what was interrupted

@@ -38,16 +38,13 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     """
     if not ladder.measures(stages):
         return []
-    secrets = ladder.settings.experiment.workload.secrets
+    missing = [name for name in ladder.settings.experiment.workload.secrets if name not in os.environ]
     what, where = "a secret that is not in the environment of this start", ladder.settings.config.where
-    wrong = [
-        Problem(where("workload", "secrets"), what, name, next=f"export {name}=... and start again")
-        for name in secrets
-        if name not in os.environ
-    ]
+    advice = "export {}=... and start again"
+    wrong = [Problem(where("workload", "secrets"), what, name, next=advice.format(name)) for name in missing]
     doubts = list[Problem]()
-    if found := data_problem(ladder.settings.experiment, on_nodes):
-        (wrong if found[0] == "error" else doubts).append(found[1])
+    if on_data := data_problem(ladder.settings.experiment, on_nodes):
+        (wrong if on_data[0] == "error" else doubts).append(on_data[1])
     if wrong and not dry_run:
         raise UserError(wrong)
     doubts += check_variables(ladder.settings, os.environ)
@@ -65,12 +62,10 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
     lines += ladder.runs.changes_of_rules()
     edited = [run for run in runs_of_edited_scripts(ladder.plan, ladder.runs) if run.stage in stages]
     for script in dict.fromkeys(run.script for run in edited):
-        names = [run.name for run in edited if run.script == script]
-        lines.append(
-            f"warning: {script} has changed since it ran as {in_short(names)}; these runs are kept, and not "
-            "compared with runs of another version. To repeat them, delete their directories below "
-            f"{ladder.results}/runs"
-        )
+        names = in_short([run.name for run in edited if run.script == script])
+        kept = "these runs are kept, and not compared with runs of another version"
+        repeat = f"To repeat them, delete their directories below {ladder.results}/runs"
+        lines.append(f"warning: {script} has changed since it ran as {names}; {kept}. {repeat}")
     return lines
 
 
@@ -82,12 +77,10 @@ def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
             unread = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
             why = unread if then is None else f"changed: {_changes(then, now)}"
             names.setdefault(why, []).append(now.name)
+    keep = f"undo the change, or name another directory as `results` in {ladder.settings.experiment.file}"
     for why, of_runs in names.items():
-        yield (
-            f"warning: {count(len(of_runs), 'finished run')} will be measured again ({in_short(of_runs)}), {why}. "
-            f"To keep the results, undo the change, or name another directory as `results` in "
-            f"{ladder.settings.experiment.file}"
-        )
+        again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short(of_runs)})"
+        yield f"warning: {again}, {why}. To keep the results, {keep}"
 
 
 def _changes(then: RunSpec, now: RunSpec) -> str:
@@ -123,12 +116,8 @@ def not_repeated(ladder: Ladder, everything: bool, forced: Set[str]) -> list[str
     forced: names of rules, and records.
     """
     kept = [run for job in ladder.plan.jobs for run in job.runs if run not in ladder.to_do.get(str(job.scale), ())]
-    found = {f"{ladder.results}/runs/{run.name}": f"measure_{run.stage}" for run in kept}
-    return [
-        directory
-        for directory, rule in found.items()
-        if everything or not forced.isdisjoint((rule, f"{directory}/record.json"))
-    ]
+    rules = {f"{ladder.results}/runs/{run.name}": f"measure_{run.stage}" for run in kept}
+    return [path for path, rule in rules.items() if everything or {rule, f"{path}/record.json"} & forced]
 
 
 # Before jobs are submitted to Slurm
@@ -172,9 +161,8 @@ def require_no_job_left(results: Path, scales: Collection[str], is_same_plan: bo
         queue = jobs_by_name(results)
         problems = [problem for scale in sorted(scales) for problem in _left(results, scale, queue, is_same_plan)]
     except SlurmError as silent:
-        elsewhere = f"or climb on this machine: snakemake --profile {profile('local')}"
-        here = "start it where Slurm answers, on a login node"
-        raise UserError(Problem("Slurm does not answer", str(silent), next=f"{here}, {elsewhere}")) from None
+        advice = "start it where Slurm answers, on a login node, or climb on this machine: snakemake --profile "
+        raise UserError(Problem("Slurm does not answer", str(silent), next=advice + profile("local"))) from None
     if problems:
         raise UserError(problems)
 
@@ -188,7 +176,7 @@ def require_every_job_over(results: Path) -> None:
 
 def _left(results: Path, scale: str, queue: Sequence[NamedJob], is_same_plan: bool) -> Iterator[Problem]:
     left = job_left(results, scale) if is_same_plan else None
-    states = {each.id: each.state for each in queue if each.scale == scale}
+    states = {job.id: job.state for job in queue if job.scale == scale}
     lock = look(Lock.of_scale(results, scale, ""))
     holder = lock.holder.slurm_id if lock and lock.is_alive else None
     if holder and holder not in states:
@@ -210,12 +198,12 @@ MOST_LINES = 8
 
 @dataclass(frozen=True)
 class FailedJob:
-    """One of Snakemake's jobs. exit_code: of its command; None if the executor reported the end, in ``message``."""
+    """One of Snakemake's jobs."""
 
     rule: str
     log: str
-    exit_code: int | None
-    message: str = ""
+    exit_code: int | None  # of its command; None if the executor reported the end
+    message: str = ""  # of the executor
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ def runs_to_do(plan: Plan, runs: RunRecords) -> Mapping[str, tuple[RunSpec, ...]
         not_judged = {spec.variant for missing in to_do.values() for spec in missing}
         left_out = _left_out(plan, stage, runs) - not_judged
         missing_at = {str(job.scale): _missing(plan, job, runs, left_out) for job in plan.stage_jobs(stage)}
-        to_do.update({scale: missing for scale, missing in missing_at.items() if missing})
+        to_do |= {scale: missing for scale, missing in missing_at.items() if missing}
     return to_do
 
 
@@ -57,11 +57,9 @@ def _left_out(plan: Plan, stage: str, runs: RunRecords) -> set[str]:
 
 
 def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
-    """Write the records that are missing, disagree with their raw files or were made by other rules.
+    """Write the records that are missing, disagree with their raw files or were made by other rules; yield their files.
 
-    Of scales without runs to measure.
-
-    Yields the files that it has written.
+    Only of scales without runs to measure: the others are left to their jobs.
     """
     to_do = runs_to_do(plan, runs)
     for job in as_made(plan, runs).jobs:
@@ -92,11 +90,11 @@ def runs_of_other_settings(
 
     None: the files are there and cannot be read, as those of another version of ddp-ladder.
     """
-    found: list[tuple[RunSpec, RunSpec | None]] = []
+    changed: list[tuple[RunSpec, RunSpec | None]] = []
     for spec in (spec for missing in to_do.values() for spec in missing):
         record = runs.made(spec)
         if isinstance(record, ValueError):
-            found.append((spec, None))
+            changed.append((spec, None))
         elif isinstance(record, Record) and record.failure is None and record.spec_hash != spec.hash:
-            found.append((spec, record.spec))
-    return found
+            changed.append((spec, record.spec))
+    return changed

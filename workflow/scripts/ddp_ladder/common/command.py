@@ -35,11 +35,8 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
         _keep_output_from_failing()
         try:
             code = main(*args, **kwargs)
-        except UserError as error:
-            notify(str(error))
-            code = 1
-        except NotWritten as error:
-            notify(str(error.problem))
+        except (UserError, NotWritten) as error:
+            notify(str(error.problem if isinstance(error, NotWritten) else error))
             code = 1
         sys.stdout.flush()
         return code
@@ -69,13 +66,8 @@ def node_parser(text: str | None, example: str) -> argparse.ArgumentParser:
     """Return the parser of a program that a scale's job starts on each node."""
     parser = parser_of(text, example)
     parser.add_argument("--run", type=Path, required=True, help="the directory with the run.json")
-    parser.add_argument(
-        "--node-rank",
-        type=int,
-        default=os.environ.get("SLURM_NODEID"),
-        required="SLURM_NODEID" not in os.environ,
-        help="which of the nodes this is, from 0 (default: as Slurm says)",
-    )
+    of_slurm, words = os.environ.get("SLURM_NODEID"), "which of the nodes this is, from 0 (default: as Slurm says)"
+    parser.add_argument("--node-rank", type=int, default=of_slurm, required=of_slurm is None, help=words)
     return parser
 
 
@@ -124,5 +116,4 @@ def print_what_can_be_printed() -> None:
 
 def put_this_python_first() -> None:
     """Put this interpreter first in PATH, so that children find it as ``python`` without an activated environment."""
-    here = str(Path(sys.executable).parent)
-    os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))

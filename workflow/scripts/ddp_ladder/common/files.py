@@ -35,9 +35,8 @@ class NotWritten(OSError):
 
     @property
     def problem(self) -> Problem:
-        """The message for the user."""
-        there = quote(str(nearest(Path(self.filename).parent)))
-        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=there)
+        directory = quote(str(nearest(Path(self.filename).parent)))
+        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=directory)
         next_step = f"{advice}; then start snakemake again: it repeats what is missing"
         return Problem(str(self.filename), f"it cannot be written: {self.strerror}", lost=self.lost, next=next_step)
 
@@ -61,13 +60,12 @@ def make_directory(path: Path) -> None:
 
 def nearest(path: Path) -> Path:
     """Return the path, or its nearest parent, that exists."""
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def shown_path(path: Path) -> str:
     """Return the path for a message: relative if it is below the working directory."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def check_room(directory: Path) -> None:
@@ -124,7 +122,11 @@ def read_json(path: Path) -> Any:
 
     Strings are made printable, because some quote the output of a script, a library or a node.
     """
-    content = read_bytes(path)
+    return parsed_json(read_bytes(path), path)
+
+
+def parsed_json(content: bytes, path: Path) -> Any:
+    """Return what read_json does of a file whose content was read. Raises ValueError."""
     try:
         data = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -152,6 +154,21 @@ def touched_s(path: Path) -> float:
     """Return when a file was last touched (unix time). Raises OSError."""
     with path.open("rb") as file:  # opening makes a network file system look for a new version
         return os.fstat(file.fileno()).st_mtime
+
+
+def scanned(directory: Path, stated: tuple[str, ...]) -> dict[str, os.stat_result | None]:
+    """Return the names in a directory, with the state of those files whose names begin or end so. Raises OSError.
+
+    Opening a directory makes NFS look for new names, as opening a file for a new version. But NFS may keep the state of
+    a file that is not opened for a minute (actimeo): see touched_s. Lustre's locks keep both new.
+    """
+    with os.scandir(directory) as entries:
+        found: dict[str, os.stat_result | None] = {}
+        for entry in entries:
+            with suppress(FileNotFoundError):  # it has just been deleted
+                wanted = entry.name.endswith(stated) or entry.name.startswith(stated)
+                found[entry.name] = entry.stat() if wanted else None
+    return found
 
 
 def file_text(path: Path) -> str | None:
@@ -185,6 +202,11 @@ class Agent:
         """Stem of its files' names: node0, or node0.task1."""
         return f"node{self.node_rank}" + ("" if self.local_rank is None else f".task{self.local_rank}")
 
+    @property
+    def is_first(self) -> bool:
+        """True if it does what is done once on its node."""
+        return self.local_rank in (None, 0)
+
     def __str__(self) -> str:
         return f"node {self.node_rank}" + ("" if self.local_rank is None else f", task {self.local_rank}")
 
@@ -194,6 +216,9 @@ def agents_of(nodes: int, agents_per_node: int) -> tuple[Agent, ...]:
     if agents_per_node == 1:
         return tuple(Agent(node_rank) for node_rank in range(nodes))
     return tuple(Agent(node_rank, local) for node_rank in range(nodes) for local in range(agents_per_node))
+
+
+SIGN, HANG = ".alive", "hang-"  # how the name of a node's sign of life ends, and that of a report begins
 
 
 class RunDirectory:
@@ -212,6 +237,8 @@ class RunDirectory:
         self.attempts = path / "attempts"
         self.ranks = path / "ranks"
         self.nodes = path / "nodes"
+        self.addresses = self.nodes / "addresses.json"  # of all nodes, for agents that report a hang
+        self.one_ended = self.nodes / "one_ended"  # is there once a rank has ended its script
         self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
         self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
 
@@ -228,7 +255,6 @@ class RunDirectory:
         return self.log if agents == 1 else self.nodes / f"{agent.stem}.log"
 
     def nccl_logs(self) -> list[Path]:
-        """Return the logs that NCCL wrote."""
         return sorted(self.nodes.glob("nccl.*.log"))
 
     def failed_ranks(self, node_rank: int) -> Path:
@@ -239,13 +265,9 @@ class RunDirectory:
         """Return the directory for torchrun's own logs, in place of the temporary one; the agent deletes it."""
         return self.nodes / f"torchrun{node_rank}"
 
-    def heartbeat(self, rank: int) -> Path:
-        """Return the file in which a rank shows its progress; its agent deletes it at the end."""
-        return self.ranks / f"rank{rank}.heartbeat"
-
     def hang(self, agent: Agent) -> Path:
         """Return the report of an agent whose ranks make no step any more."""
-        return self.nodes / f"hang-{agent.stem}.json"
+        return self.nodes / f"{HANG}{agent.stem}.json"
 
     def look(self, agent: Agent) -> Path:
         """Return the last look of an agent at silent ranks of which one may go on."""
@@ -256,19 +278,17 @@ class RunDirectory:
         return self.nodes / f"node{node_rank}.monitor.json"
 
     def samples(self, node_rank: int) -> Path:
-        """Return the samples of a node."""
         return self.nodes / f"node{node_rank}.csv"
 
-    def sign(self, agent: Agent) -> Path:
-        """Return the file with the address of an agent's node, which the agent touches while it lives."""
-        return self.nodes / f"{agent.stem}.alive"
+    def sign(self, node_rank: int) -> Path:
+        """Return the file with the address of a node, which the node's first agent touches while it lives."""
+        return self.nodes / f"node{node_rank}{SIGN}"
 
     def packed(self, agent: Agent) -> Path:
         """Return the archive with the raw files of an agent's ranks."""
         return self.nodes / f"{agent.stem}.zip"
 
     def agent_end(self, agent: Agent) -> Path:
-        """Return the end record of an agent."""
         return self.nodes / f"{agent.stem}.json"
 
 
@@ -294,8 +314,7 @@ def profile(name: str) -> str:
 
 def places() -> str:
     """Return, for messages, the directories that a relative path is searched in."""
-    here = Path.cwd()
-    return f"relative to {here}" if here.samefile(OWN) else f"relative to {here} or else to {OWN}"
+    return f"relative to {Path.cwd()}" + ("" if Path.cwd().samefile(OWN) else f" or else to {OWN}")
 
 
 SHARED = (
@@ -307,8 +326,8 @@ ALONE = "tmpfs ramfs overlay ext2 ext3 ext4 xfs btrfs zfs f2fs apfs hfs".split()
 def filesystem(path: Path) -> str:
     """Return the type of the file system that holds a path; empty if the system does not report it."""
     real = path.resolve()
-    mounts = [each for each in psutil.disk_partitions(all=True) if real.is_relative_to(each.mountpoint)]
-    return max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else ""
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if real.is_relative_to(mount.mountpoint)]
+    return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
 
 
 def is_shared(kind: str) -> bool:

@@ -95,10 +95,37 @@ def full_stop(text: str) -> str:
     return text if not text or text[-1] in ".!?:" else f"{text}."
 
 
-def in_short(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
-    """Return ``a, b, c``; beyond ``most`` names, ``a, b and 3 more``."""
-    rest = len(names) - most
-    return separator.join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+def in_short(names: Sequence[str | int], most: int = 5, separator: str = ", ") -> str:
+    """Return ``a, b, c``, and of numbers ``0-3, 8``; beyond ``most`` of these, ``a, b and 1,022 more``."""
+    parts: list[tuple[str, int]] = []  # with how many names each stands for
+    for run in _runs(names):
+        parts += [(f"{run[0]}-{run[-1]}", len(run))] if len(run) > 2 else [(str(name), 1) for name in run]
+    rest = sum(stands_for for _, stands_for in parts[most:])
+    return separator.join(text for text, _ in parts[:most]) + (f" and {rest:,} more" if rest else "")
+
+
+def _runs(names: Sequence[str | int]) -> list[list[str | int]]:
+    """Return the names in their order, and those numbers together that follow one another."""
+    runs: list[list[str | int]] = []
+    for name in names:
+        if runs and isinstance(name, int) and name - 1 == runs[-1][-1]:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return runs
+
+
+def rank_numbers(ranks: Sequence[int], most: int = 3) -> str:
+    """Return ``rank 3``, ``ranks 0-3, 8 and 1,022 more``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {in_short(ranks, most)}"
+
+
+LONGEST_TEXT = 1000  # characters of a text in a file of results
+
+
+def shortened(text: str, most: int = LONGEST_TEXT) -> str:
+    """Return the text, cut if it is longer."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def duration(seconds: float) -> str:
@@ -132,8 +159,5 @@ def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 def fields(text: str) -> dict[str, str]:
     """Return the values of ``key : value`` lines, of several with the same key the first."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        found.setdefault(key.strip(), value.strip())
-    return found
+    pairs = (line.partition(":") for line in reversed(text.splitlines()))
+    return {key.strip(): value.strip() for key, _, value in pairs}

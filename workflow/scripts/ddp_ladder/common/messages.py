@@ -18,6 +18,7 @@ from ddp_ladder_instrument.redaction import redacted
 from ddp_ladder.common.model import Model, Several
 
 MOST_COLUMNS = 96
+MOST_LEFT_OUT = 16  # nodes that one would name in a setting
 BEHIND_PIPE = "DDP_LADDER_COLUMNS"  # of the terminal, for a rule's command whose output goes through tee
 _COMMAND = re.compile(r"`[^`]*`")
 _LABEL = re.compile(r"  \w+ {2,}")
@@ -27,43 +28,33 @@ _BOX_SIGNS = len("| verdict   ") + len(" |")
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in one place.
+    """One mistake in one place."""
 
-    where: file, line if known, and key: ``config/config.yaml, line 14: repeats``.
-    """
-
-    where: str
+    where: str  # file, line if known, and key: ``config/config.yaml, line 14: repeats``
     what: str
     found: str | None = None
     allowed: str | None = None
     next: str | None = None
-    lost: str | None = None
+    lost: str | None = None  # what is lost by it
 
     def __str__(self) -> str:
-        lines = [f"{self.where}: {self.what}"]
-        for label in ("found", "allowed", "lost", "next"):
-            text = getattr(self, label)
-            if text is not None:
-                lines.append(f"  {label:<8} {text}")
-        return redacted(printable("\n".join(lines)))
+        details = {label: getattr(self, label) for label in ("found", "allowed", "lost", "next")}
+        lines = [f"  {label:<8} {text}" for label, text in details.items() if text is not None]
+        return redacted(printable("\n".join([f"{self.where}: {self.what}", *lines])))
 
 
 Severity = Literal["error", "warning", "note"]
 
 
 class Finding(Model):
-    """One thing that was examined: what was measured, what was wanted, and what to do.
+    """One thing that was examined: what was measured, what was wanted, and what to do."""
 
-    severity: an error stops a scale or closes a gate; a warning and a note do neither. place: a node, a GPU, a rank, a
-    scale, or a file and key; empty if the finding has none of its own. next: empty if there is nothing to do.
-    """
-
-    severity: Severity
-    place: str = ""
+    severity: Severity  # an error stops a scale or closes a gate; a warning and a note do neither
+    place: str = ""  # a node, a GPU, a rank, a scale, or a file and key; empty if it has none of its own
     measured: str
     wanted: str = ""
     evidence: Several[str] = ()
-    next: str = ""
+    next: str = ""  # empty if there is nothing to do
 
     @property
     def in_words(self) -> str:
@@ -121,17 +112,16 @@ def fitted(text: str, width: int, first: str = "", then: str = "    ") -> str:
     """Return lines that are not wider, broken between words, but not inside `a command`. first, then: their indents."""
     wrapper = textwrap.TextWrapper(width, initial_indent=first, subsequent_indent=then)
     wrapper.break_on_hyphens = wrapper.break_long_words = False
-    return wrapper.fill(_COMMAND.sub(lambda found: found[0].replace(" ", "\0"), text)).replace("\0", " ")
+    return wrapper.fill(_COMMAND.sub(lambda quoted: quoted[0].replace(" ", "\0"), text)).replace("\0", " ")
 
 
 def for_terminal(text: str, stream: TextIO) -> str:
     """Return text whose lines fit the terminal, each indented below its label; as it is for a pipe or a file."""
     if not stream.isatty() and BEHIND_PIPE not in os.environ:
         return text
-    indents = [" " * len(label[0]) if (label := _LABEL.match(line)) else "    " for line in text.split("\n")]
-    return "\n".join(
-        fitted(line, columns(stream), then=then) for line, then in zip(text.split("\n"), indents, strict=True)
-    )
+    lines, width = text.split("\n"), columns(stream)
+    indents = (" " * len(label[0]) if (label := _LABEL.match(line)) else "    " for line in lines)
+    return "\n".join(fitted(line, width, then=indent) for line, indent in zip(lines, indents, strict=True))
 
 
 def box(rows: Iterable[tuple[str, str | None]]) -> str:
@@ -147,9 +137,7 @@ def box(rows: Iterable[tuple[str, str | None]]) -> str:
 
 def numbered(steps: Sequence[str]) -> str:
     """Return steps as the lines of one text, numbered if there are several."""
-    if len(steps) == 1:
-        return steps[0]
-    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
+    return steps[0] if len(steps) == 1 else "\n".join(f"{k}. {step}" for k, step in enumerate(steps, start=1))
 
 
 def _wrapped(line: str, width: int) -> list[str]:
@@ -159,8 +147,13 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def leave_out(*nodes: str) -> str:
-    """Return how to run without nodes: ``leave node1 out (slurm.exclude: node1 in cluster.yaml)``."""
+    """Return how to run without nodes, of which many are not named.
+
+    ``leave node1 out (slurm.exclude: node1 in cluster.yaml)``
+    """
     names = ",".join(dict.fromkeys(nodes))
+    if len({*nodes}) > MOST_LEFT_OUT:
+        return "leave these nodes out (slurm.exclude in cluster.yaml)"
     return f"leave {names or 'the node'} out (slurm.exclude{names and f': {names}'} in cluster.yaml)"
 
 

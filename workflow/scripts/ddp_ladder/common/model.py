@@ -73,5 +73,5 @@ def first_error(error: ValidationError) -> str:
     if first["type"] in ("value_error", "assertion_error"):
         return ": ".join(part for part in (place, str(first["ctx"]["error"])) if part)
     value = repr(first["input"])
-    found = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
-    return f"{place or 'top level'}: {first['msg'].removeprefix('Input ')}, found {found}"
+    value = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
+    return f"{place or 'top level'}: {first['msg'].removeprefix('Input ')}, found {value}"

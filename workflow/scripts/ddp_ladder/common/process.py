@@ -67,7 +67,7 @@ def run_bounded(argv: Sequence[str], within_s: float, env: Mapping[str, str] | N
     Its processes are in a group of their own, which is killed at the end. Raises OSError, and TimeoutExpired after
     within_s.
     """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         argv,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -77,16 +77,13 @@ def run_bounded(argv: Sequence[str], within_s: float, env: Mapping[str, str] | N
         errors="replace",
         start_new_session=True,
         preexec_fn=lambda: die_with_parent(signal.SIGKILL),
-    )
-    try:
-        printed, _ = process.communicate(timeout=within_s)
-        return process.returncode, printed
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=within_s)
+            return process.returncode, printed
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 _PROC = Path("/proc")
@@ -94,31 +91,26 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A unique identity of one process of one machine: it is never reused.
-
-    kernel: id of the machine's present boot; empty if the system has none: then the host names distinguish machines.
-    name_space: that of the process ids (a container has its own). started: seconds since the boot.
-    """
+    """A unique identity of one process of one machine: it is never reused."""
 
     host: str
-    kernel: str
-    name_space: str
+    kernel: str  # id of the machine's present boot; empty if the system has none: then host names tell machines apart
+    name_space: str  # that of the process ids (a container has its own)
     pid: int
-    started: float
+    started: float  # seconds since the boot
 
     @classmethod
     def own(cls) -> ProcessId:
-        """Return the identity of the calling process."""
         pid = os.getpid()
         boot = (file_text(_PROC / "sys/kernel/random/boot_id") or "").strip()
         return cls(socket.gethostname(), boot, _name_space(), pid, _start_time(pid) or 0.0)
 
     def is_alive(self) -> bool | None:
         """Return True if the process runs, None if that cannot be seen from here. A zombie has ended."""
-        here = ProcessId.own()
-        if self.kernel != here.kernel:
-            return False if self.host == here.host else None  # this host has been rebooted since; or it is another host
-        if self.name_space != here.name_space or (not self.kernel and self.host != here.host):
+        own = ProcessId.own()
+        if self.kernel != own.kernel:
+            return False if self.host == own.host else None  # this host has been rebooted since; or it is another host
+        if self.name_space != own.name_space or (not self.kernel and self.host != own.host):
             return None
         try:
             return _start_time(self.pid) == self.started

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 OLDEST_PYTHON = (3, 11)
 # What requirements.txt lists and the ladder imports without a condition.
-PACKAGES = "jinja2 matplotlib numpy packaging psutil pydantic rich scipy snakemake yaml".split()
+PACKAGES = "jinja2 matplotlib numpy packaging pandas psutil pydantic rich snakemake yaml".split()
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", ".."))
 
 missing = [name for name in PACKAGES if find_spec(name) is None]

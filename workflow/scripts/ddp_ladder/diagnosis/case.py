@@ -120,6 +120,12 @@ class Case:
         return tuple(matches(self.printed, "root", "sched", "symptom", several_nodes=self.several_nodes))
 
     @cached_property
+    def raised(self) -> RaisedLines:
+        """Return where the logs have the exceptions of the ranks."""
+        ends = self.raw.ends
+        return RaisedLines(self.printed, (text for end in ends for text in (end.exception, end.handled) if text))
+
+    @cached_property
     def said_matches(self) -> tuple[Match, ...]:
         """Return the lines that ended a rank and may name the cause."""
         return tuple(matches(self.said, "root", "symptom", several_nodes=self.several_nodes))
@@ -204,18 +210,44 @@ def where_raised(case: Case, rank: int | None, exception: str) -> tuple[Evidence
 
     Of an exception in a worker of the loader: where the worker raised it.
     """
-    found = _raised_at(case, rank, _OF_WORKER.sub("", exception)) or _raised_at(case, rank, exception)
+    found = case.raised.find(rank, _in_worker(exception)) or case.raised.find(rank, exception)
     return with_place(replace(found[0], rank=rank), found[1]) if found else ()
 
 
-def _raised_at(case: Case, rank: int | None, exception: str) -> tuple[Words, int] | None:
-    """Return where the log has an exception: the words, and the index of its line; None if no log has it."""
-    own = [words for words in case.printed if words.rank == rank and rank is not None]
-    for words in (*own, *(words for words in case.printed if words.rank is None)):
-        for index in reversed(range(len(words.lines))):
-            if is_line_of(words.lines[index], exception):
-                return words, index
-    return None
+def _in_worker(exception: str) -> str:
+    """Return the exception that a worker of the loader raised, if this is one of these; else the same."""
+    return _OF_WORKER.sub("", exception)
+
+
+class RaisedLines:
+    """The lines of logs that may be an exception's, by the rank that printed them (None: not known) and their text."""
+
+    def __init__(self, printed: Sequence[Words], exceptions: Iterable[str]) -> None:
+        """exceptions: all that may be looked for."""
+        self._printed = printed
+        self._places: dict[tuple[int | None, str], tuple[int, int]] = {}  # index of the words, and of the line in them
+        self._lengths: dict[int | None, set[int]] = {}
+        names = {_name_of(text) for each in exceptions for text in (each, _in_worker(each))}
+        for place, words in enumerate(printed):
+            for index, line in enumerate(words.lines):
+                if any(name in line for name in names):
+                    self._add((words.rank, _text_of(line)), place, index)
+
+    def _add(self, key: tuple[int | None, str], place: int, index: int) -> None:
+        if self._places.get(key, (place, index))[0] == place:  # of the first words, the last line
+            self._places[key] = place, index
+            self._lengths.setdefault(key[0], set()).add(len(key[1]))
+
+    def find(self, rank: int | None, exception: str) -> tuple[Words, int] | None:
+        """Return where the log has an exception: the words, and the index of its line; None if no log has it."""
+        for who in (rank, None):
+            texts = {exception[:length] for length in self._lengths.get(who, ())}
+            begins = [text for text in texts if _is_beginning_of(text, exception)]
+            found = [self._places[who, text] for text in begins if (who, text) in self._places]
+            if found:
+                place, index = min(found, key=lambda at: (at[0], -at[1]))
+                return self._printed[place], index
+        return None
 
 
 def traceback_to(lines: Sequence[str], end: int) -> range:
@@ -272,12 +304,20 @@ def is_line_of(line: str, exception: str) -> bool:
 
     The message may be missing, or begin on the next line.
     """
-    name = exception.partition(":")[0]
-    if name not in line:
-        return False
-    # The rank reports its exception without secrets.
-    text = " ".join(_MODULES.sub("", redacted(line).strip()).split())
-    return text == exception or (text.startswith(f"{name}:") and exception.startswith(text))
+    return _name_of(exception) in line and _is_beginning_of(_text_of(line), exception)
+
+
+def _is_beginning_of(text: str, exception: str) -> bool:
+    return text == exception or (text.startswith(f"{_name_of(exception)}:") and exception.startswith(text))
+
+
+def _name_of(exception: str) -> str:
+    return exception.partition(":")[0]
+
+
+def _text_of(line: str) -> str:
+    """Return the line as a rank reports its exception: without secrets, and without the modules of its name."""
+    return " ".join(_MODULES.sub("", redacted(line).strip()).split())
 
 
 # The failures that a line names
@@ -297,12 +337,14 @@ def root_printed(case: Case) -> Failure | None:
     """
     if not case.ended_badly or case.raw.unwritten or case.outcome == "not written":
         return None
-    raised = [_raised_at(case, end.rank, end.exception) for end in case.raw.ends if end.exception]
-    led = [(at[0], traceback_to(at[0].lines, at[1])) for at in raised if at]
+    led: dict[int, list[range]] = {}  # by the words
+    for end in case.raw.ends:
+        if end.exception and (at := case.raised.find(end.rank, end.exception)):
+            led.setdefault(id(at[0]), []).append(traceback_to(at[0].lines, at[1]))
     found = (
         match
         for match in case.printed_matches
-        if _is_of_no_script(match) or any(match.words is words and match.index in lines for words, lines in led)
+        if _is_of_no_script(match) or any(match.index in lines for lines in led.get(id(match.words), ()))
     )
     return _of_first(case, found, "root")
 

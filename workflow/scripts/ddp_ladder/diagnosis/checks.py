@@ -11,25 +11,17 @@ from typing import Any
 
 from ddp_ladder_instrument.contract import HOOK
 
-from ddp_ladder.common.formats import count, in_short
+from ddp_ladder.common.formats import count, in_short, rank_numbers
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.diagnosis.failures import is_complete
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut
 from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun, host_name
 from ddp_ladder.records.raw_models import RankEnd, Source
-from ddp_ladder.records.record import Throughput
+from ddp_ladder.records.record import SOURCE_IN_WORDS, STRONGEST, Throughput
 
-STRONGEST: Source = "counted"
-IN_WORDS: Mapping[Source, str] = {
-    "counted": "samples counted at the loader, steps timed",
-    "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
-    "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
-    "log": "the throughput is what the program printed (workload.throughput_regex)",
-    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
-}
-"""The sources of a throughput, from the strongest to the weakest."""
 OWN_ACCOUNT = ("metrics", "log", "guessed")
 """Sources with which the program itself reports all figures: torch's devices and parameters may then be unseen."""
 
@@ -56,7 +48,7 @@ SAME_CHOICES = (
 def weakest(sources: Iterable[str]) -> Source:
     """Return the weakest of the ranks' sources; one that is unknown counts as the strongest."""
     named = set(sources)
-    return next((source for source in reversed([*IN_WORDS]) if source in named), STRONGEST)
+    return next((source for source in reversed([*SOURCE_IN_WORDS]) if source in named), STRONGEST)
 
 
 def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
@@ -65,7 +57,7 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield diagnose(
         "complete",
         not raw.problems,
-        "; ".join(raw.problems[:3]) or f"{len(ends)} ranks, {len(raw.hosts)} nodes",
+        _problems(raw) or f"{len(ends)} ranks, {len(raw.hosts)} nodes",
         f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
     )
     yield _exit_codes(raw)
@@ -77,7 +69,9 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield _placement(raw)
     yield _ranks_agree(ends)
     if own_account:
-        yield diagnose("evidence", True, IN_WORDS[own_account], "the program's own account, as there is no better one")
+        yield diagnose(
+            "evidence", True, SOURCE_IN_WORDS[own_account], "the program's own account, as there is no better one"
+        )
     else:
         yield from one_model(raw)
     if LAUNCHERS[spec.launcher].sets_ranks:
@@ -91,9 +85,23 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield from _global_batch(raw, throughput)
 
 
+def _problems(raw: RawRun) -> str:
+    """Return which files are missing or damaged, of many how many there are; empty if there are none."""
+    many = f"{len(raw.problems):,} files are missing or damaged: " if len(raw.problems) > NAMED else ""
+    return many + in_short(raw.problems, NAMED, "; ")
+
+
 def _exit_codes(raw: RawRun) -> Diagnosis:
-    bad = [f"rank {end.rank}: {end.exception or end.exit_code}" for end in raw.ends if end.failed]
-    bad += [f"{agent}: {end.signal or end.exit_code}" for agent, end in raw.agents.items() if end.failed]
+    ranks: dict[str, list[int]] = {}  # by how they ended
+    for end in raw.ends:
+        if end.failed:
+            ranks.setdefault(cut(str(end.exception or end.exit_code), LONGEST_OF_SEVERAL), []).append(end.rank)
+    agents: dict[str, list[str]] = {}
+    for agent, of_agent in raw.agents.items():
+        if of_agent.failed:
+            agents.setdefault(str(of_agent.signal or of_agent.exit_code), []).append(str(agent))
+    bad = [in_short([f"{rank_numbers(alike)}: {how}" for how, alike in ranks.items()], NAMED)] if ranks else []
+    bad += [in_short([f"{in_short(alike, NAMED)}: {how}" for how, alike in agents.items()], NAMED)] if agents else []
     outcome = raw.ended.outcome if raw.ended else "no end recorded"
     bad += [outcome] if outcome != "finished" else []
     after = bool(bad) and is_complete(raw)
@@ -103,7 +111,8 @@ def _exit_codes(raw: RawRun) -> Diagnosis:
 
 def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     """Check that no hook of the instrument failed: what it did not see any more is missing in the figures."""
-    failed = [f"rank {end.rank}: {note}" for end in ends for note in end.not_measured if note.startswith(HOOK)]
+    notes = ((end.rank, note) for end in ends for note in end.not_measured if note.startswith(HOOK))
+    failed = [f"rank {rank}: {cut(note, LONGEST_OF_SEVERAL)}" for rank, note in notes]
     if failed:
         yield diagnose(
             "hooks",
@@ -175,16 +184,19 @@ def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
     """Return each field that differs, with which ranks have which value."""
-    groups: dict[str, dict[str, list[RankEnd]]] = {}
+    alike: dict[str, list[RankEnd]] = {}  # by all that is compared: hardly ever more than a few
     for end in ends:
-        for name, value in _compared(end):
-            groups.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).append(end)
+        alike.setdefault(json.dumps([*_compared(end)], sort_keys=True), []).append(end)
+    fields: dict[str, dict[str, list[RankEnd]]] = {}
+    for some in alike.values():
+        for name, value in _compared(some[0]):
+            fields.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).extend(some)
     found = {}
-    for name, of_field in groups.items():
+    for name, of_field in fields.items():
         if len(of_field) > 1:
             largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
             words = distinct_words(name, *(json.loads(value) for value, _ in largest_first))
-            parts = [f"{word} on {_places(alike)}" for word, (_, alike) in zip(words, largest_first, strict=True)]
+            parts = [f"{word} on {_places(some)}" for word, (_, some) in zip(words, largest_first, strict=True)]
             found[name] = in_short(parts, NAMED)
     return found
 
@@ -207,9 +219,10 @@ def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
 
 
 def _places(ends: Sequence[RankEnd]) -> str:
-    """Return ``rank 3 (node1)`` or ``ranks 0, 1, 2 and 4 more (node0, node1)``."""
-    ranks, names = [str(end.rank) for end in ends], list(dict.fromkeys(end.host for end in ends))
-    return f"rank{'s' if len(ends) > 1 else ''} {in_short(ranks, NAMED)} ({in_short(names, NAMED)})"
+    """Return ``rank 3 (node1)`` or ``ranks 0-6 (node0, node1)``."""
+    ends = sorted(ends, key=lambda end: end.rank)
+    names = list(dict.fromkeys(end.host for end in ends))
+    return f"{rank_numbers([end.rank for end in ends])} ({in_short(names, NAMED)})"
 
 
 def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
@@ -221,7 +234,7 @@ def _backend(spec: RunSpec, ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _steps(raw: RawRun) -> Diagnosis:
     spec = raw.spec
-    counts = sorted({len(rank.steps) for rank in raw.ranks.values()})
+    counts = sorted({rank.steps.count for rank in raw.ranks.values()})
     made, wanted = min(counts, default=0), spec.warmup_steps + spec.min_steps
     limits = sorted({end.ended_by for end in raw.ends} & {"max_steps", "max_seconds"})
     own_end = "train longer (more epochs or data in workload.args), lower workload.batch_per_gpu"
@@ -232,7 +245,7 @@ def _steps(raw: RawRun) -> Diagnosis:
     return diagnose(
         ENOUGH_STEPS,
         len(counts) == 1 and made >= wanted,
-        f"{' and '.join(map(str, counts)) or 'none'} optimizer steps",
+        f"{in_short(counts, NAMED, ' and ') or 'none'} optimizer steps",
         f"at least {wanted} on every rank (measure.warmup_steps + measure.min_steps), equally many",
         next_step=f"{longer}, or {lower} in config.yaml, and start snakemake again\n{OWN_DIRECTORY_ADVICE}",
         kind="too few steps",
@@ -265,12 +278,12 @@ def _whole_log(raw: RawRun) -> Diagnosis:
 def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     """Check that every rank counted samples from start to end; without them the throughput means nothing."""
     later = {end.rank for end in raw.ends if end.pipeline_stage}  # the first stages count for them
-    empty = [str(k) for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0 and k not in later]
+    empty = [k for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0 and k not in later]
     rates = throughput.blocks_samples_per_s if throughput else ()
     idle = sum(rate == 0 for rate in rates)
     measured = "on every rank, all the time"
     if empty:
-        measured = f"none on rank {', '.join(empty)}"
+        measured = f"none on {rank_numbers(empty)}"
     elif idle:
         measured = f"none in {idle} of {len(rates)} blocks of steps"
     return diagnose(

@@ -5,27 +5,26 @@ Every finding names what to change in the script. What may be intended is a rema
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain
 
+import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Check, Failure, FailureKind, Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, Check, Failure, FailureKind, Remark
 
 Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
-DOUBTFUL_COUNT = "doubtful count"  # the name of a remark
 ENOUGH_STEPS = "enough steps"  # the name of a check
 WORLD_SIZE = "world size"
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
@@ -76,11 +75,6 @@ def diagnose(
     return Diagnosis(Check(name=name, ok=ok, measured=measured, wanted=wanted), failure)
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """Return the numbers as one text."""
-    return ", ".join(map(str, numbers))
-
-
 def one_model(raw: RawRun) -> Iterator[Diagnosis]:
     """Yield every finding that the evidence allows, causes first."""
     yield _devices(raw)
@@ -102,12 +96,12 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
     judged = spec.world_size > 1 and not raw.reads_log and not own_account
     alone = [end.rank for end in ends if judged and end.backend is None]
     others = [end for end in ends if end.world_size != spec.world_size]
-    measured = " and ".join(map(str, sorted({end.world_size for end in ends}))) or "nothing"
-    who = "all ranks" if len(others) == len(ends) else f"rank {listed([end.rank for end in others])}"
-    seen = " and ".join(map(str, sorted({end.world_size for end in others}))) or measured
+    measured = in_short(sorted({end.world_size for end in ends}), NAMED, " and ") or "nothing"
+    who = "all ranks" if len(others) == len(ends) else rank_numbers([end.rank for end in others])
+    seen = in_short(sorted({end.world_size for end in others}), NAMED, " and ") or measured
     why = f"{spec.world_size} ranks were started; for {who} the world has {seen}"
     if alone:
-        measured = f"no process group on {'any rank' if len(alone) == len(ends) else f'rank {listed(alone)}'}"
+        measured = f"no process group on {'any rank' if len(alone) == len(ends) else rank_numbers(alone)}"
         why = f"{measured}, so each of them trained a model of its own"
     has_slurms = "SLURM_PROCID" in LAUNCHERS[spec.launcher].task_variables(0, 0, 0)
     return diagnose(
@@ -130,7 +124,8 @@ def _devices(raw: RawRun) -> Diagnosis:
     for end in raw.ends:
         held.setdefault((end.host, end.device.id), []).append(end.rank)
     kinds = sorted({end.device.kind for end in raw.ends})
-    shared = [f"ranks {listed(ranks)} on {host} use one device" for (host, _), ranks in held.items() if len(ranks) > 1]
+    several = [(host, ranks) for (host, _), ranks in held.items() if len(ranks) > 1]
+    shared = [f"{rank_numbers(ranks)} on {host} use one device" for host, ranks in several]
     next_step = (
         "let each rank take its own GPU before anything is put on one: "
         f'torch.{raw.spec.device}.set_device(int(os.environ["LOCAL_RANK"])), and device_ids=[local_rank] for '
@@ -158,17 +153,17 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     """
     if len(ends) < 2:
         return
-    shares, wanted = shared_samples(ends), "other samples on each rank"
-    (first, second), most = max(shares.items(), key=lambda item: item[1], default=((0, 0), 0.0))
-    if len(shares) < math.comb(len(ends), 2) and most < MOST_SHARED:
+    wanted, shared = "other samples on each rank", most_shared(ends)
+    if shared.known < len(ends) and shared.fraction < MOST_SHARED:
         yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
     loader = ends[0].loader
-    measured = f"ranks {first} and {second} share {100 * most:.0f} % of their first samples"
+    first, second = shared.ranks
+    measured = f"ranks {first} and {second} share {100 * shared.fraction:.0f} % of their first samples"
     yield diagnose(
         "disjoint data",
-        most < MOST_SHARED,
-        measured if most else "no two ranks share any of their first samples",
+        shared.fraction < MOST_SHARED,
+        measured if shared.fraction else "no two ranks share any of their first samples",
         wanted,
         "ranks train on the same data",
         f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
@@ -176,19 +171,46 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     )
 
 
-def shared_samples(ends: Sequence[RankEnd]) -> dict[tuple[int, int], float]:
-    """Return which fraction of their first samples each two ranks share, of the smaller set, where both are known.
+@dataclass(frozen=True)
+class Shared:
+    """The two ranks that share the largest fraction of their first samples, of the smaller set; of several the first.
+
+    known: number of ranks whose first samples are known; ranks, fraction: 0 if no two of these share any.
+    """
+
+    known: int
+    ranks: tuple[int, int] = (0, 0)
+    fraction: float = 0.0
+
+
+def most_shared(ends: Sequence[RankEnd]) -> Shared:
+    """Return which two ranks share the most samples.
 
     A sample counts if it occurs once on its rank: a constant proves nothing.
     """
-    distinct = {}
-    for end in ends:
-        counts = Counter(end.first_samples)
-        distinct[end.rank] = {digest for digest, count in counts.items() if count == 1}
-    return {
-        (a, b): len(distinct[a] & distinct[b]) / min(len(distinct[a]), len(distinct[b]))
-        for a, b in combinations(sorted(rank for rank, known in distinct.items() if known), 2)
-    }
+    distinct: dict[int, list[str]] = {}
+    for end in sorted(ends, key=lambda end: end.rank):
+        if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:
+            distinct[end.rank] = known
+    ranks_with = Counter(chain.from_iterable(distinct.values()))
+    places: dict[str, list[int]] = {}  # of each sample that several ranks have, these
+    for place, known in enumerate(distinct.values()):
+        for digest in known:
+            if ranks_with[digest] > 1:
+                places.setdefault(digest, []).append(place)
+    on_several = {digest: np.array(found) for digest, found in places.items()}
+    ranks, sizes = [*distinct], np.array([len(known) for known in distinct.values()])
+    most = Shared(known=len(ranks))
+    for place, known in enumerate(distinct.values()):
+        others = [on_several[digest] for digest in known if digest in on_several]
+        if not others or most.fraction == 1.0:
+            continue
+        fractions = np.bincount(np.concatenate(others), minlength=len(ranks)) / np.minimum(sizes, sizes[place])
+        fractions[: place + 1] = 0.0
+        best = int(fractions.argmax())
+        if fractions[best] > most.fraction:
+            most = Shared(len(ranks), (ranks[place], ranks[best]), float(fractions[best]))
+    return most
 
 
 def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
@@ -240,7 +262,7 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
     if len(seen) < len(ends) or not ends:
         without = [end.rank for end in ends if not end.parameters]
         verdict = "equal parameters"
-        why = f"no trained parameters were seen on {f'rank {listed(without)}' if without else 'any rank'}"
+        why = f"no trained parameters were seen on {rank_numbers(without) if without else 'any rank'}"
         next_step = "see not_measured in the end records of these ranks, in ranks/"
     elif not wrapped:
         verdict = "the model is not wrapped in DistributedDataParallel"
@@ -311,7 +333,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     for field, ranks in unread(raw.ends).items():
         yield Remark(
             name="fingerprint",
-            what=f"{field} could not be read on rank {in_short([*map(str, ranks)], NAMED)}: it was not compared "
+            what=f"{field} could not be read on {rank_numbers(ranks)}: it was not compared "
             "between the ranks, and it equals that of no other run",
             next="see not_measured in the end records of these ranks, in ranks/",
         )
@@ -354,7 +376,7 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
     unseen = [end for end in ends if not end.first_samples]
     if not unseen:  # a constant proves nothing
         return "the first batches of a rank are all alike"
-    return f"on rank {in_short([str(end.rank) for end in unseen], NAMED)} {_why_no_samples(unseen[0])}"
+    return f"on {rank_numbers([end.rank for end in unseen])} {_why_no_samples(unseen[0])}"
 
 
 def _why_no_samples(end: RankEnd) -> str:
@@ -407,7 +429,7 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
     ends = raw.ends
     batches = {end.rank: end.fingerprint.batch_per_gpu for end in ends}
     if len(set(batches.values())) > 1:
-        seen = in_short([f"{batch} on rank {rank}" for rank, batch in batches.items()], NAMED)
+        seen = _each_on_ranks(batches)
         what, next_step = f"the ranks use batches of different size: {seen}", "give every rank the same batch size"
         if any(varying_batches(files) for files in raw.ranks.values()):
             what = f"the batches vary in size; in the median step the ranks have {seen}"
@@ -416,7 +438,7 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
     loaders = {end.rank: end.loader for end in ends if end.loader and end.loader.shards and end.loader.dataset_size}
     sizes = {rank: loader.dataset_size for rank, loader in loaders.items()}
     if len(set(sizes.values())) > 1:
-        seen = in_short([f"{size} samples on rank {rank}" for rank, size in sizes.items()], NAMED)
+        seen = _each_on_ranks(sizes, " samples")
         yield Remark(
             name="dataset",
             what=f"the sampler divides the data between the ranks, but each has a dataset of its own: {seen}",
@@ -430,11 +452,22 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
             next="see in the script that each rank reads its own part of the data: DistributedSampler, or a dataset "
             "divided by rank",
         )
-    loader, shares = ends[0].loader, shared_samples(ends)
-    if shares and loader and loader.shards is False and max(shares.values()) < MOST_SHARED:
+    loader = ends[0].loader
+    if not loader or loader.shards is not False:
+        return
+    shared = most_shared(ends)
+    if shared.known > 1 and shared.fraction < MOST_SHARED:
         yield Remark(
             name="disjoint data",
             what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
             "all of them, unless its dataset is a part",
             next="use DistributedSampler, unless each rank's dataset is a part",
         )
+
+
+def _each_on_ranks(values: Mapping[int, int | None], unit: str = "") -> str:
+    """Return ``64 on ranks 0, 2-7, 32 on rank 1``. values: by rank."""
+    ranks: dict[int | None, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return in_short([f"{value}{unit} on {rank_numbers(alike)}" for value, alike in ranks.items()], NAMED)

@@ -14,7 +14,7 @@ from typing import Any
 from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.files import Agent, file_text
-from ddp_ladder.common.formats import duration, in_short
+from ddp_ladder.common.formats import duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out, numbered
 from ddp_ladder.diagnosis.case import (
     AGAIN,
@@ -32,7 +32,7 @@ from ddp_ladder.diagnosis.case import (
 )
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, EQUALLY_MANY, NAMED, WORLD_SIZE, WRAP, Diagnosis
 from ddp_ladder.diagnosis.hangs import SAME_CALLS, TIMED_OUT, hang_failure, hung, kept_waiting
-from ddp_ladder.diagnosis.signatures import classify, is_consequence
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, classify, cut, is_consequence
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -129,7 +129,7 @@ def not_written(case: Case) -> Failure | None:
     why = case.raw.unwritten or (f"an agent could not write below {path}: see its message in the log",)
     return Failure(
         verdict="the records could not be written",
-        why="; ".join(why[:2]),
+        why=in_short([cut(each, LONGEST_OF_SEVERAL) for each in why], NAMED, "; "),
         next=f"check space, quota and permissions of {path} (df -h {path}), and start snakemake again: the run is "
         "repeated",
     )
@@ -358,7 +358,14 @@ def left_early(case: Case) -> Failure | None:
     if len(raised) == raw.spec.world_size > 1 and all(_waited(end.exception or "") for end in raised):
         return Failure(
             verdict="the ranks waited for each other",
-            why="; ".join(f"rank {end.rank} after {end.steps.count} steps: {end.exception}" for end in raised[:NAMED]),
+            why=in_short(
+                [
+                    f"rank {end.rank} after {end.steps.count} steps: {cut(end.exception or '', LONGEST_OF_SEVERAL)}"
+                    for end in raised
+                ],
+                NAMED,
+                "; ",
+            ),
             next=f"look in the log for the line at which each rank stood, and {SAME_CALLS}",
         )
     return None
@@ -378,11 +385,11 @@ def saved_state(case: Case) -> Failure | None:
     if not saved or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
         return None
     steps = max(end.steps.count for end in saved)
-    which = ", ".join(str(end.rank) for end in saved)
     return Failure(
         kind="saved state",
         verdict="stopped by a signal, saved its state",
-        why=f"rank {which}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: saved, try again",
+        why=f"{rank_numbers([end.rank for end in saved])}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: "
+        "saved, try again",
         next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so",
     )
 
@@ -474,11 +481,11 @@ def lost(case: Case) -> Failure | None:
             at_s=at_s,
         )
     named = next(filter(None, (_BARRIER.search(end.exception or "") for end in raw.ends)), None)
-    without = [str(rank) for rank in range(raw.spec.world_size) if rank not in raw.ranks]
+    without = [rank for rank in range(raw.spec.world_size) if rank not in raw.ranks]
     is_awaited = len(without) == 1 and victim is not None and bool(TIMED_OUT.search(victim.exception or ""))
-    gone = f"rank {in_short(without, NAMED)} left no end record; " if without else ""
+    gone = f"{rank_numbers(without)} left no end record; " if without else ""
     if named or is_awaited:
-        awaited = int(named[1] if named else without[0])
+        awaited = int(named[1]) if named else without[0]
         return Failure(
             verdict="a rank kept the others waiting",
             why=f"rank {awaited} did not come to a call within its timeout; {seen}",
@@ -536,7 +543,7 @@ def handled_and_exited(case: Case) -> Failure | None:
 def nothing_seen(case: Case) -> Failure | None:
     """Return the failure of a run that ended well but made no measurable step; None if one was seen."""
     raw = case.raw
-    if raw.reads_log or not raw.has_all_ranks or any(len(rank.steps) for rank in raw.ranks.values()):
+    if raw.reads_log or not raw.has_all_ranks or any(rank.steps.count for rank in raw.ranks.values()):
         return None
     reasons = [reason for end in raw.ends for reason in end.not_measured]
     unhooked = [f"; {reason.partition(': ')[2]}" for reason in reasons if reason.startswith(("steps: ", HOOK))]
@@ -566,9 +573,9 @@ def failed_check(case: Case) -> Failure:
 
 # The table
 
-Row = Callable[[Case], Failure | None]
+Explanation = Callable[[Case], Failure | None]
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[Explanation, ...] = (
     # Named causes.
     without_launcher,
     not_set_up,  # the other nodes wait for this one, and end with errors of their own
@@ -614,7 +621,7 @@ def explain(raw: RawRun, found: Sequence[Diagnosis]) -> Failure:
 
 # After a training that is complete
 
-OF_PROCESSES: tuple[Row, ...] = (
+OF_PROCESSES: tuple[Explanation, ...] = (
     root_raised,
     hung,
     killed_first,

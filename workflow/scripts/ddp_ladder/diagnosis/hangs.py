@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import count, duration, in_short
+from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import LIBRARY, Case
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
-from ddp_ladder.diagnosis.signatures import matches
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, matches
 from ddp_ladder.records.raw_models import AgentStall, RankStall
 from ddp_ladder.records.record import Evidence, Failure
 
@@ -74,7 +74,7 @@ class Stalled:
             return f"{place}: its script ended {after}{then}"
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
-        handles = f"while it handled {stall.handles}" if stall.handles else ""
+        handles = f"while it handled {cut(stall.handles, LONGEST_OF_SEVERAL)}" if stall.handles else ""
         return (
             f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack), handles)))}"
         )
@@ -191,12 +191,13 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
         return _cut_off(reports, cut, silent_s)
     causes = lagging(ranks)
     named = [in_short([rank.text for rank in causes or ranks], NAMED, "; ")]
-    waiting = [rank for rank in ranks if rank not in causes and rank.waits]
+    awaited = {rank.stall.rank for rank in causes}
+    waiting = [rank for rank in ranks if rank.stall.rank not in awaited and rank.waits]
     if causes and waiting:
-        others = in_short([str(rank.stall.rank) for rank in waiting], NAMED)
-        named.append(f"rank {others} waited {doing(waiting[0].stack)}")
-    if causes and not causes[0].ended:
-        named += [rank.text for rank in ranks if rank.ended][:NAMED]
+        others = rank_numbers([rank.stall.rank for rank in waiting])
+        named.append(f"{others} waited {doing(waiting[0].stack)}")
+    if causes and not causes[0].ended and (ended := [rank.text for rank in ranks if rank.ended]):
+        named.append(in_short(ended, NAMED, "; "))
     verdict, next_step = _verdict(ranks, causes, stacks)
     one_in_each = {doing(rank.stack): rank for rank in reversed(waiting)}  # collective
     return Failure(
@@ -213,13 +214,15 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
 def _cuts(reports: Sequence[AgentStall]) -> dict[tuple[int, int], str]:
     """Return which node does not reach which other, and why.
 
-    A node that nobody reaches may have a firewall. The first one has none: there the ranks had met.
+    A node that none of its testers reaches may have a firewall, if it reaches the head itself, or if all others have
+    one, too. The head has none: there the ranks had met.
     """
-    tried = [(report.node_rank, peer) for report in reports for peer in report.peers]
-    reached = {0} | {peer.node_rank for _, peer in tried if peer.unreached is None}
-    return {
-        (node, peer.node_rank): peer.unreached for node, peer in tried if peer.unreached and peer.node_rank in reached
-    }
+    cut = {(report.node_rank, other.node_rank): other.why for report in reports for other in report.unreached}
+    reached = {(report.node_rank, node) for report in reports for node in report.tested} - cut.keys()
+    without_firewall = {0, *(node for _, node in reached)}
+    unheard = set[int]() if without_firewall == {0} else {node for _, node in cut} - {one.node_rank for one in reports}
+    suspects = without_firewall | unheard | {node for node, other in cut if other == 0}
+    return {pair: why for pair, why in cut.items() if pair[1] in suspects}
 
 
 def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], silent_s: float) -> Failure:

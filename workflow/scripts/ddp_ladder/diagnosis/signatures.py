@@ -11,7 +11,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -107,6 +107,7 @@ def _signature(entry: dict[str, Any]) -> Signature:
     return Signature(**{**entry, "regex": regex, "next": tuple(entry["next"]), "samples": tuple(entry["samples"])})
 
 
+@lru_cache(maxsize=8192)  # the ranks of a run often end alike
 def classify(line: str, several_nodes: bool = True) -> Signature | None:
     """Return the signature that claims a line; None for a line that no signature knows."""
     usable = (one for one in signatures() if several_nodes or not one.several_nodes)
@@ -127,12 +128,14 @@ def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = N
     if several_nodes is None:
         several_nodes = len({each.node for each in words if each.node and each.speaker not in ("srun", "slurm")}) > 1
     usable = [one for one in signatures() if several_nodes or not one.several_nodes]
+    # Each signature on a whole text is much faster than on each line, and the nodes print much alike.
+    every = "\n".join(dict.fromkeys(line for each in words for line in each.lines))
+    usable = [one for one in usable if one.regex.search(every)]
     texts = ["\n".join(each.lines) for each in words]
-    # Each signature on a whole text is much faster than on each line.
-    present = [[one for one in usable if one.regex.search(text)] for text in texts]
-    ids = {one.id for of_text in present for one in of_text}
-    for each, of_text in zip(words, present, strict=True):
-        claiming = [one for one in of_text if not one.only_with or one.only_with in ids]
+    present = {text: [one for one in usable if one.regex.search(text)] for text in dict.fromkeys(texts)}
+    ids = {one.id for of_text in present.values() for one in of_text}
+    for each, text in zip(words, texts, strict=True):
+        claiming = [one for one in present[text] if not one.only_with or one.only_with in ids]
         if any(one.role in roles for one in claiming):
             yield from _claimed(each, claiming, roles)
 
@@ -158,6 +161,7 @@ PART_BYTES = 256 * 1024  # of a log: this much of its head and of its tail is re
 LEAST_PART_BYTES = 32 * 1024
 ALL_PARTS_BYTES = 4 * 1024 * 1024
 LONGEST_LINE = 300  # characters of a line that is shown
+LONGEST_OF_SEVERAL = 200  # the same, of several in one message
 TRACEBACK = "Traceback (most recent call last)"
 
 # The prefix that torch puts before each line of an uncaught exception in a process group.
@@ -258,7 +262,7 @@ def of_srun(lines: Iterable[str]) -> Iterator[Words]:
         yield Words(speaker, None, host, tuple(own))
 
 
-def cut(line: str) -> str:
+def cut(line: str, most: int = LONGEST_LINE) -> str:
     """Return a line for a message: without secrets and without blanks at its ends, and cut if it is long."""
     line = redacted(line).strip()
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
+    return line if len(line) <= most else f"{line[:most]}..."

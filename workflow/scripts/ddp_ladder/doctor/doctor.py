@@ -29,7 +29,15 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.preflight.admission import Nodes, Partitions, check_jobs, fits, node_in_words, offered, read_partitions
+from ddp_ladder.preflight.admission import (
+    NodeEntries,
+    Partitions,
+    check_jobs,
+    fits,
+    node_in_words,
+    offered,
+    read_partitions,
+)
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.settings.keys import Container, Site
@@ -40,7 +48,7 @@ from ddp_ladder.slurm.shapes import read_nodes
 FAIL, WARN, PASS, NOT_CHECKED = "FAIL", "warn", "pass", "not checked"
 WORDS = {FAIL: "failed", WARN: "warned", PASS: "passed", NOT_CHECKED: "not checked"}
 SEVERITIES: Mapping[Severity, str] = {"error": FAIL, "warning": WARN, "note": PASS}
-Section = tuple[str, Sequence[Finding]]
+FindingGroup = tuple[str, Sequence[Finding]]
 """Title and findings. Their place is the topic. A note with something to do was not checked; any other one passed."""
 
 
@@ -66,21 +74,21 @@ def outcome(finding: Finding) -> str:
     return NOT_CHECKED if finding.severity == "note" and finding.next else SEVERITIES[finding.severity]
 
 
-def listing(sections: Sequence[Section]) -> str:
+def listing(sections: Sequence[FindingGroup]) -> str:
     """Return the aligned list, with each next step below its finding and the counts at the end."""
-    findings = [finding for _, found in sections for finding in found]
+    findings = [finding for _, of_section in sections for finding in of_section]
     topic_width = max(len(finding.place) for finding in findings)
     lines: list[str] = []
-    for title, found in sections:
+    for title, of_section in sections:
         lines += ["", title]
-        for finding in found:
+        for finding in of_section:
             head = f"  {outcome(finding):<11}  {finding.place:<{topic_width}}  "
             for text in filter(None, (finding.measured, finding.next and f"next: {finding.next}")):
                 below = " " * len(head)
                 lines += fitted(printable(text), columns(), head, below).splitlines()
                 head = below
     counts = Counter(map(outcome, findings))
-    summary = ", ".join(f"{counts[each]} {word}" for each, word in WORDS.items() if counts[each])
+    summary = ", ".join(f"{counts[result]} {word}" for result, word in WORDS.items() if counts[result])
     return "\n".join([*lines[1:], "", summary])
 
 
@@ -107,13 +115,13 @@ def workflow_versions() -> Iterator[Finding]:
         wanted = Requirement(line)
         topic = wanted.name.removeprefix("snakemake-")
         try:
-            found = importlib.metadata.version(wanted.name)
+            version = importlib.metadata.version(wanted.name)
         except importlib.metadata.PackageNotFoundError:
-            found = "not installed"
-        if found != "not installed" and wanted.specifier.contains(found, prereleases=True):
-            yield passed(topic, found)
+            version = ""
+        if version and wanted.specifier.contains(version, prereleases=True):
+            yield passed(topic, version)
         else:
-            yield not_passed("error", topic, f"{found}; wanted {wanted.specifier}", INSTALL)
+            yield not_passed("error", topic, f"{version or 'not installed'}; wanted {wanted.specifier}", INSTALL)
 
 
 def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Iterator[Finding]:
@@ -121,22 +129,16 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     try:
         env = environment(spec, base_env)
     except SetUpError as error:
-        yield not_passed(
-            "error",
-            "environment",
-            f"{site.file}: {' / '.join(str(error).splitlines()[:4])}",
-            "try the same in a shell here; if only compute nodes have it, in a shell there: srun --pty bash",
-        )
+        text = f"{site.file}: {' / '.join(str(error).splitlines()[:4])}"
+        advice = "try the same in a shell here; if only compute nodes have it, in a shell there: srun --pty bash"
+        yield not_passed("error", "environment", text, advice)
         yield not_passed("note", "training Python", "it needs the environment", "fix that first")
         return
-    if spec.modules or spec.setup.strip():
-        done = [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]
+    if done := [*spec.modules, *(["the setup snippet"] if spec.setup.strip() else [])]:
         yield passed("environment", ", ".join(done))
     env |= {name: value for name, value in spec.env.items() if value != FROM_ENVIRONMENT}
-    if spec.container is not None:
-        yield from _container(spec.container, site, env)
-        return
-    yield from _training_python(spec, site, env)
+    container = spec.container
+    yield from _training_python(spec, site, env) if container is None else _container(container, site, env)
 
 
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
@@ -180,15 +182,8 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
 
 def _probe(path: str, module: str, device: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return a Python's report on itself. Raises OSError, ValueError or SubprocessError if it gives none."""
-    done = subprocess.run(
-        [path, "-c", PROBE.read_text(), module, device],
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=IMPORT_WITHIN_S,
-        check=False,
-    )
+    argv, no_input = [path, "-c", PROBE.read_text(), module, device], subprocess.DEVNULL
+    done = subprocess.run(argv, env=env, stdin=no_input, capture_output=True, text=True, timeout=IMPORT_WITHIN_S)
     if done.returncode:
         raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -225,26 +220,25 @@ SPACE_FOR_RESULTS_BYTES = 1e9
 LOGIN_NODE = "run `snakemake doctor` on a login node of the cluster"
 
 
-def examine(sources: Sources, base_env: Mapping[str, str] = os.environ) -> list[Section]:
+def examine(sources: Sources) -> list[FindingGroup]:
     """Return all findings, by section."""
-    sections: list[Section] = [("Versions", list(workflow_versions()))]
+    versions: FindingGroup = ("Versions", list(workflow_versions()))
     try:
         ladder = Ladder.of(sources.load())
     except UserError as error:
         mistakes = [mistake(problem, "settings") for problem in error.problems]
         rest = not_passed("note", "all else", "it needs valid settings", "fix them and run the doctor again")
-        return [*sections, ("Settings", [*mistakes, rest])]
+        return [versions, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
     read = f"{ladder.settings.experiment.file}: {len(ladder.plan.runs)} runs in {len(ladder.plan.jobs)} jobs"
-    named = f"{site.file}: {site.site}"
-    sections += [
-        ("Settings", [passed("experiment", read), passed("site", named)]),
+    return [
+        versions,
+        ("Settings", [passed("experiment", read), passed("site", f"{site.file}: {site.site}")]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
-        ("Training software", list(site_python(ladder.plan.runs[0], site, base_env))),
-        ("Network", _network(ladder, base_env)),
+        ("Training software", list(site_python(ladder.plan.runs[0], site, os.environ))),
+        ("Network", _network(ladder)),
         ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
-    return sections
 
 
 def has_slurm() -> bool:
@@ -258,7 +252,7 @@ def has_slurm() -> bool:
     return True
 
 
-def failed(sections: Collection[Section]) -> bool:
+def failed(sections: Collection[FindingGroup]) -> bool:
     """Return True if a finding is a FAIL, not only a warning."""
     return any(finding.severity == "error" for _, findings in sections for finding in findings)
 
@@ -266,18 +260,17 @@ def failed(sections: Collection[Section]) -> bool:
 def results(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check whether results can be written, by the compute nodes as well, and whether there is room."""
     wanted = Path(ladder.results).absolute()
-    there = nearest(wanted)
-    key = f"{ladder.settings.experiment.file}: results"
+    existing, key = nearest(wanted), f"{ladder.settings.experiment.file}: results"
     try:
         check_room(wanted)
     except NotWritten as error:
         advice = "choose another directory for results, or have its permissions changed"
-        yield not_passed("error", "results", f"{key}: {there}: {error.strerror}", advice)
+        yield not_passed("error", "results", f"{key}: {existing}: {error.strerror}", advice)
         return
     yield passed("results", f"{ladder.results} can be written")
-    yield shared_directory(there, filesystem(there), on_a_cluster)
-    free = f"{shutil.disk_usage(there).free / 1e9:.1f} GB free"
-    if shutil.disk_usage(there).free < SPACE_FOR_RESULTS_BYTES:
+    yield shared_directory(existing, filesystem(existing), on_a_cluster)
+    free = f"{shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+    if shutil.disk_usage(existing).free < SPACE_FOR_RESULTS_BYTES:
         advice = "free some space, or choose another directory for results"
         yield not_passed("warning", "disk space", f"{key}: {free}", advice)
     else:
@@ -292,12 +285,9 @@ def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
     if is_shared(kind):
         return passed(topic, f"{path} is on {kind}")
     alone = "a file system of one machine" if kind in ALONE else "which may not be shared"
-    return not_passed(
-        "warning",
-        topic,
-        f"{path} is on {kind or 'an unknown file system'}, {alone}; compute nodes must see it under this name",
-        f"look from a compute node: srun --nodes=1 ls {path}; if it is not there, move the project to one that is",
-    )
+    text = f"{path} is on {kind or 'an unknown file system'}, {alone}; compute nodes must see it under this name"
+    advice = f"look from a compute node: srun --nodes=1 ls {path}; if it is not there, move the project to one that is"
+    return not_passed("warning", topic, text, advice)
 
 
 def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
@@ -313,20 +303,18 @@ def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("data", f"{work.data_dir}{later}")
 
 
-def _network(ladder: Ladder, shell: Mapping[str, str]) -> list[Finding]:
-    found = check_variables(ladder.settings, shell)
-    variables = [mistake(problem, "variables", "warning") for problem in found] or [
-        passed("variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
-    ]
-    return [interface(ladder.settings.site, sorted(network.addresses())), *variables]
+def _network(ladder: Ladder) -> list[Finding]:
+    known = passed("variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
+    doubts = [mistake(problem, "variables", "warning") for problem in check_variables(ladder.settings, os.environ)]
+    return [interface(ladder.settings.site, sorted(network.addresses())), *(doubts or [known])]
 
 
-def interface(site: Site, here: Collection[str]) -> Finding:
-    """Check network.interface. here: names of this machine's interfaces; the nodes of a cluster may have others."""
+def interface(site: Site, own: Collection[str]) -> Finding:
+    """Check network.interface. own: names of this machine's interfaces; the nodes of a cluster may have others."""
     wanted = site.network.interface
     names = {wanted} if isinstance(wanted, str) else set(wanted.values())
-    if missing := sorted(names - {"auto"} - set(here)):
-        text = f"{site.file}: network.interface: this machine has no {', '.join(missing)}; it has {', '.join(here)}"
+    if missing := sorted(names - {"auto"} - set(own)):
+        text = f"{site.file}: network.interface: this machine has no {', '.join(missing)}; it has {', '.join(own)}"
         look = "look at a compute node: srun ip -brief address; auto takes each node's route to the first one"
         return not_passed("note", "interface", text, look)
     return passed("interface", ", ".join(sorted(names)))
@@ -369,29 +357,26 @@ def launchers(ladder: Ladder) -> Iterator[Finding]:
             yield not_passed("error", "launcher", f"there is no {program} here", advice)
 
 
-def _nodes(ladder: Ladder, partitions: Partitions, nodes: Nodes) -> Finding:
+def _nodes(ladder: Ladder, partitions: Partitions, nodes: NodeEntries) -> Finding:
     """Compare the shape of the nodes with what the site says of them. Whether the jobs fit is for Slurm to say."""
-    found, site = offered(ladder.plan.jobs, partitions, nodes), ladder.settings.site
-    words = "; ".join(partition.in_words for partition in found) or "no such partition, and no default one"
+    asked, site = offered(ladder.plan.jobs, partitions, nodes), ladder.settings.site
+    words = "; ".join(partition.in_words for partition in asked) or "no such partition, and no default one"
     text = f"{words} ({site.file}: {node_in_words(site.node)})"
-    if any(fits(site.node, shape) for partition in found for shape in partition.shapes):
+    if any(fits(site.node, shape) for partition in asked for shape in partition.shapes):
         return passed("nodes", text)
     return not_passed("warning", "nodes", text, f"correct node or slurm.partition in {site.file}: no node is like this")
 
 
-def architecture(ladder: Ladder, nodes: Nodes, here: str) -> Iterator[Finding]:
+def architecture(ladder: Ladder, nodes: NodeEntries, own: str) -> Iterator[Finding]:
     """Check whether this machine's programs run on the nodes of the jobs; no finding if they do, or it is not known.
 
-    here: this machine's architecture, as ``uname -m`` prints it.
+    own: this machine's architecture, as ``uname -m`` prints it.
     """
     wanted = {name for job in ladder.plan.jobs for name in (job.slurm.partition or "").split(",") if name}
     rows = [row for row in nodes if not wanted or wanted & {*row.get("Partitions", "").split(",")}]
-    found = {row.get("Arch", "") for row in rows} - {""}
-    if other := sorted(found - {here}):
-        yield not_passed(
-            "warning" if here in found else "error",
-            "architecture",
-            f"this machine is {here}, compute nodes are {', '.join(other)}: no Python runs on both",
-            "climb on a compute node, with an environment that was set up there: `snakemake eject`, then "
-            f"`sbatch {ladder.results}/climb.sh`, which explains how",
-        )
+    of_nodes = {row.get("Arch", "") for row in rows} - {""}
+    if other := sorted(of_nodes - {own}):
+        text = f"this machine is {own}, compute nodes are {', '.join(other)}: no Python runs on both"
+        advice = "climb on a compute node, with an environment that was set up there: `snakemake eject`, then "
+        advice += f"`sbatch {ladder.results}/climb.sh`, which explains how"
+        yield not_passed("warning" if own in of_nodes else "error", "architecture", text, advice)

@@ -1,4 +1,7 @@
-"""A draft of cluster.yaml from what Slurm says of this cluster, for a person to confirm."""
+"""A draft of cluster.yaml from what Slurm says of this cluster, for a person to confirm.
+
+Its text is workflow/templates/cluster.yaml.j2.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from pathlib import Path
 
 from ddp_ladder.common.files import OWN, SCHEMAS, file_text, write_atomically
 from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.job_script.script import render
 from ddp_ladder.preflight.admission import Partitions, read_partitions
 from ddp_ladder.settings.load import flow
 from ddp_ladder.slurm.query import SlurmError, run_command
 from ddp_ladder.slurm.shapes import Partition, read_nodes, shapes_of
 
-CONFIRM = "confirm:"  # begins the comment at each value that a person must look at
 SITES = Path("config/sites")
 SHIPPED = OWN / SITES / "local.yaml"  # what config/cluster.yaml is before anyone changes it
 _NO_SLURM = "a draft of cluster.yaml needs the answers of Slurm"
@@ -28,10 +31,10 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """What Slurm says of a cluster. partitions: the one to use first."""
+    """What Slurm says of a cluster."""
 
     name: str
-    partitions: Sequence[Partition]
+    partitions: Sequence[Partition]  # the one to use first
     records: Partitions
 
     def limits(self, name: str) -> str:
@@ -50,97 +53,36 @@ def read_cluster() -> Cluster:
     except UserError as error:
         raise UserError(replace(problem, what=_NO_SLURM) for problem in error.problems) from None
     except SlurmError as error:
-        raise UserError(
-            Problem("Slurm", _NO_SLURM, str(error), next="try `scontrol show node` on this machine")
-        ) from None
+        advice = "try `scontrol show node` on this machine"
+        raise UserError(Problem("Slurm", _NO_SLURM, str(error), next=advice)) from None
 
 
 def cluster_of(name: str, partitions: Partitions, nodes: Sequence[Mapping[str, str]]) -> Cluster:
     """Return the cluster of these records. Raises UserError if no partition has nodes."""
-    found = [each for row in partitions.values() if (each := shapes_of(row, nodes)).shapes]
-    if not found:
-        raise UserError(
-            Problem("Slurm", _NO_SLURM, "no partition has nodes", next="ask your site for one: `sinfo --all`")
-        )
+    with_nodes = [partition for row in partitions.values() if (partition := shapes_of(row, nodes)).shapes]
+    if not with_nodes:
+        advice = "ask your site for one: `sinfo --all`"
+        raise UserError(Problem("Slurm", _NO_SLURM, "no partition has nodes", next=advice))
 
-    def rank(partition: Partition) -> tuple[bool, ...]:
+    def rank(partition: Partition) -> tuple[int, ...]:
         row = partitions[partition.name]
         is_open = row.get("State") == "UP" and row.get("RootOnly") != "YES" and row.get("Hidden") != "YES"
-        return is_open, partition.usual.gpus > 0, row.get("Default") == "YES"
+        # Of equal ones that with the most nodes; sorting keeps Slurm's order.
+        nodes = sum(partition.shapes.values())
+        return is_open, partition.usual.gpus > 0, row.get("Default") == "YES", nodes
 
-    # Of equal ones that with the most nodes; sorting keeps Slurm's order.
-    found.sort(key=lambda each: (*rank(each), sum(each.shapes.values())), reverse=True)
-    return Cluster(re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-") or "my-cluster", found, partitions)
+    with_nodes.sort(key=rank, reverse=True)
+    return Cluster(re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-") or "my-cluster", with_nodes, partitions)
 
 
 # The file
 
-_DRAFT = """\
-# yaml-language-server: $schema={schema}
-# Drafted by `snakemake new_site` from what Slurm says of the cluster {name}. Look at each value with "{confirm}".
-# All keys: config/README.md.
-#
-# Partitions, the first one is used here. Their limits are those of `scontrol show partition`; MaxTime also limits
-# stages.<stage>.runtime of config.yaml.
-{partitions}
-
-site: {site}
-
-slurm:
-  # {confirm} the account to charge; null takes your default one. Yours are shown by
-  # sacctmgr show associations user=$USER format=account,partition,qos
-  account: null
-  # {confirm} one of those above.
-  partition: {partition}
-  # {confirm} the quality of service, if your site wants one; null takes your default one.
-  qos: null
-
-node:
-  # {confirm} {shapes}
-  gpus: {gpus}
-  # {confirm} cuda for NVIDIA and AMD GPUs; cpu without GPUs, a "GPU" is then one CPU process.
-  device: {device}
-  gres: {gres}
-  # {confirm} CPUs as Slurm counts them, on some sites two for each core. A scale with some of the GPUs has its share.
-  cpus: {cpus}
-  # {confirm} all that a job may have; null takes the partition's default.
-  memory_mb: {memory_mb}
-
-software:
-  # {confirm} the Python that has your packages, its full path; null takes the Python that runs the workflow.
-  python: null
-  # {confirm} the modules that this Python needs, such as [PyTorch/2.8.0].
-  modules: []
-
-network:
-  # {confirm} auto takes each node's route to the first one. The nodes' interfaces: srun ip -brief address
-  interface: auto
-
-launcher: torchrun
-"""
-_ONE_SHAPE = "GPUs of one node; all nodes of this partition are alike."
-_SEVERAL_SHAPES = (
-    "GPUs of one node. The nodes of this partition differ: slurm.constraint or nodelist chooses among them."
-)
-
 
 def draft(cluster: Cluster, file: Path) -> str:
     """Return the text of ``file``, which describes the first partition."""
-    chosen, shape = cluster.partitions[0], cluster.partitions[0].usual
-    return _DRAFT.format(
-        schema=os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent),
-        name=cluster.name,
-        confirm=CONFIRM,
-        partitions="\n".join(f"#   {each.in_words}; {cluster.limits(each.name)}" for each in cluster.partitions),
-        site=flow(cluster.name),
-        partition=flow(chosen.name),
-        shapes=_ONE_SHAPE if len(chosen.shapes) == 1 else _SEVERAL_SHAPES,
-        gpus=shape.gpus or min(2, shape.cpus),
-        device="cuda" if shape.gpus else "cpu",
-        gres=flow(shape.gres or None),
-        cpus=shape.cpus,
-        memory_mb=shape.memory_mb,
-    )
+    chosen, schema = cluster.partitions[0], os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent)
+    of_cluster = {"cluster": cluster, "chosen": chosen, "shape": chosen.usual}
+    return render("cluster.yaml.j2", **of_cluster, schema=schema, flow=flow)
 
 
 def write_draft(cluster: Cluster, wanted: Path) -> tuple[Path, bool, list[Path]]:
@@ -151,16 +93,15 @@ def write_draft(cluster: Cluster, wanted: Path) -> tuple[Path, bool, list[Path]]
     sites = [SITES / f"{cluster.name}{suffix}.yaml" for suffix in ("", *(f"-{number}" for number in range(2, 100)))]
     kept = list[Path]()
     for file in (wanted, *sites):
-        text, there = draft(cluster, file), file_text(file) or ""
-        if there == text:
+        text, present = draft(cluster, file), file_text(file) or ""
+        if present == text:
             return file, False, kept
-        if not file.exists() or (there and _values(there) == _values(file_text(SHIPPED) or "")):
+        if not file.exists() or (present and _values(present) == _values(file_text(SHIPPED) or "")):
             write_atomically(file, text)
             return file, True, kept
         kept.append(file)
-    raise UserError(
-        Problem(str(SITES), "it has too many drafts of this site", str(len(kept)), next="delete some of them")
-    )
+    what, advice = "it has too many drafts of this site", "delete some of them"
+    raise UserError(Problem(str(SITES), what, str(len(kept)), next=advice))
 
 
 def _values(text: str) -> str:

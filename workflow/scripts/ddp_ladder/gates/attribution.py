@@ -65,15 +65,14 @@ def measured_preflight(results: Path, scale: object) -> PreflightResult | None:
 
 @dataclass(frozen=True)
 class Change:
-    """What to change. gain: more samples/s, a fraction; None: no figure says it. is_limit: it is not more than that."""
+    """What to change."""
 
     what: str
-    gain: float | None = None
-    is_limit: bool = True
+    gain: float | None = None  # more samples/s, a fraction; None: no figure says it
+    is_limit: bool = True  # it is not more than that
 
     @property
     def gain_in_words(self) -> str:
-        """Return ``about 12 % more samples/s``."""
         if self.gain is None:
             return "not estimated"
         percents = f"{100 * self.gain:.2g}" if self.gain < 0.995 else f"{100 * self.gain:,.0f}"
@@ -86,16 +85,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Loss:
-    """What one cause costs. lost_s: seconds of each step; below 0, this part is shorter than the baseline's.
-
-    efficiency: the same as a part of 1 (ideal). name: the cause in words. evidence: the figures that show it.
-    """
+    """What one cause costs."""
 
     cause: Cause
-    name: str
-    lost_s: float
-    efficiency: float
-    evidence: str = ""
+    name: str  # the cause in words
+    lost_s: float  # of each step; below 0: this part is shorter than the baseline's
+    efficiency: float  # the same as a part of 1, the ideal
+    evidence: str = ""  # the figures that show it
 
     @property
     def in_words(self) -> str:
@@ -105,43 +101,43 @@ class Loss:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The losses of a scale, the largest first, and what would help most. unknown: what is not recorded, in words."""
+    """Where the efficiency of a scale went, and what would help most."""
 
     step_s: float
     ideal_s: float
-    losses: tuple[Loss, ...]
-    changes: tuple[Change, ...]
-    unknown: str
+    losses: tuple[Loss, ...]  # the largest first
+    unknown: str  # what the split lacks, in words
+    changes: tuple[Change, ...] = ()  # the best first
+
+    @property
+    def lost_s(self) -> float:
+        return self.step_s - self.ideal_s
 
     @property
     def named(self) -> tuple[Loss, ...]:
         """Return the losses that are worth naming."""
-        return _worth_naming(self.losses, self.step_s - self.ideal_s)
+        shares = {loss: REST_WORTH_NAMING if loss.cause == "rest" else WORTH_NAMING for loss in self.losses}
+        return tuple(loss for loss, share in shares.items() if loss.lost_s > 0 and loss.lost_s >= share * self.lost_s)
 
     @property
     def listed(self) -> tuple[Loss, ...]:
         """Return the named losses and the remainder, which add up to the time that is lost."""
-        lost_s, named = self.step_s - self.ideal_s, self.named
-        others_s = lost_s - sum(loss.lost_s for loss in named)
-        if abs(others_s) < LEAST_SHOWN * lost_s:
-            return named
-        return (*named, Loss("others", NAMES["others"], others_s, others_s / self.step_s))
+        others_s = self.lost_s - sum(loss.lost_s for loss in self.named)
+        if abs(others_s) < LEAST_SHOWN * self.lost_s:
+            return self.named
+        return (*self.named, Loss("others", NAMES["others"], others_s, others_s / self.step_s))
 
     @property
     def in_words(self) -> str:
         """Return ``of a step's 50 ms, 20 ms are lost: 15 ms exposed communication, 5 ms data wait``."""
         parts = ", ".join(f"{milliseconds(loss.lost_s)} ms {loss.name}" for loss in self.listed)
-        lost_s = self.step_s - self.ideal_s
-        return f"of a step's {milliseconds(self.step_s)} ms, {milliseconds(lost_s)} ms are lost: {parts}"
+        return f"of a step's {milliseconds(self.step_s)} ms, {milliseconds(self.lost_s)} ms are lost: {parts}"
 
     @property
     def lost_in_words(self) -> str:
         """Return ``20 ms of each step are lost, 40 points of efficiency``."""
-        lost_s = self.step_s - self.ideal_s
-        return (
-            f"{milliseconds(lost_s)} ms of each step are lost, {significant(100 * lost_s / self.step_s)} points of "
-            "efficiency"
-        )
+        points = significant(100 * self.lost_s / self.step_s)
+        return f"{milliseconds(self.lost_s)} ms of each step are lost, {points} points of efficiency"
 
     @property
     def next(self) -> str:
@@ -151,10 +147,8 @@ class Attribution:
 
 def baseline_of(point: ScalePoint, points: Sequence[ScalePoint]) -> ScalePoint | None:
     """Return the point that the efficiency relates to; None if it is not in the plan."""
-    series = point.variant, point.mode
-    return next(
-        (each for each in points if (each.variant, each.mode) == series and str(each.scale) == point.baseline), None
-    )
+    key = (point.variant, point.mode, point.baseline)
+    return next((other for other in points if (other.variant, other.mode, str(other.scale)) == key), None)
 
 
 def attribution(
@@ -169,76 +163,60 @@ def attribution(
     if point.efficiency >= 1 or point.scale == baseline.scale:
         return None
     ideal_s = point.efficiency * point.step_time_s
-    found = sorted(_losses(point, baseline, ideal_s), key=lambda loss: -loss.lost_s)
-    losses = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, preflight)) for loss in found)
-    worth = _worth_naming(losses, point.step_time_s - ideal_s)
-    untimed = next((each for each in (point, baseline) if each.exposed_comm_s is None), None)
-    every = [change for loss in worth for change in _changes_for(loss, untimed, point, preflight)]
+    losses = sorted(_losses(point, baseline, ideal_s, point.step_time_s), key=lambda loss: -loss.lost_s)
+    shown = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, preflight)) for loss in losses)
+    lost = Attribution(point.step_time_s, ideal_s, shown, _unknown(point, baseline))
+    is_timed = point.exposed_comm_s is not None and baseline.exposed_comm_s is not None
+    every = [change for loss in lost.named for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
-    return Attribution(point.step_time_s, ideal_s, losses, tuple(changes[:MOST_CHANGES]), _unknown(point, baseline))
+    return replace(lost, changes=tuple(changes[:MOST_CHANGES]))
 
 
-def _worth_naming(losses: Sequence[Loss], lost_s: float) -> tuple[Loss, ...]:
-    least = {"rest": REST_WORTH_NAMING * lost_s}
-    return tuple(
-        loss for loss in losses if loss.lost_s > 0 and loss.lost_s >= least.get(loss.cause, WORTH_NAMING * lost_s)
-    )
-
-
-def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float) -> list[Loss]:
-    """Return the losses; a part that one of both sides does not know is in the rest."""
-    assert point.step_time_s
-    assert baseline.step_time_s
-    step_s, share = point.step_time_s, ideal_s / baseline.step_time_s
-    lost_s: dict[Cause, float] = {}
-    for cause, part in _PARTS.items():
-        here, there = getattr(point, part), getattr(baseline, part)
-        if here is not None and there is not None:
-            lost_s[cause] = here - share * there
-    rest_s = step_s - ideal_s - sum(lost_s.values())
+def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float, step_s: float) -> Iterator[Loss]:
+    """Yield the losses; a part that one of both sides does not know is in the rest."""
+    share, rest_s, known = ideal_s / (baseline.step_time_s or math.inf), step_s - ideal_s, set()
     names = {**NAMES, "computation": f"{NAMES['computation']} {baseline.scale}"}
-    if "communication" not in lost_s:
-        names["rest"] = NOT_TOLD_APART
-    elif "computation" not in lost_s:
-        names["rest"] = names["computation"]
-    lost_s["rest"] = rest_s
-    return [Loss(_cause(cause, names), names[cause], s, s / step_s) for cause, s in lost_s.items()]
-
-
-def _cause(cause: Cause, names: dict[Cause, str]) -> Cause:
-    """Return computation for the rest if that is what it holds."""
-    return "computation" if names[cause] in (names["computation"], NOT_TOLD_APART) else cause
+    for cause, part in _PARTS.items():
+        part_s, base_s = getattr(point, part), getattr(baseline, part)
+        if part_s is not None and base_s is not None:
+            lost_s = part_s - share * base_s
+            rest_s -= lost_s
+            known.add(cause)
+            yield Loss(cause, names[cause], lost_s, lost_s / step_s)
+    if "communication" not in known:
+        yield Loss("computation", NOT_TOLD_APART, rest_s, rest_s / step_s)
+    else:
+        rest: Cause = "rest" if "computation" in known else "computation"
+        yield Loss(rest, names[rest], rest_s, rest_s / step_s)
 
 
 def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
     """Return what the split lacks, and why; empty if it lacks nothing."""
-    for each in (point, baseline):
-        if each.exposed_comm_s is None or each.compute_s is None:
-            timed = each.step.timed_steps if each.step else None
-            why = f"DDP reported no times at {each.scale}"
-            if timed:
-                why = f"DDP timed {count(timed, 'step')} at {each.scale}, and {LEAST_TIMED_STEPS} are needed"
-            communication = "communication, " if each.exposed_comm_s is None else ""
+    for side in (point, baseline):
+        if side.exposed_comm_s is None or side.compute_s is None:
+            why = f"DDP reported no times at {side.scale}"
+            if side.step and side.step.timed_steps:
+                steps = count(side.step.timed_steps, "step")
+                why = f"DDP timed {steps} at {side.scale}, and {LEAST_TIMED_STEPS} are needed"
+            communication = "communication, " if side.exposed_comm_s is None else ""
             return f"{why}: {communication}computation and the rest are not told apart"
     if point.data_wait_s is None or baseline.data_wait_s is None:
         return "the wait for data was not measured"
     return ""
 
 
-def _changes_for(
-    loss: Loss, untimed: ScalePoint | None, point: ScalePoint, preflight: PreflightResult | None
-) -> Iterator[Change]:
+def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: PreflightResult | None) -> Iterator[Change]:
     """Yield the changes that may make a loss smaller, the likeliest first.
 
-    untimed: the scale where communication and computation are not told apart.
+    is_timed: whether communication and computation are told apart, here and at the baseline.
     """
     cause, facts = loss.cause, point.step or StepFacts()
-    untold = cause == "computation" and untimed is not None
-    if found := _finding_that_explains(cause, untold, point):
-        yield _saving(f"{found.next} ({found.in_words})", loss.lost_s, point)
+    untold = cause == "computation" and not is_timed
+    if finding := _finding_that_explains(cause, untold, point):
+        yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
     if untold:
         yield Change(
             "let DDP time enough steps, with DistributedDataParallel and a larger measure.max_steps, to tell "
@@ -273,7 +251,7 @@ def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> Sca
     if cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent"):
         return None
     kinds = (*EXPLAINED_BY.get(cause, ()), *(("network full",) if untold else ()))
-    return next((each for kind in kinds for each in point.findings if each.kind == kind), None)
+    return next((finding for kind in kinds for finding in point.findings if finding.kind == kind), None)
 
 
 def _saving(what: str, saved_s: float, point: ScalePoint, is_limit: bool = True) -> Change:
@@ -296,12 +274,11 @@ def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
 
 def _for_communication(point: ScalePoint, facts: StepFacts, preflight: PreflightResult | None) -> Iterator[Change]:
     exposed_s, exchanges = point.exposed_comm_s or 0.0, facts.exchanges or 1
-    of_gradients_s = max(0.0, exposed_s - sum(each.seconds or 0.0 for each in facts.others))
-    for each in facts.others:
+    of_gradients_s = max(0.0, exposed_s - sum(other.seconds or 0.0 for other in facts.others))
+    for other in facts.others:
         # Of unknown seconds, what is not in each step would be named whatever it costs.
-        is_worth = each.is_usual if each.seconds is None else each.seconds >= WORTH_NAMING * exposed_s
-        if is_worth:
-            yield _saving(_without(each), each.seconds or 0.0, point)
+        if other.is_usual if other.seconds is None else other.seconds >= WORTH_NAMING * exposed_s:
+            yield _saving(_without(other), other.seconds or 0.0, point)
     if exchanges > 1:
         what = (
             f"send gradients once in a step instead of {exchanges} times: run all backward passes of a step but the "
@@ -322,22 +299,23 @@ def _for_communication(point: ScalePoint, facts: StepFacts, preflight: Preflight
     yield _saving(what, of_gradients_s, point)
 
 
-def _without(each: Exchange) -> str:
+def _without(other: Exchange) -> str:
     """Return how a step could do without these collectives."""
-    calls, size = f"{each.calls:.3g} {'call' if round(each.calls, 2) == 1 else 'calls'}", f"{each.bytes / 1e6:.3g} MB"
-    when = f"in each step ({calls}" if each.is_usual else f"in some steps ({calls} a step"
-    if each.name == BUFFERS:  # a step that accumulates has several forward passes
+    calls = f"{other.calls:.3g} {'call' if round(other.calls, 2) == 1 else 'calls'}"
+    when = f"in each step ({calls}" if other.is_usual else f"in some steps ({calls} a step"
+    if other.name == BUFFERS:  # a step that accumulates has several forward passes
         return (
-            f"{each.bytes / each.calls / 1e6:.3g} MB of buffers are sent before each forward pass: "
+            f"{_mb(other.bytes / other.calls)} of buffers are sent before each forward pass: "
             "DistributedDataParallel(broadcast_buffers=False), if no BatchNorm needs them"
         )
-    if each.name == SYNC_BATCH_NORM:
+    if other.name == SYNC_BATCH_NORM:
         return f"SyncBatchNorm exchanges its statistics in {calls} a step: use BatchNorm, or larger layers between them"
-    if each.name in ("barrier", "monitored_barrier"):
+    if other.name in ("barrier", "monitored_barrier"):
         return f"all ranks wait at a barrier {when}): remove it from the loop"
-    if "object" in each.name:
-        return f"{each.name} pickles objects in {calls} a step: send tensors, or send them less often"
-    return f"{each.name} is called {when}, {size}): make one call of several, call it less often, or with async_op=True"
+    if "object" in other.name:
+        return f"{other.name} pickles objects in {calls} a step: send tensors, or send them less often"
+    what = f"{other.name} is called {when}, {_mb(other.bytes)})"
+    return f"{what}: make one call of several, call it less often, or with async_op=True"
 
 
 def _batch_key(point: ScalePoint) -> str:
@@ -374,17 +352,17 @@ def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: 
 
 
 def _of_communication(facts: StepFacts, preflight: PreflightResult | None) -> str:
-    others = [f"{each.name} {_ms(each.seconds)} ({each.bytes / 1e6:.3g} MB)" for each in facts.others if each.seconds]
+    others = [f"{other.name} {_ms(other.seconds)} ({_mb(other.bytes)})" for other in facts.others if other.seconds]
     of_script = f"other collectives take {', '.join(others)} of a step" if others else ""
     if facts.comm_s is None or facts.overlap_s is None:
         return of_script
-    words = f"DDP's exchange of gradients takes {_ms(facts.comm_s)}, of which the backward pass hides "
-    words += _ms(facts.overlap_s)
+    hidden = _ms(facts.overlap_s)
+    words = f"DDP's exchange of gradients takes {_ms(facts.comm_s)}, of which the backward pass hides {hidden}"
     if facts.gradient_bytes and facts.buckets and preflight and preflight.alpha_s is not None:
         latency_s = preflight.alpha_s * facts.buckets
         all_s = latency_s + (preflight.beta_s_per_byte or 0.0) * facts.gradient_bytes
         words += (
-            f"; by the preflight's figures, {facts.gradient_bytes / 1e6:.3g} MB in "
+            f"; by the preflight's figures, {_mb(facts.gradient_bytes)} in "
             f"{count(facts.buckets, 'all-reduce')} take {_ms(all_s)}, of which {_ms(latency_s)} is latency"
         )
     return f"{words}; {of_script}" if of_script else words
@@ -407,3 +385,7 @@ def _of_imbalance(point: ScalePoint) -> str:
 
 def _ms(value_s: float | None) -> str:
     return f"{milliseconds(value_s)} ms"
+
+
+def _mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.3g} MB"

@@ -12,22 +12,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ddp_ladder.common import formats
-from ddp_ladder.common.formats import (
-    factor,
-    megabytes,
-    milliseconds,
-    percent,
-    seconds,
-    share,
-    significant,
-    tenths_of_percent,
-)
+from ddp_ladder.common.formats import factor, megabytes, milliseconds, percent, seconds, share, significant
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen
 from ddp_ladder.measuring.statistic import step_times
 from ddp_ladder.measuring.timing import startup_of
-from ddp_ladder.nodes.usage import Usage
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Memory, Record, Throughput, Timing
+from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 
 Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage", "attribution", "cost"]
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
@@ -39,21 +29,16 @@ OfRun = Callable[[Record], float | None]
 
 @dataclass(frozen=True)
 class Column:
-    """One column of scaling.csv, of the tables of the report, or of both.
+    """One column of scaling.csv, of the tables of the report, or of both."""
 
-    key: its name in scaling.csv and ScalePoint. text: a value as it is shown, in ``unit``.
-    of_run: the value of one run. That of a scale is the median over repeats, unless gates/scaling computes it.
-    interval_in: where the 95 % interval is shown too. marks: a remark beside the value in a table.
-    """
-
-    key: str
+    key: str  # its name in scaling.csv and ScalePoint
     heading: str = ""  # the figure's name if empty
-    unit: str = ""
-    text: Callable[[Any], str] = formats.whole
+    unit: str = ""  # of ``text``
+    text: Callable[[Any], str] = formats.whole  # a value as it is shown
     tables: tuple[Table, ...] = ("csv",)
-    interval_in: tuple[Table, ...] = ()
-    marks: Mapping[Table, Callable[[ScalePoint], str]] = field(default_factory=dict)
-    of_run: OfRun | None = None
+    interval_in: tuple[Table, ...] = ()  # where the 95 % interval is shown too
+    marks: Mapping[Table, Callable[[ScalePoint], str]] = field(default_factory=dict)  # remarks beside the value
+    of_run: OfRun | None = None  # of a scale it is the median over repeats, unless gates/scaling computes it
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -61,7 +46,6 @@ class Column:
         return (self.key, *((f"{self.key}_low", f"{self.key}_high") if self.interval_in else ()))
 
     def shown(self, point: ScalePoint) -> str:
-        """Return the value as text; a dash if it is not known."""
         return self.text(getattr(point, self.key))
 
     def estimate(self, point: ScalePoint) -> tuple[float, float, float] | None:
@@ -82,26 +66,28 @@ class Column:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, or several that belong together, with its definition. unit: in scaling.csv."""
+    """A figure, or several that belong together, with its definition."""
 
     name: str
-    unit: str
+    unit: str  # in scaling.csv
     definition: str
     columns: tuple[Column, ...]
 
 
 def figure(name: str, unit: str, definition: str, *columns: Column) -> Figure:
     """Return a figure whose columns have its name unless they have a heading of their own."""
-    headed = tuple(replace(each, heading=each.heading or name) for each in columns)
+    headed = tuple(replace(column, heading=column.heading or name) for column in columns)
     return Figure(name, unit, definition, headed)
 
 
-def _throughput(read: Callable[[Throughput], float | None]) -> OfRun:
-    return lambda run: read(run.throughput) if run.throughput else None
+def _of(part: str, figure: str) -> OfRun:
+    """Return the reader of a field of a part of the record; of a record without this part it gives None."""
 
+    def of_run(run: Record) -> float | None:
+        of_part = getattr(run, part)
+        return None if of_part is None else getattr(of_part, figure)
 
-def _timing(read: Callable[[Timing], float | None]) -> OfRun:
-    return lambda run: read(run.timing) if run.timing else None
+    return of_run
 
 
 def _of_steps(read: OfRun) -> OfRun:
@@ -118,8 +104,8 @@ def _part(key: str, heading: str, *tables: Table) -> Column:
     return Column(key, heading, "s", seconds, ("csv", "startup", *tables), of_run=of_run)
 
 
-def _usage(read: Callable[[Usage], float | None]) -> OfRun:
-    return lambda run: read(run.usage) if run.usage else None
+def _mean_step_time(run: Record) -> float | None:
+    return float(step_times(run.timing).of(SAMPLES_PER_TIME)) if run.timing else None
 
 
 def _energy_j_per_sample(run: Record) -> float | None:
@@ -129,10 +115,6 @@ def _energy_j_per_sample(run: Record) -> float | None:
         return None
     samples = sum(rank.samples for rank in run.ranks) * run.timing.measured_steps / steps.pop()
     return energy_j / samples if samples else None
-
-
-def _memory(read: Callable[[Memory], float | None]) -> OfRun:
-    return lambda run: read(run.memory) if run.memory else None
 
 
 def shares_of_rates(point: ScalePoint) -> str:
@@ -194,7 +176,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     figure(
         "steps measured", "1",
         "optimizer steps of a run without its warm-up.",
-        Column("measured_steps", tables=("runs",), of_run=_timing(lambda t: t.measured_steps)),
+        Column("measured_steps", tables=("runs",), of_run=_of("timing", "measured_steps")),
     ),
     figure(
         "samples/s", "1/s",
@@ -203,7 +185,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "measured time, at every scale: the figures are then marked samples / time.",
         Column(
             "samples_per_s", text=significant, tables=(*REPORT, "terminal", "runs"), interval_in=REPORT,
-            marks={"page": _statistic, "markdown": _statistic}, of_run=_throughput(lambda t: t.samples_per_s),
+            marks={"page": _statistic, "markdown": _statistic}, of_run=_of("throughput", "samples_per_s"),
         ),
         Column("statistic"),
     ),
@@ -211,8 +193,8 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "total, end to end", "1/s",
         "samples / time of all measured steps; and of everything after the first step, with validation, checkpoints, "
         "and clean-up. Both are in scaling.csv; the first is noted if it is the figure or over 5 % off the median.",
-        Column("samples_per_s_total", text=significant, of_run=_throughput(lambda t: t.samples_per_s_total)),
-        Column("samples_per_s_end_to_end", of_run=_throughput(lambda t: t.samples_per_s_end_to_end)),
+        Column("samples_per_s_total", text=significant, of_run=_of("throughput", "samples_per_s_total")),
+        Column("samples_per_s_end_to_end", of_run=_of("throughput", "samples_per_s_end_to_end")),
     ),
     figure(
         "speed-up", "1",
@@ -240,26 +222,26 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "samples/s is samples / time. Mean step: all time / all steps, the median over repeats.",
         Column(
             "step_time_s", unit="ms", text=milliseconds, tables=(*REPORT, "runs"), interval_in=("csv", "page"),
-            marks={"page": _mean_step}, of_run=_timing(lambda t: t.step_time_s),
+            marks={"page": _mean_step}, of_run=_of("timing", "step_time_s"),
         ),
         Column(
             "step_time_s_mean", "mean step", "ms", milliseconds, ("csv", "markdown"),
-            of_run=_timing(lambda t: float(step_times(t).of(SAMPLES_PER_TIME))),
+            of_run=_mean_step_time,
         ),
     ),
     figure(
         "p5, p95, drift", "s; 1",
         "percentiles of single steps, each that of its slowest rank; step time in the last third of the blocks / in "
         "the first, minus 1. In scaling.csv; a drift over 5 % is noted.",
-        Column("step_time_s_p5", of_run=_timing(lambda t: t.step_time_s_p5)),
-        Column("step_time_s_p95", of_run=_timing(lambda t: t.step_time_s_p95)),
-        Column("drift_fraction", of_run=_timing(lambda t: t.drift_fraction)),
+        Column("step_time_s_p5", of_run=_of("timing", "step_time_s_p5")),
+        Column("step_time_s_p95", of_run=_of("timing", "step_time_s_p95")),
+        Column("drift_fraction", of_run=_of("timing", "drift_fraction")),
     ),
     figure(
         "data wait", "1 (shown in %)",
         "time spent waiting for the data loader / step time, over all ranks.",
         Column(
-            "data_wait_fraction", text=share, tables=(*REPORT, "runs"), of_run=_timing(lambda t: t.data_wait_fraction)
+            "data_wait_fraction", text=share, tables=(*REPORT, "runs"), of_run=_of("timing", "data_wait_fraction")
         ),
     ),
     figure(
@@ -270,8 +252,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "with ZeRO, if measure.profile_steps is set: the share of rank 0's traced steps in which NCCL or Gloo worked, "
         "and no computation did.",
         Column(
-            "exposed_comm_fraction", text=share, tables=(*REPORT, "runs"),
-            of_run=_timing(lambda t: t.exposed_comm_fraction),
+            "exposed_comm_fraction", text=share, tables=(*REPORT, "runs"), of_run=_of("timing", "exposed_comm_fraction")
         ),
     ),
     figure(
@@ -322,42 +303,42 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "efficiency by total time", "1 (shown in %)",
         "p(b) T(b) / (p(N) T(N)): p GPUs, T the wall time of a whole run with start-up, validation and end. "
         "Where the runs of two scales train different numbers of samples, T is per sample.",
-        Column("efficiency_total_time", text=tenths_of_percent, tables=COST, interval_in=COST),
+        Column("efficiency_total_time", text=formats.tenths_of_percent, tables=COST, interval_in=COST),
     ),
     figure(
         "wall time", "s",
         "of a run, from before its processes start to the end of the last one.",
-        Column("wall_s", "", "s", significant, ("csv", "runs", "cost"), of_run=_timing(lambda t: t.wall_s)),
+        Column("wall_s", "", "s", significant, ("csv", "runs", "cost"), of_run=_of("timing", "wall_s")),
     ),
     figure(
         "GPU busy", "1 (shown in %)",
         "share of the measured time in which any kernel ran on a GPU, mean of all GPUs. NVML's utilization.gpu of a "
         "sample covers the last 1/6 s to 1 s before it, by GPU model, so short pauses between samples can be missed; "
         "median over repeats, as all that follow. How much of the GPU the kernels used shows in its power.",
-        Column("gpu_busy_fraction", text=share, tables=("csv", "usage"), of_run=_usage(lambda u: u.gpu_busy_fraction)),
+        Column("gpu_busy_fraction", text=share, tables=("csv", "usage"), of_run=_of("usage", "gpu_busy_fraction")),
     ),
     figure(
         "GPU power", "W",
         "of one GPU in the measured time, mean of all GPUs, as NVML measures it.",
-        Column("gpu_power_w", "", "W", significant, ("csv", "usage"), of_run=_usage(lambda u: u.gpu_power_w)),
+        Column("gpu_power_w", "", "W", significant, ("csv", "usage"), of_run=_of("usage", "gpu_power_w")),
     ),
     figure(
         "CPU", "1 (shown in %)",
         "share of the measured time in which the CPUs that the run may use were busy, mean of all its nodes.",
-        Column("cpu_fraction", text=share, tables=("csv", "usage"), of_run=_usage(lambda u: u.cpu_fraction)),
+        Column("cpu_fraction", text=share, tables=("csv", "usage"), of_run=_of("usage", "cpu_fraction")),
     ),
     figure(
         "peak memory", "bytes (shown in MB)",
         "of the run's rank with the most: of its device if that has a memory of its own (allocated by torch), else of "
         "the host (resident, without its loader's workers).",
-        Column("peak_memory_bytes", "", "MB per rank", megabytes, MEMORY, of_run=_memory(lambda m: m.peak_bytes)),
+        Column("peak_memory_bytes", "", "MB per rank", megabytes, MEMORY, of_run=_of("memory", "peak_bytes")),
     ),
     figure(
         "memory headroom", "1 (shown in %)",
         "1 - that peak / what this rank can have: on a GPU what torch's allocator has and can still get, else an equal "
         "share of the least of the node's memory, its control group's limit and what the job asked for "
         "(node.memory_mb).",
-        Column("memory_headroom_fraction", text=share, tables=MEMORY, of_run=_memory(lambda m: m.headroom_fraction)),
+        Column("memory_headroom_fraction", text=share, tables=MEMORY, of_run=_of("memory", "headroom_fraction")),
     ),
     figure(
         "GPU energy", "J per sample",
@@ -371,10 +352,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "recomputed; causal attention in full) x X(n) / n. The FLOPs are counted at b. Of the matrix rate: / the rate "
         "at which the preflight of this scale multiplied large matrices in the same precision, median over ranks. Of "
         "the peak: / that of the GPU's data sheet.",
-        Column(
-            "model_flops_per_sample",
-            of_run=lambda run: run.flops.of_model if run.flops else None,
-        ),
+        Column("model_flops_per_sample", of_run=_of("flops", "of_model")),
         Column(
             "tflop_per_s_per_gpu", "TFLOP/s per GPU", text=significant, tables=REPORT,
             marks={"page": shares_of_rates, "markdown": shares_of_rates},
@@ -401,13 +379,13 @@ def columns(table: Table) -> tuple[Column, ...]:
 
 def figures_in(*tables: Table) -> tuple[Figure, ...]:
     """Return the figures that are shown in any of these tables."""
-    return tuple(each for each in FIGURES if any(set(column.tables) & set(tables) for column in each.columns))
+    return tuple(figure for figure in FIGURES if any({*column.tables} & {*tables} for column in figure.columns))
 
 
 def csv_columns() -> tuple[str, ...]:
     """Return the columns of scaling.csv, in the order of ScalePoint's fields."""
     keys = {key for column in columns("csv") for key in column.keys}
-    return tuple(each.name for each in fields(ScalePoint) if each.name in keys)
+    return tuple(column.name for column in fields(ScalePoint) if column.name in keys)
 
 
 SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS, GPU_HOURS_TO_SOLUTION, TFLOP_PER_S = (

@@ -37,36 +37,33 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     specs = [spec for spec in plan.runs if spec.stage in upto]
     records: dict[str, Record] = {}
     findings: list[GateFinding] = []
-    waiting: list[RunSpec] = []
-    left_out: list[RunSpec] = []  # by a preflight
+    missing: list[GateFinding] = []
+    left_out: list[RunSpec] = []  # of this stage, by a preflight
     for spec in specs:
         if _is_not_run(spec, runs):
-            waiting += [] if spec.is_plain else [spec]
+            again = f"run snakemake {spec.stage}"
+            missing += [] if spec.is_plain else [GateFinding.of(spec, "record", "not run yet", "a record", again)]
             continue
         record, finding = _sanity(spec, runs)
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
-        if record is not None and record.failure and record.failure.kind == "preflight failed":
+        if record and record.failure and record.failure.kind == "preflight failed" and spec.stage == stage:
             left_out.append(spec)
-        if spec.is_plain:
-            continue  # it is not judged; its row in the table shows how it ended
-        # Earlier stages have been judged already: only their failures are listed here.
-        if spec.stage == stage or not finding.ok:
+        # The plain baseline is not judged; its row in the table shows how it ended. Earlier stages have been judged
+        # already: only their failures are listed here.
+        if not spec.is_plain and (spec.stage == stage or not finding.ok):
             findings.append(finding)
-        if spec.stage == stage and record is not None:
+        if not spec.is_plain and spec.stage == stage and record is not None:
             findings += [
                 GateFinding.of(spec, remark.name, remark.what, "nothing (a remark)", remark.next, ok=True)
                 for remark in record.remarks
             ]
-    findings += [
-        GateFinding.of(spec, "record", "not run yet", "a record", f"run snakemake {spec.stage}") for spec in waiting
-    ]
-    findings[:0] = _preflight_failures([spec for spec in left_out if spec.stage == stage], results)
+    findings = [*_preflight_failures(left_out, results), *findings, *missing]
     findings += _replaced_nodes([spec for spec in specs if spec.stage == stage], results)
     points = scale_points(specs, records, plan.may_differ, plan.gates)
-    here = [point for point in points if point.stage == stage and not point.is_plain]
-    for point in here:
-        findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
+    for point in points:
+        if point.stage == stage and not point.is_plain:
+            findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
     variants = _variants(findings)
     reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
@@ -110,8 +107,8 @@ def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, GateFinding
     for check in record.checks:  # the box shows what was wanted on a line of its own
         why = why.replace(f", wanted {check.wanted}", "")
     lines = tuple(quoted_lines(failure.evidence, why).splitlines())
-    found = GateFinding.of(spec, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
-    return record, found.replace(place=failure.place, at_s=failure.at_s, evidence=lines)
+    finding = GateFinding.of(spec, failure.verdict, why, _wanted(record, failure.verdict), failure.next)
+    return record, finding.replace(place=failure.place, at_s=failure.at_s, evidence=lines)
 
 
 def _wanted(record: Record, verdict: str) -> str:
@@ -135,8 +132,8 @@ def _preflight_failures(left_out: Sequence[RunSpec], results: Path) -> Iterator[
     """
     for spec in {spec.scale: spec for spec in reversed(left_out)}.values():
         if (result := measured_preflight(results, spec.scale)) and (failure := result.failure):
-            found = GateFinding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
-            yield found.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(spec.scale))
+            finding = GateFinding.of(spec, PREFLIGHT_FAILED, failure.in_words, failure.wanted, failure.next)
+            yield finding.replace(variant=REFERENCE_VARIANT, repeat=None, place=failure.place or str(spec.scale))
 
 
 def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[GateFinding]:
@@ -144,11 +141,9 @@ def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[GateFin
     first = {str(spec.scale): spec for spec in reversed(specs) if spec.variant == REFERENCE_VARIANT}
     for bad in bad_nodes(results):
         if spec := first.get(bad.scale):
-            next_step = SUPPORT.format(file=bad_nodes_file(results))
-            found = GateFinding.of(
-                spec, "replaced node", bad.in_words, "nodes that pass the preflight", next_step, ok=True
-            )
-            yield found.replace(repeat=None)
+            wanted, support = "nodes that pass the preflight", SUPPORT.format(file=bad_nodes_file(results))
+            finding = GateFinding.of(spec, "replaced node", bad.in_words, wanted, support, ok=True)
+            yield finding.replace(repeat=None)
 
 
 def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
@@ -174,8 +169,8 @@ def require_open_gate(plan: Plan, stage: str, results: Path) -> Verdict:
     """
     verdict, opened = judge(plan, stage, results), gate_files(results / "gates", stage)[0]
     if not verdict.is_open:
-        what = f"the gate of {stage} is closed"
-        raise UserError(Problem(str(opened), what, verdict.why, verdict.wanted, verdict.next))
+        closed = f"the gate of {stage} is closed"
+        raise UserError(Problem(str(opened), closed, verdict.why, verdict.wanted, verdict.next))
     if not opened.exists():
         again = "start snakemake again: the gate is judged again"
         raise UserError(Problem(str(opened), "there is no evidence of an open gate", next=again))

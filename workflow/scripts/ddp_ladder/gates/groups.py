@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 
-from ddp_ladder.gates.interval import JOBS_DIFFER_PERCENT, Estimate, LogMean, Variance
+from ddp_ladder.common.formats import in_short, rank_numbers
+from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
 from ddp_ladder.measuring.statistic import (
@@ -22,9 +22,17 @@ from ddp_ladder.measuring.statistic import (
     statistic_of,
     step_times,
 )
-from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.nodes.critical_rank import Kind
 from ddp_ladder.plan.plan import RunSpec, first_scale
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, Record, Statistic, Throughput, Timing
+from ddp_ladder.records.record import (
+    LEFT_OUT,
+    MEDIAN_OF_BLOCKS,
+    SAMPLES_PER_TIME,
+    Record,
+    Statistic,
+    Throughput,
+    Timing,
+)
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
@@ -56,17 +64,17 @@ class Good:
 
 
 @dataclass(frozen=True)
-class Group:
+class RepeatGroup:
     """All repeats of one variant x mode x scale."""
 
     specs: tuple[RunSpec, ...]
     good: tuple[Good, ...]
-    failed: tuple[Record, ...]  # started and failed
+    failed: tuple[Record, ...]
     left_out: tuple[Record, ...]  # not started, on purpose
-    may_differ: Collection[str]
+    may_differ: Collection[str]  # fields of the fingerprint
     baseline: Scale  # of its efficiency
+    jobs_differ_percent: float  # usual standard deviation between jobs of this scale
     statistic: Statistic = MEDIAN_OF_BLOCKS
-    jobs_differ_percent: float = JOBS_DIFFER_PERCENT  # usual standard deviation between jobs of this scale
 
     @property
     def jobs(self) -> list[Hashable]:
@@ -80,17 +88,17 @@ class Group:
     @cached_property
     def all_differences(self) -> tuple[Difference, ...]:
         """Return the differences between the group's own repeats."""
-        pairs = ((self.good[0].record, other.record) for other in self.good[1:])
-        return tuple(dict.fromkeys(found for pair in pairs for found in all_differences(*pair)))
+        records = [run.record for run in self.good]
+        return tuple(dict.fromkeys(item for other in records[1:] for item in all_differences(records[0], other)))
 
     @property
     def differences(self) -> tuple[Difference, ...]:
         """Return the differences between the group's own repeats that forbid a ratio."""
         return self.forbidden(self.all_differences)
 
-    def forbidden(self, found: Sequence[Difference]) -> tuple[Difference, ...]:
-        """Return the differences that the user does not allow."""
-        return tuple(item for item in found if item.field not in self.may_differ)
+    def forbidden(self, differences: Sequence[Difference]) -> tuple[Difference, ...]:
+        """Return those that the user does not allow."""
+        return tuple(item for item in differences if item.field not in self.may_differ)
 
     @property
     def needs_samples_per_time(self) -> bool:
@@ -112,22 +120,14 @@ class Group:
         """Return the throughput with its uncertainty."""
         return self._log([run.samples_per_s(self.statistic) for run in self.good], [run.rates for run in self.good])
 
-    def speedup_over(self, baseline: Group) -> Estimate:
-        """Return the throughput over that of a baseline, and the ends of its interval, None if they are not known."""
-        if self is baseline:
-            return 1.0, 1.0, 1.0  # by definition, not by measurement
-        speedup = self.samples_per_s / baseline.samples_per_s
-        return speedup, *self.log_rate.over(baseline.log_rate).interval(speedup)
-
     @property
     def log_step_time(self) -> LogMean:
         """Return the step time with its uncertainty."""
         return self._log([run.step_time_s(self.statistic) for run in self.good], [run.step_times for run in self.good])
 
     def _log(self, figures: Sequence[float], runs: Sequence[PerBlock]) -> LogMean:
-        steps = Variance()
-        if self.statistic == SAMPLES_PER_TIME:
-            steps = Variance(recurring_error(runs) ** 2, RANGE_FREEDOM)
+        recurs = self.statistic == SAMPLES_PER_TIME
+        steps = Variance(recurring_error(runs) ** 2, RANGE_FREEDOM) if recurs else Variance()
         return LogMean.of(figures, self.jobs, steps, self.jobs_differ_percent)
 
 
@@ -136,70 +136,67 @@ def job_of(record: Record) -> Hashable:
     return record.job and (record.job.id, record.world.nodes)
 
 
-Groups = dict[tuple[str, str, Scale], Group]  # by mode, variant and scale
+Groups = dict[tuple[str, str, Scale], RepeatGroup]  # by mode, variant and scale
 Gates = Mapping[str, GateThresholds]  # by stage
+
+
+def comparison_key(group: RepeatGroup) -> Hashable:
+    """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
+    return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
 
 
 def groups_of(
     runs: Sequence[RunSpec],
     records: Mapping[str, Record],
     may_differ: Collection[str],
-    gates: Gates = MappingProxyType({}),
+    gates: Gates,
+    compared_by: Callable[[RepeatGroup], Hashable] = comparison_key,
 ) -> Groups:
-    """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``."""
-    modes: list[str] = list(dict.fromkeys(run.mode for run in runs))
-    variants = list(dict.fromkeys(run.variant for run in runs))
-    scales = list(dict.fromkeys(run.scale for run in runs))
+    """Return the groups by mode, variant and scale, in this order. Arguments: see ``scale_points``.
+
+    All groups that are compared with each other have one statistic: samples / time if any of them needs it.
+    """
     specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}
     baseline = first_scale(runs)
     for run in runs:
         specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
-    order = sorted(specs, key=lambda key: (modes.index(key[0]), variants.index(key[1]), scales.index(key[2])))
-    return {key: _group(specs[key], records, may_differ, baseline, gates) for key in order}
+    # Each by its first appearance.
+    names = [list(dict.fromkeys(part)) for part in zip(*specs, strict=True)]
+    order = sorted(specs, key=lambda key: [known.index(part) for known, part in zip(names, key, strict=True)])
+    groups = {key: _group(specs[key], records, may_differ, baseline, gates) for key in order}
+    needed = {compared_by(group) for group in groups.values() if group.needs_samples_per_time}
+    return {
+        key: replace(group, statistic=SAMPLES_PER_TIME) if compared_by(group) in needed else group
+        for key, group in groups.items()
+    }
 
 
 def _group(
     specs: Sequence[RunSpec], records: Mapping[str, Record], may_differ: Collection[str], baseline: Scale, gates: Gates
-) -> Group:
-    there = [records[spec.name] for spec in specs if spec.name in records]
-    good = tuple(
-        Good(record, record.throughput, record.timing)
-        for record in there
-        if record.status == "ok" and record.throughput and record.timing
-    )
-    bad = [record for record in there if all(record is not run.record for run in good)]
-    return Group(
+) -> RepeatGroup:
+    good: list[Good] = []
+    failed: list[Record] = []
+    left_out: list[Record] = []
+    for record in (records[spec.name] for spec in specs if spec.name in records):
+        if record.status == "ok" and record.throughput and record.timing:
+            good.append(Good(record, record.throughput, record.timing))
+        else:
+            (left_out if record.failure and record.failure.kind in LEFT_OUT else failed).append(record)
+    return RepeatGroup(
         specs=tuple(specs),
-        good=good,
-        failed=tuple(record for record in bad if record.job is not None),
-        left_out=tuple(record for record in bad if record.job is None),
+        good=tuple(good),
+        failed=tuple(failed),
+        left_out=tuple(left_out),
         may_differ=may_differ,
         baseline=baseline,
         jobs_differ_percent=gates.get(specs[0].stage, GateThresholds()).jobs_differ_percent,
     )
 
 
-def with_one_statistic(groups: Groups, alike: Callable[[Group], Hashable]) -> Groups:
-    """Give all groups that are compared one statistic: samples / time if any of them needs it.
-
-    alike: what the groups that are compared with each other have in common.
-    """
-    needed = {alike(group) for group in groups.values() if group.needs_samples_per_time}
-    return {
-        key: replace(group, statistic=SAMPLES_PER_TIME) if alike(group) in needed else group
-        for key, group in groups.items()
-    }
-
-
-def comparison_key(group: Group) -> tuple[str, str]:
-    """Return mode and variant; the plain baseline belongs to the reference variant, whose script it runs."""
-    return group.first.mode, REFERENCE_VARIANT if group.first.is_plain else group.first.variant
-
-
 STEP_PARTS = ("compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s")
 
 
-def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] | None:
+def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepFacts] | None:
     """Return STEP_PARTS in seconds, and facts on the steps: means over the good repeats; None if there are none.
 
     A part that a repeat does not know is not known. rest_s: what no other part explains.
@@ -215,59 +212,53 @@ def split_of_repeats(group: Group) -> tuple[dict[str, float | None], StepFacts] 
         return step_s * sum(known) / len(known) if len(known) == len(runs) else None
 
     records = [run.record for run in group.good]
-    parts = {name: part(name) for name in ("data_wait_s", "compute_s", "exposed_comm_s", "imbalance_s")}
+    parts = {name: part(name) for name in STEP_PARTS[:-1]}
     parts["rest_s"] = max(0.0, step_s - sum(value or 0.0 for value in parts.values()))  # not -1e-18
-    facts = replace(
-        _held_up(records, runs),
+    seen, (kind, slowest) = records[0].fingerprint, _held_up(records)
+    facts = StepFacts(
         own_max_s=part("own_max_s"),
-        imbalance_data_s=part("imbalance_data_s"),
-        imbalance_compute_s=part("imbalance_compute_s"),
         comm_s=part("comm_s"),
         overlap_s=part("overlap_s"),
-        others=runs[0].exchanges,
+        imbalance_kind=kind,
+        slowest=slowest,
+        imbalance_data_s=part("imbalance_data_s"),
+        imbalance_compute_s=part("imbalance_compute_s"),
         timed_steps=min(map(_timed_steps, records)) or None,
+        gradient_bytes=seen.gradient_bytes,
+        buckets=len(seen.bucket_bytes) if seen.bucket_bytes else None,
+        comm_hook=seen.comm_hook,
+        exchanges=seen.exchanges,
+        others=runs[0].exchanges,
+        parameter_dtype=seen.parameter_dtype,
+        workers=seen.num_workers,
+        backend=records[0].world.backend,
         memory_fraction=max((used for record in records if (used := _memory(record))), default=None),
     )
     return parts, facts
 
 
-def _held_up(records: Sequence[Record], runs: Sequence[StepParts]) -> StepFacts:
-    """Return the settings of the training, and who holds up the others: it varies unless it is the same in each run."""
-    facts, first = _settings(records[0]), runs[0]
-    if any(run.imbalance_kind is None for run in runs):
-        return facts
-    places = {_place(record, run.slow_ranks) for record, run in zip(records, runs, strict=True)}
-    if len(places) > 1 or not first.slow_ranks:
-        return replace(facts, imbalance_kind="varying")
-    always = all(run.imbalance_kind == "persistent" for run in runs)
-    return replace(facts, imbalance_kind="persistent" if always else "occasional", slowest=places.pop())
+def _held_up(records: Sequence[Record]) -> tuple[Kind | None, str | None]:
+    """Return who holds up the others, and how: it varies unless it is the same place in each run."""
+    kinds = {record.step and record.step.imbalance_kind for record in records}
+    if None in kinds:
+        return None, None
+    places = {_slow_place(record) for record in records}
+    if len(places) > 1 or "" in places:
+        return "varying", None
+    return "persistent" if kinds == {"persistent"} else "occasional", places.pop()
 
 
-def _place(record: Record, slow: Sequence[int]) -> str:
-    """Return ``rank 3 on node2``, or ``ranks 2, 3 on node1``."""
-    here = [rank for rank in record.ranks if rank.rank in slow]
-    ranks = ", ".join(str(rank.rank) for rank in here)
-    return f"rank{'s' if len(here) > 1 else ''} {ranks} on {', '.join(dict.fromkeys(rank.host for rank in here))}"
+def _slow_place(record: Record) -> str:
+    """Return ``rank 3 on node2``, or ``ranks 2, 3 on node1``; empty if no rank is slow."""
+    slow = [rank for rank in record.ranks if record.step and rank.rank in record.step.slow_ranks]
+    hosts = in_short([*dict.fromkeys(rank.host for rank in slow)])
+    return f"{rank_numbers([rank.rank for rank in slow])} on {hosts}" if slow else ""
 
 
 def _timed_steps(record: Record) -> int:
     """Return the steps that DDP timed on all ranks; if they were too few, the fewest of a rank."""
     of_ranks = min((rank.ddp.samples if rank.ddp else 0 for rank in record.ranks), default=0)
     return (record.step.timed_steps if record.step else 0) or of_ranks
-
-
-def _settings(record: Record) -> StepFacts:
-    """Return the facts that are settings of the training."""
-    seen = record.fingerprint
-    return StepFacts(
-        gradient_bytes=seen.gradient_bytes,
-        buckets=len(seen.bucket_bytes) if seen.bucket_bytes else None,
-        comm_hook=seen.comm_hook,
-        exchanges=seen.exchanges,
-        parameter_dtype=seen.parameter_dtype,
-        workers=seen.num_workers,
-        backend=record.world.backend,
-    )
 
 
 def _memory(record: Record) -> float | None:

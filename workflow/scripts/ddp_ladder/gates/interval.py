@@ -19,14 +19,13 @@ from typing import ClassVar
 import numpy as np
 
 from ddp_ladder.common.model import IN_A_MODEL
-from ddp_ladder.measuring.statistic import STANDARD_ERRORS, TAILS, median
-from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
+from ddp_ladder.settings.terms import JOBS_DIFFER_PERCENT
 
 Ends = tuple[float, float] | tuple[None, None]
 Estimate = tuple[float, float | None, float | None]  # a figure and the ends of its interval, None if they are not known
 
 WIDEST = 4.0  # high / low of an interval: the figure of a wider one is not known
-JOBS_DIFFER_PERCENT = GateThresholds().jobs_differ_percent
 KNOWN = 1e9  # degrees of freedom of a variance that is given, not measured: as good as infinite, and a number in JSON
 
 
@@ -52,19 +51,14 @@ class Variance:
 
 @dataclass(frozen=True)
 class LogMean:
-    """Mean of the logarithms of a figure, and the parts of its variance.
-
-    repeats: falls with their number; None: a single run does not show it. steps: of recurring slow steps, which fall on
-    the same steps of all repeats; it falls with the length of the runs. between: what jobs differ by; it falls with
-    their number. jobs: of the side that has more.
-    """
+    """Mean of the logarithms of a figure, and the parts of its variance."""
 
     __pydantic_config__: ClassVar = IN_A_MODEL
     mean: float
-    repeats: Variance | None
-    steps: Variance
-    between: Variance
-    jobs: int = 1
+    repeats: Variance | None  # falls with their number; None: a single run does not show it
+    steps: Variance  # of slow steps that recur, on the same steps of all repeats; falls with the length of the runs
+    between: Variance  # what jobs differ by; falls with their number
+    jobs: int = 1  # of the side that has more
 
     @classmethod
     def of(
@@ -76,17 +70,17 @@ class LogMean:
     ) -> LogMean:
         """Return that of the repeats' figures, which are positive.
 
-        jobs: the job of each repeat; empty if all are of one. steps: see above. differ_percent: the usual standard
-        deviation between jobs.
+        jobs: the job of each repeat; empty: all are of one. differ_percent: the usual standard deviation between jobs.
         """
-        of_job: dict[Hashable, list[float]] = {}
+        by_job: dict[Hashable, list[float]] = {}
         for figure, job in zip(figures, jobs or [None] * len(figures), strict=True):
-            of_job.setdefault(job, []).append(math.log(figure))
-        means = [float(np.mean(logs)) for logs in of_job.values()]
+            by_job.setdefault(job, []).append(math.log(figure))
+        logs = [*by_job.values()]
+        means = [float(np.mean(of_job)) for of_job in logs]
         count, spare = len(means), len(figures) - len(means)
         usual = (differ_percent / 100) ** 2
-        within = sum(float(np.var(logs)) * len(logs) for logs in of_job.values()) / spare if spare else 0.0
-        noise = within * sum(1 / len(logs) for logs in of_job.values()) / count**2  # of the mean of the jobs' means
+        within = sum(float(np.var(of_job)) * len(of_job) for of_job in logs) / spare if spare else 0.0
+        noise = within * sum(1 / len(of_job) for of_job in logs) / count**2  # of the mean of the jobs' means
         repeats = Variance(noise, spare) if spare else Variance() if count > 1 else None
         between = Variance(usual)
         if count > 1:
@@ -98,13 +92,8 @@ class LogMean:
     def over(self, other: LogMean) -> LogMean:
         """Return that of a ratio: this figure over another one, measured independently."""
         repeats = None if self.repeats is None or other.repeats is None else self.repeats + other.repeats
-        return LogMean(
-            self.mean - other.mean,
-            repeats,
-            self.steps + other.steps,
-            self.between + other.between,
-            max(self.jobs, other.jobs),
-        )
+        steps, between = self.steps + other.steps, self.between + other.between
+        return LogMean(self.mean - other.mean, repeats, steps, between, max(self.jobs, other.jobs))
 
     @property
     def shown(self) -> Variance | None:
@@ -114,44 +103,57 @@ class LogMean:
         return self.repeats + self.steps + (self.between if self.jobs > 1 else Variance())
 
     def interval(self, estimate: float) -> Ends:
-        """Return the shown interval; (None, None) if it is not known."""
-        return ends(self.mean, self.shown, estimate)
+        """Return the shown interval; (None, None) if it is not known, or wider than a factor of 4.
+
+        It is widened to hold the estimate: that is the median of the repeats, and not their mean.
+        """
+        variance = self.shown
+        if variance is None or 2 * variance.half_width > math.log(WIDEST):
+            return None, None
+        if not variance.value:
+            return estimate, estimate
+        low, high = (math.exp(self.mean + side * variance.half_width) for side in (-1, 1))
+        return min(low, estimate), max(high, estimate)
 
     def interval_of_any_job(self, estimate: float) -> Ends:
         """Return the interval with what jobs differ by, measured or usual; (None, None) if it is not known."""
         return replace(self, jobs=max(2, self.jobs)).interval(estimate)
 
 
-def ends(mean: float, variance: Variance | None, estimate: float) -> Ends:
-    """Return the ends of an interval; (None, None) without a variance, or if it is wider than a factor of 4.
+def half_width_percent(log: LogMean) -> float | None:
+    """Return half the width of an interval, in per cent of the figure, as far as more repeats can narrow it.
 
-    It is widened to hold the estimate: that is the median of the repeats, and not their mean.
+    What jobs differ by is left out: more repeats in the same job do not show it. None: of a single repeat.
     """
-    if variance is None or 2 * variance.half_width > math.log(WIDEST):
-        return None, None
-    if not variance.value:
-        return estimate, estimate
-    low, high = (math.exp(mean + side * variance.half_width) for side in (-1, 1))
-    return min(low, estimate), max(high, estimate)
-
-
-def half_width_percent(here: LogMean, baseline: LogMean | None = None) -> float | None:
-    """Return half the width of an efficiency's interval, in per cent of it, as far as more repeats can narrow it.
-
-    here, baseline: the throughput of both scales; without baseline, it is that of the throughput. What jobs differ by
-    is left out: more repeats in the same job do not show it. None: one of both has a single repeat.
-    """
-    both = here if baseline is None else here.over(baseline)
-    return None if both.repeats is None else 100 * math.expm1((both.repeats + both.steps).half_width)
+    return None if log.repeats is None else 100 * math.expm1((log.repeats + log.steps).half_width)
 
 
 def factor(freedom: float) -> float:
-    """Return half the width of an interval in standard errors: Student's t, for any degrees of freedom."""
+    """Return half the width of an interval in standard errors: Student's t, for any degrees of freedom from 1 on."""
     if freedom >= KNOWN:
         return STANDARD_ERRORS
-    from scipy.special import stdtrit  # takes half a second, which only a gate that needs it should pay
+    width, slope = STANDARD_ERRORS, _peak(freedom) * 2 / math.sqrt(freedom)
+    # Newton's method from below, where the probability is concave: it never steps too far.
+    while (missing := COVERAGE - student_t(width, freedom)) > 1e-12:
+        width += missing / (slope * (1 + width**2 / freedom) ** (-(freedom + 1) / 2))
+    return width
 
-    return float(stdtrit(freedom, TAILS[1]))
+
+def student_t(errors: float, freedom: float) -> float:
+    """Return the probability that Student's t is within so many standard errors of 0.
+
+    With t = sqrt(freedom) tan(angle), it is an integral of a power of the cosine, here by Simpson's rule. scipy.special
+    has it as well, and takes as long to import as all the rest of a gate.
+    """
+    angles = np.linspace(0.0, math.atan(errors / math.sqrt(freedom)), 257)
+    heights = np.cos(angles) ** (freedom - 1)
+    inner = 4 * heights[1::2].sum() + 2 * heights[2:-1:2].sum()
+    return 2 * _peak(freedom) * float((heights[0] + inner + heights[-1]) * angles[1] / 3)
+
+
+def _peak(freedom: float) -> float:
+    """Return the density of the angle of ``student_t`` at 0."""
+    return math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
 
 
 def divided(estimate: Estimate, by: float) -> Estimate:

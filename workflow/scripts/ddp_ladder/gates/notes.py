@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_ladder.common.formats import significant
-from ddp_ladder.diagnosis.checks import IN_WORDS, STRONGEST
-from ddp_ladder.diagnosis.correctness import DOUBTFUL_COUNT
-from ddp_ladder.gates.groups import Group
+from ddp_ladder.gates.groups import RepeatGroup
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.measuring.fingerprint import Difference, all_differences, differences
-from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME
+from ddp_ladder.measuring.fingerprint import Difference, all_differences
+from ddp_ladder.records.record import DOUBTFUL_COUNT, MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST
 
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
 
 
-def obstacle_to_ratio(group: Group, baseline: Group | None) -> str:
+def obstacle_to_ratio(group: RepeatGroup, baseline: RepeatGroup | None) -> str:
     """Return why no ratio to the baseline is given; empty if one may be given."""
     spec = group.first
     if group.differences:
@@ -32,34 +30,33 @@ def obstacle_to_ratio(group: Group, baseline: Group | None) -> str:
         return f"{what} has not been run"
     if baseline.differences:
         return f"{what} has repeats that differ in {in_words(baseline.differences)}"
-    found = group.forbidden(differences_to(group, baseline))
-    return f"not like for like: {in_words(found)}" if found else ""
+    forbidden = group.forbidden(differences_to(group, baseline))
+    return f"not like for like: {in_words(forbidden)}" if forbidden else ""
 
 
-def differences_to(group: Group, baseline: Group | None) -> tuple[Difference, ...]:
+def differences_to(group: RepeatGroup, baseline: RepeatGroup | None) -> tuple[Difference, ...]:
     """Return what differs between a group and its baseline; empty if there is no baseline."""
     if baseline is None or group is baseline or not baseline.good:
         return ()
     return all_differences(baseline.good[0].record, group.good[0].record)
 
 
-def in_words(found: Sequence[Difference]) -> str:
+def in_words(differences: Sequence[Difference]) -> str:
     """Return the differences as one text."""
-    return "; ".join(item.in_words for item in found)
+    return "; ".join(item.in_words for item in differences)
 
 
-def no_plain_ratio(group: Group, plain: Group | None) -> str:
+def no_plain_ratio(group: RepeatGroup, plain: RepeatGroup | None) -> str:
     """Return why there is no efficiency against the plain script; empty if there is one or no plain run is planned."""
     if plain is None:
         return ""
     why = no_plain_baseline(plain)
-    if not why and plain.good:
-        found = differences(plain.good[0].record, group.good[0].record, group.may_differ)
-        why = f"not like for like: {'; '.join(found)}" if found else ""
+    if not why and (forbidden := group.forbidden(differences_to(group, plain))):
+        why = f"not like for like: {in_words(forbidden)}"
     return f"no efficiency against the plain script: {why}" if why else ""
 
 
-def no_plain_baseline(plain: Group) -> str:
+def no_plain_baseline(plain: RepeatGroup) -> str:
     """Return why these runs cannot be the plain baseline; empty if they can."""
     if plain.failed:
         failure = plain.failed[0].failure
@@ -73,17 +70,12 @@ def no_plain_baseline(plain: Group) -> str:
     return ""
 
 
-def excess_note(point: ScalePoint) -> str:
-    """Return what an efficiency above the ideal means; the gate says what to do."""
-    return f"{100 * (point.efficiency or 0):.0f} %: more than the ideal; the baseline is slower than it should be"
-
-
-def notes_on(point: ScalePoint, group: Group) -> str:
+def notes_on(point: ScalePoint, group: RepeatGroup) -> str:
     """Return what a reader should know beside the status."""
     spec, notes = group.first, [] if point.simulated is None else [point.simulated]
     notes += [f"allowed to differ: {point.allowed}"] if point.allowed else []
     sources = {run.throughput.source for run in group.good} - {STRONGEST}
-    notes += [f"weaker evidence: {IN_WORDS[source]}" for source in sorted(sources)]
+    notes += [f"weaker evidence: {SOURCE_IN_WORDS[source]}" for source in sorted(sources)]
     notes += dict.fromkeys(remark.what for run in group.good for remark in run.record.remarks)
     if point.batch_per_gpu != spec.batch_per_gpu:
         notes.append(_other_batch(point, group))
@@ -96,30 +88,29 @@ def notes_on(point: ScalePoint, group: Group) -> str:
     return "; ".join(notes)
 
 
-def _other_batch(point: ScalePoint, group: Group) -> str:
+def _other_batch(point: ScalePoint, group: RepeatGroup) -> str:
     """Return how the batch of a step differs from the plan's. A number in doubt is not advised as the plan's."""
     planned = f"the plan says {group.first.batch_per_gpu}"
-    varying = [found for run in group.good if (found := run.record.fingerprint.batch_varies)]
-    if varying:
-        smallest, largest = min(low for low, _ in varying), max(high for _, high in varying)
-        return f"the batches vary in size: a step has {smallest} to {largest} samples per process, {planned}"
+    if varying := [size for run in group.good for size in run.record.fingerprint.batch_varies or ()]:
+        return f"the batches vary in size: a step has {min(varying)} to {max(varying)} samples per process, {planned}"
     text = f"a step of the script has {point.batch_per_gpu} samples per GPU, {planned}"
+    is_passed = f"{text}: is {{batch_per_gpu}} in workload.args?"
     is_guess = any(run.throughput.source == "guessed" for run in group.good)
-    if is_guess or any(each.name == DOUBTFUL_COUNT for run in group.good for each in run.record.remarks):
+    if is_guess or any(remark.name == DOUBTFUL_COUNT for run in group.good for remark in run.record.remarks):
         doubt = "a guess" if is_guess else "in doubt"
         return f"{text}; the {point.batch_per_gpu} is {doubt}: set workload.samples_per_step in config.yaml"
     if point.batch_per_gpu % group.first.batch_per_gpu:
-        return f"{text}: is {{batch_per_gpu}} in workload.args?"
+        return is_passed
     return (
-        f"{text}: is {{batch_per_gpu}} in workload.args? If gradients are accumulated over K batches, set "
+        f"{is_passed} If gradients are accumulated over K batches, set "
         f'workload.batch_per_gpu: {point.batch_per_gpu} and pass "{{batch_per_gpu}} // K"'
     )
 
 
-def _unsteady(point: ScalePoint, group: Group) -> list[str]:
+def _unsteady(point: ScalePoint, group: RepeatGroup) -> list[str]:
     """Return the notes on slow steps, drift and unsteady step times, which a median alone would hide."""
     notes = []
-    median, total = (replace(group, statistic=each).samples_per_s for each in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
+    median, total = (replace(group, statistic=s).samples_per_s for s in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
     gap = f"{100 * abs(total / median - 1):.1f} % {'below' if total < median else 'above'} the median of blocks"
     if group.statistic == SAMPLES_PER_TIME:
         why = f"{gap}: slow steps recur" if group.needs_samples_per_time else "as at the scales where slow steps recur"
@@ -127,26 +118,26 @@ def _unsteady(point: ScalePoint, group: Group) -> list[str]:
     elif abs(total / median - 1) > NOTABLE_GAP:
         notes.append(f"samples / time is {significant(total)} samples/s, {gap}: some blocks are far from the others")
     if point.drift_fraction is not None and abs(point.drift_fraction) > NOTABLE_GAP:
-        how = f"{100 * abs(point.drift_fraction):.0f} % {'slower' if point.drift_fraction > 0 else 'faster'}"
-        notes.append(f"the last third of the steps was {how} than the first")
+        how = "slower" if point.drift_fraction > 0 else "faster"
+        notes.append(f"the last third of the steps was {100 * abs(point.drift_fraction):.0f} % {how} than the first")
     return [*notes, *filter(None, [unsteady(group)])]
 
 
-def unsteady(group: Group) -> str:
+def unsteady(group: RepeatGroup) -> str:
     """Return that step times were not steady after the warm-up, with what to set; empty if they were."""
-    found = [run for run in group.good if run.timing.warmup_stable is False]
-    if not found:
+    timings = [run.timing for run in group.good if run.timing.warmup_stable is False]
+    if not timings:
         return ""
-    longest = max((run.timing for run in found), key=lambda timing: timing.measured_steps)
+    longest = max(timings, key=lambda timing: timing.measured_steps)
     needed = max(2 * (longest.warmup_steps + longest.measured_steps), group.first.warmup_steps + group.first.min_steps)
+    which = f"{len(timings)} of {len(group.good)} repeats of {group.first.scale}"
     return (
-        f"the step times of {len(found)} of {len(group.good)} repeats of {group.first.scale} were not steady after the "
-        f"warm-up of {longest.warmup_steps} steps: let them make {needed} steps (measure.max_steps or max_seconds, if "
-        "they are set)"
+        f"the step times of {which} were not steady after the warm-up of {longest.warmup_steps} steps: let "
+        f"them make {needed} steps (measure.max_steps or max_seconds, if they are set)"
     )
 
 
-def failure_note(group: Group) -> str:
+def failure_note(group: RepeatGroup) -> str:
     """Return how many repeats failed, and why."""
     count = f"{len(group.failed)} of {len(group.specs)} repeats failed"
     reasons = dict.fromkeys(run.failure.verdict for run in group.failed if run.failure)
@@ -154,11 +145,11 @@ def failure_note(group: Group) -> str:
     return f"{count}: {', '.join(reasons) or 'no reason recorded'}{figures}"
 
 
-def why_not_run(group: Group) -> str:
+def why_not_run(group: RepeatGroup) -> str:
     """Return why runs were left out on purpose; empty if none was."""
     return "; ".join(dict.fromkeys(run.failure.why for run in group.left_out if run.failure))
 
 
 def joined(*parts: str) -> str:
     """Return the parts that are not empty, as one text."""
-    return "; ".join(part for part in parts if part)
+    return "; ".join(filter(None, parts))

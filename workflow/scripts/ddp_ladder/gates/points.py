@@ -113,7 +113,6 @@ class ScalePoint:
 
     @property
     def scale(self) -> Scale:
-        """Return nodes x GPUs per node."""
         return Scale(self.nodes, self.gpus_per_node)
 
     @property
@@ -138,33 +137,26 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What else is known of a scale's steps. Times in seconds; None: not known.
-
-    own_max_s: own work of the critical rank of each step. comm_s, overlap_s: of the critical rank, which waits for no
-    other. imbalance_kind: see ``critical_rank``; persistent only if it is the same place in every repeat. slowest: that
-    place, such as ``rank 3 on node2``. imbalance_data_s, imbalance_compute_s: parts of the imbalance. timed_steps: the
-    fewest that DDP timed on all ranks of a run. exchanges: of the gradients, in a step. others: collectives that DDP
-    does not time, of the first repeat. memory_fraction: of the fullest GPU.
-    """
+    """What else is known of a scale's steps. Times in seconds; None: not known."""
 
     __pydantic_config__: ClassVar = IN_A_MODEL
-    own_max_s: float | None = None
-    comm_s: float | None = None
+    own_max_s: float | None = None  # own work of the critical rank of each step
+    comm_s: float | None = None  # this and the next of the critical rank, which waits for no other
     overlap_s: float | None = None
-    imbalance_kind: Kind | None = None
-    slowest: str | None = None
-    imbalance_data_s: float | None = None
+    imbalance_kind: Kind | None = None  # persistent only if it is the same place in every repeat
+    slowest: str | None = None  # that place: ``rank 3 on node2``
+    imbalance_data_s: float | None = None  # this and the next: parts of the imbalance
     imbalance_compute_s: float | None = None
-    timed_steps: int | None = None
+    timed_steps: int | None = None  # the fewest that DDP timed on all ranks of a run
     gradient_bytes: int | None = None
     buckets: int | None = None
     comm_hook: str | None = None
-    exchanges: int | None = None
-    others: tuple[Exchange, ...] = ()
+    exchanges: int | None = None  # of the gradients, in a step
+    others: tuple[Exchange, ...] = ()  # collectives that DDP does not time, of the first repeat
     parameter_dtype: str | None = None
-    workers: int | None = None
+    workers: int | None = None  # of the loader of a rank
     backend: str | None = None
-    memory_fraction: float | None = None
+    memory_fraction: float | None = None  # of the fullest GPU
 
 
 LEAST_SHARE = 0.5  # of the repeats: what fewer of them show was chance
@@ -172,35 +164,32 @@ EVERY_REPEAT = ("slow node",)  # to leave out a node that is slow in some repeat
 
 
 class ScaleFinding(UsageFinding):
-    """A finding on the runs of a scale, in the words of the first repeat that has it.
+    """A finding on the runs of a scale, in the words of the first repeat that has it."""
 
-    repeats: how many have it. of: how many were monitored.
-    """
-
-    repeats: int
-    of: int
+    repeats: int  # that have it
+    of: int  # that were monitored
 
     @property
     def in_words(self) -> str:
         """Return what was found, with the number of repeats if not all have it."""
-        found = super().in_words
-        return found if self.repeats == self.of else f"{found} (in {self.repeats} of {self.of} repeats)"
+        words = super().in_words
+        return words if self.repeats == self.of else f"{words} (in {self.repeats} of {self.of} repeats)"
 
 
 def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
     """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them."""
     monitored = [record.usage for record in records if record.usage is not None]
-    found: dict[Hashable, list[UsageFinding]] = {}
+    alike: dict[Hashable, list[UsageFinding]] = {}
     for usage in monitored:
-        numbers: dict[str, int] = {}
-        for each in usage.findings:
-            number = numbers[each.kind] = numbers.get(each.kind, 0) + 1
-            place = (each.node, each.gpu) if each.kind == "slow node" else number
-            found.setdefault((each.kind, place), []).append(each)
+        numbers: Counter[str] = Counter()
+        for finding in usage.findings:
+            numbers[finding.kind] += 1
+            place = (finding.node, finding.gpu) if finding.kind == "slow node" else numbers[finding.kind]
+            alike.setdefault((finding.kind, place), []).append(finding)
     return tuple(
-        ScaleFinding(**several[0].model_dump(), repeats=len(several), of=len(monitored))
-        for several in found.values()
-        if len(several) >= (1.0 if several[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
+        ScaleFinding(**repeats[0].model_dump(), repeats=len(repeats), of=len(monitored))
+        for repeats in alike.values()
+        if len(repeats) >= (1.0 if repeats[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
     )
 
 
@@ -209,15 +198,15 @@ def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[ScaleFind
 
     What all nodes of several scales have is one finding, and so is what the same node or GPU has at several scales.
     """
-    found: dict[Hashable, list[tuple[ScaleFinding, ScalePoint]]] = {}
+    alike: dict[Hashable, list[tuple[ScaleFinding, ScalePoint]]] = {}
     for point in points:
         numbers: Counter[Hashable] = Counter()
-        for each in point.findings:
-            place = (each.kind, _place(each, point))
+        for finding in point.findings:
+            place = (finding.kind, _place(finding, point))
             numbers[place] += 1
-            found.setdefault((place, numbers[place]), []).append((each, point))
+            alike.setdefault((place, numbers[place]), []).append((finding, point))
     several_series = len({(point.mode, point.variant) for point in points if not point.is_plain}) > 1
-    return [(_of_largest(several, several_series), [point for _, point in several]) for several in found.values()]
+    return [(_of_largest(scales, several_series), [point for _, point in scales]) for scales in alike.values()]
 
 
 def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
@@ -225,10 +214,11 @@ def other_processes(*points: ScalePoint | None) -> ScaleFinding | None:
 
     Where it is, no other cause can be told.
     """
-    found = ((point, each) for point in points if point for each in point.findings if each.kind == "other processes")
-    return next(
-        (each.replace(place=", ".join(filter(None, (f"at {point.scale}", each.place)))) for point, each in found), None
-    )
+    for point in filter(None, points):
+        for finding in point.findings:
+            if finding.kind == "other processes":
+                return finding.replace(place=", ".join(filter(None, (f"at {point.scale}", finding.place))))
+    return None
 
 
 def _place(finding: ScaleFinding, point: ScalePoint) -> Hashable:
@@ -238,9 +228,9 @@ def _place(finding: ScaleFinding, point: ScalePoint) -> Hashable:
     return (finding.node, finding.gpu) if finding.node else point.place(several_series=True)
 
 
-def _of_largest(several: Sequence[tuple[ScaleFinding, ScalePoint]], several_series: bool) -> ScaleFinding:
+def _of_largest(scales: Sequence[tuple[ScaleFinding, ScalePoint]], several_series: bool) -> ScaleFinding:
     """Return the finding of the largest scale. If several scales have it, it says of which its figures are."""
-    finding, point = max(several, key=lambda each: (each[1].world_size, each[1].nodes))
-    if len(several) == 1:
+    finding, point = max(scales, key=lambda scale: (scale[1].world_size, scale[1].nodes))
+    if len(scales) == 1:
         return finding
     return finding.replace(measured=f"{finding.measured} (as measured at {point.place(several_series)})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ddp_ladder.gates.groups import Group, Groups, comparison_key, groups_of, with_one_statistic
+from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of
 from ddp_ladder.gates.interval import half_width_percent
 from ddp_ladder.gates.notes import obstacle_to_ratio
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -19,12 +19,11 @@ def not_known(plan: Plan, job: ScaleJob, records: Mapping[str, Record], left_out
     the baseline. records: good runs of the scale and of the first one, by RunSpec.name. left_out: variants that are
     not to be run.
     """
-    first = plan.job(plan.first_scale)
-    specs = {run.name: run for one in (first, job) for run in (*one.runs, *one.more)}
-    every = groups_of(tuple(specs.values()), records, plan.may_differ, plan.gates)
-    groups = with_one_statistic(every, comparison_key)
-    here = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
-    return [found for group in here if (found := _unknown(plan, job, group, groups))]
+    jobs = (plan.job(plan.first_scale), job)
+    specs = {run.name: run for known in jobs for run in (*known.runs, *known.more)}
+    groups = groups_of([*specs.values()], records, plan.may_differ, plan.gates)
+    judged = [group for (_, variant, scale), group in groups.items() if scale == job.scale and variant not in left_out]
+    return [*filter(None, (_unknown(plan, job, group, groups) for group in judged))]
 
 
 def next_repeat(
@@ -45,30 +44,28 @@ def repeats_in_words(plan: Plan, job: ScaleJob, records: Mapping[str, Record], l
     return f"{made} of at most {job.at_most} repeats, each known to {job.until_percent:g} %, or clear of the gate"
 
 
-def _unknown(plan: Plan, job: ScaleJob, group: Group, groups: Groups) -> str:
+def _unknown(plan: Plan, job: ScaleJob, group: RepeatGroup, groups: Groups) -> str:
     """Return ``default weak: known to 4.1 %``; empty if it is known well enough."""
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     if spec.is_plain or group.failed or not group.good or obstacle_to_ratio(group, baseline) or baseline is None:
         return ""
     is_first = group is baseline
-    percent = half_width_percent(group.log_rate, None if is_first else baseline.log_rate)
+    percent = half_width_percent(group.log_rate if is_first else group.log_rate.over(baseline.log_rate))
     if percent is None:
-        how = "one repeat shows no scatter"
-    elif percent <= job.until_percent or (not is_first and _clears(plan, group, baseline)):
+        return f"{spec.variant} {spec.mode}: one repeat shows no scatter"
+    if percent <= job.until_percent or (not is_first and _clears(plan, group, baseline)):
         return ""
-    else:
-        how = f"known to {percent:.2g} %" if percent < 100 else "its repeats differ by too much"
+    how = f"known to {percent:.2g} %" if percent < 100 else "its repeats differ by too much"
     return f"{spec.variant} {spec.mode}: {how}"
 
 
-def _clears(plan: Plan, group: Group, baseline: Group) -> bool:
+def _clears(plan: Plan, group: RepeatGroup, baseline: RepeatGroup) -> bool:
     """Return True if the gate of the scale has minima, and the intervals lie on one side of them."""
     gate, rate = plan.gates[group.first.stage], group.samples_per_s
-    times = group.first.gpus / baseline.first.gpus
-    efficiency = rate / baseline.samples_per_s / times
+    efficiency = rate / baseline.samples_per_s / (group.first.gpus / baseline.first.gpus)
     judged = (
-        (gate.min_efficiency, efficiency, half_width_percent(group.log_rate, baseline.log_rate)),
+        (gate.min_efficiency, efficiency, half_width_percent(group.log_rate.over(baseline.log_rate))),
         (gate.min_samples_per_s, rate, half_width_percent(group.log_rate)),
     )
     clear = [

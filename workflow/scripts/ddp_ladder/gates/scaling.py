@@ -9,35 +9,15 @@ start-up, validation and end. Runs of two scales may train different numbers of 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from ddp_ladder.gates import notes
 from ddp_ladder.gates.figures import columns
-from ddp_ladder.gates.groups import (
-    Group,
-    Groups,
-    comparison_key,
-    groups_of,
-    job_of,
-    split_of_repeats,
-    with_one_statistic,
-)
+from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
-from ddp_ladder.gates.notes import (
-    differences_to,
-    excess_note,
-    failure_note,
-    in_words,
-    joined,
-    no_plain_baseline,
-    no_plain_ratio,
-    notes_on,
-    obstacle_to_ratio,
-    unsteady,
-    why_not_run,
-)
 from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
 from ddp_ladder.measuring.owners import UNEXPLAINED
@@ -46,23 +26,21 @@ from ddp_ladder.measuring.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
 from ddp_ladder.settings.keys import GateThresholds
-from ddp_ladder.settings.terms import PLAIN_VARIANT
+from ddp_ladder.settings.terms import MOST_EFFICIENCY, PLAIN_VARIANT
 
 IN_NO_STEP = (WHOLE_LOOP, UNEXPLAINED)  # remarks on time that may be training
 
 
-def efficiency_by_total_time(here: Sequence[Record], baseline: Sequence[Record]) -> Estimate | None:
+def efficiency_by_total_time(runs: Sequence[Record], baseline: Sequence[Record]) -> Estimate | None:
     """Return the efficiency and the ends of its interval; None if the samples of a run are not known.
 
-    here, baseline: the good runs of two scales.
+    runs, baseline: the good ones of two scales.
     """
-    costs, base = ([gpu_s_per_sample(record) or 0.0 for record in side] for side in (here, baseline))
+    costs, base = ([gpu_s_per_sample(record) or 0.0 for record in side] for side in (runs, baseline))
     if not costs or not base or 0.0 in (*costs, *base):
         return None
     value = median(base) / median(costs)
-    log, log_base = (
-        LogMean.of(figures, [job_of(record) for record in side]) for figures, side in ((costs, here), (base, baseline))
-    )
+    log, log_base = (LogMean.of(c, [job_of(run) for run in side]) for c, side in ((costs, runs), (base, baseline)))
     return value, *log_base.over(log).interval(value)
 
 
@@ -77,16 +55,14 @@ def gpu_s_per_sample(record: Record) -> float | None:
     return record.spec.gpus * timing.wall_s / samples if timing and samples else None
 
 
+T = TypeVar("T")
 Fields = dict[str, Any]  # of a ScalePoint
 
 
-def _estimates(**estimates: Estimate) -> Fields:
-    """Return figures and the ends of their intervals."""
-    ends = ("", "_low", "_high")
-    return {key + end: value for key, found in estimates.items() for end, value in zip(ends, found, strict=True)}
-
-
-MOST_EFFICIENCY = GateThresholds().max_efficiency  # above this, the baseline is suspect
+def _estimates(**estimates: Estimate | None) -> Fields:
+    """Return those figures that are known, and the ends of their intervals."""
+    ends, known = ("", "_low", "_high"), {key: estimate for key, estimate in estimates.items() if estimate}
+    return {key + end: value for key, estimate in known.items() for end, value in zip(ends, estimate, strict=True)}
 
 
 def scale_points(
@@ -101,38 +77,39 @@ def scale_points(
     may_differ: fields of the fingerprint that the user allows to differ between both sides of a ratio.
     gates: by stage; a stage that is left out has the usual difference between jobs.
     """
-    groups = with_one_statistic(groups_of(runs, records, may_differ, gates), comparison_key)
+    groups = groups_of(runs, records, may_differ, gates)
     return tuple(_point(group, groups) for group in groups.values())
 
 
-def _point(group: Group, groups: Groups) -> ScalePoint:
+def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
     """Return the point of a group: what was planned, its own figures, its ratios, and then what is said of them."""
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     plain = groups.get((spec.mode, PLAIN_VARIANT, group.baseline))
     fields = _planned(group) | (_figures(group) if group.good else {})
     if group.failed:
-        return ScalePoint(**fields, status="failed", note=failure_note(group))
+        return ScalePoint(**fields, status="failed", note=notes.failure_note(group))
     if not group.good:
-        return ScalePoint(**fields, status="not run", note=why_not_run(group))
+        return ScalePoint(**fields, status="not run", note=notes.why_not_run(group))
     if spec.is_plain:
         point = ScalePoint(**fields, status="ok")
-        return replace(point, note=joined(no_plain_baseline(group), notes_on(point, group)))
+        return replace(point, note=notes.joined(notes.no_plain_baseline(group), notes.notes_on(point, group)))
     fields |= _plain_ratio(group, plain) | _differences(group, baseline)
-    obstacle = obstacle_to_ratio(group, baseline)
+    obstacle = notes.obstacle_to_ratio(group, baseline)
     if obstacle or baseline is None:
         point = ScalePoint(**fields, status="not comparable")
-        return replace(point, note=joined(obstacle, notes_on(point, group)))
-    fields |= _ratios(group, baseline) | {"unsteady": fields["unsteady"] or unsteady(baseline)}
-    point = ScalePoint(**fields)
-    suspect = (point.efficiency or 0) > MOST_EFFICIENCY
-    excess = excess_note(point) if suspect else ""
-    status: Status = "check" if suspect else "incomplete" if len(group.good) < len(group.specs) else "ok"
-    why = no_plain_ratio(group, plain) if group is baseline else ""
-    return replace(point, status=status, note=joined(excess, notes_on(point, group), why))
+        return replace(point, note=notes.joined(obstacle, notes.notes_on(point, group)))
+    fields |= _ratios(group, baseline) | {"unsteady": fields["unsteady"] or notes.unsteady(baseline)}
+    point, excess = ScalePoint(**fields), ""
+    status: Status = "incomplete" if len(group.good) < len(group.specs) else "ok"
+    if point.efficiency is not None and point.efficiency > MOST_EFFICIENCY:  # the gate says what to do
+        status, percent = "check", f"{100 * point.efficiency:.0f} %"
+        excess = f"{percent}: more than the ideal; the baseline is slower than it should be"
+    why = notes.no_plain_ratio(group, plain) if group is baseline else ""
+    return replace(point, status=status, note=notes.joined(excess, notes.notes_on(point, group), why))
 
 
-def _planned(group: Group) -> Fields:
+def _planned(group: RepeatGroup) -> Fields:
     spec = group.first
     return {
         "variant": spec.variant,
@@ -149,72 +126,58 @@ def _planned(group: Group) -> Fields:
     }
 
 
-def _figures(group: Group) -> Fields:
+def _figures(group: RepeatGroup) -> Fields:
     """Return the figures that need no baseline; batches as they were seen replace those of the plan."""
-    rate, step, first = group.samples_per_s, group.step_time_s, group.good[0].record
-    simulated = (run.record.world.simulated for run in group.good)
+    rate, step, records = group.samples_per_s, group.step_time_s, [run.record for run in group.good]
     parts, facts = split_of_repeats(group) or ({}, None)
-    remarks = (remark.what for run in group.good for remark in run.record.remarks if remark.name in IN_NO_STEP)
+    remarks = (remark.what for record in records for remark in record.remarks if remark.name in IN_NO_STEP)
+    of_run = {column.key: column.of_run for column in columns("csv") if column.of_run}
+    # Of the repeat with the median start-up, or wall time: medians of parts do not add up.
+    startups = [startup for record in records if (startup := startup_of(record.ranks))]
+    owners = [record.owners_s for record in records if record.owners_s]
     return {
-        **{
-            column.key: median_of_known([column.of_run(run.record) for run in group.good])
-            for column in columns("csv")
-            if column.of_run
-        },
-        **_startup(group),
+        **{key: median_of_known([read(record) for record in records]) for key, read in of_run.items()},
+        **_lower_median(startups, lambda startup: startup["startup_s"] or 0.0),
         **parts,
-        **_estimates(
-            samples_per_s=(rate, *group.log_rate.interval(rate)),
-            step_time_s=(step, *group.log_step_time.interval(step)),
-        ),
+        **_estimates(samples_per_s=(rate, *group.log_rate.interval(rate))),
+        **_estimates(step_time_s=(step, *group.log_step_time.interval(step))),
         "step": facts,
-        "batch_per_gpu": batch_per_gpu_seen(first),
-        "global_batch": global_batch_seen(first),
+        "batch_per_gpu": batch_per_gpu_seen(records[0]),
+        "global_batch": global_batch_seen(records[0]),
         "gpu_hours_per_million_samples": group.first.gpus * (1e6 / rate / 3600),
         "statistic": group.statistic,
         "log_rate": group.log_rate,
-        "unsteady": unsteady(group),
-        "flops": first.flops,
-        "gpu": gpu_models(first),
-        "simulated": next((words for words in simulated if words), None),
-        "findings": findings_of_repeats([run.record for run in group.good]),
+        "unsteady": notes.unsteady(group),
+        "flops": records[0].flops,
+        "gpu": gpu_models(records[0]),
+        "simulated": next((record.world.simulated for record in records if record.world.simulated), None),
+        "findings": findings_of_repeats(records),
         "unexplained": next(remarks, ""),
-        "owners_s": _owners(group),
+        "owners_s": tuple(_lower_median(owners, lambda owners_s: sum(owners_s.values())).items()),
     }
 
 
-def _owners(group: Group) -> tuple[tuple[str, float], ...]:
-    """Return the owners of the repeat with the median wall time, the lower of two: medians of parts do not add up."""
-    known = [[*run.record.owners_s.items()] for run in group.good if run.record.owners_s]
-    known.sort(key=lambda owners_s: sum(seconds for _, seconds in owners_s))
-    return tuple(known[(len(known) - 1) // 2]) if known else ()
+def _lower_median(repeats: Sequence[Mapping[str, T]], total: Callable[[Mapping[str, T]], float]) -> Mapping[str, T]:
+    """Return the parts of the repeat with the median total, the lower of two; empty without repeats."""
+    return sorted(repeats, key=total)[(len(repeats) - 1) // 2] if repeats else {}
 
 
-def _startup(group: Group) -> dict[str, float | None]:
-    """Return the start-up of the repeat with the median total, the lower of two: medians of parts do not add up."""
-    known = [found for run in group.good if (found := startup_of(run.record.ranks))]
-    if not known:
-        return {}
-    return sorted(known, key=lambda each: each["startup_s"] or 0.0)[(len(known) - 1) // 2]
-
-
-def _ratios(group: Group, baseline: Group) -> Fields:
-    times = group.first.gpus / baseline.first.gpus
-    speedup = group.speedup_over(baseline)
-    log = None if group is baseline else group.log_rate.over(baseline.log_rate)
-    here, there = ([run.record for run in side.good] for side in (group, baseline))
-    total = efficiency_by_total_time(here, there)
-    if total and group is baseline:
-        total = (1.0, 1.0, 1.0)
+def _ratios(group: RepeatGroup, baseline: RepeatGroup) -> Fields:
+    total = efficiency_by_total_time(*([run.record for run in side.good] for side in (group, baseline)))
+    if group is baseline:  # by definition, not by measurement
+        one = (1.0, 1.0, 1.0)
+        return _estimates(speedup=one, efficiency=one, efficiency_total_time=total and one)
+    times, speedup = group.first.gpus / baseline.first.gpus, group.samples_per_s / baseline.samples_per_s
+    log = group.log_rate.over(baseline.log_rate)
+    estimate = (speedup, *log.interval(speedup))
     return {
-        **_estimates(speedup=speedup, efficiency=divided(speedup, times)),
-        **(_estimates(efficiency_total_time=total) if total else {}),
-        "log_efficiency": log and replace(log, mean=log.mean - math.log(times)),
+        **_estimates(speedup=estimate, efficiency=divided(estimate, times), efficiency_total_time=total),
+        "log_efficiency": replace(log, mean=log.mean - math.log(times)),
     }
 
 
-def _plain_ratio(group: Group, plain: Group | None) -> Fields:
-    if plain is None or no_plain_ratio(group, plain):
+def _plain_ratio(group: RepeatGroup, plain: RepeatGroup | None) -> Fields:
+    if plain is None or notes.no_plain_ratio(group, plain):
         return {}
     if SAMPLES_PER_TIME in (group.statistic, plain.statistic):  # both sides must have the same one
         group, plain = (replace(side, statistic=SAMPLES_PER_TIME) for side in (group, plain))
@@ -223,12 +186,12 @@ def _plain_ratio(group: Group, plain: Group | None) -> Fields:
     return _estimates(efficiency_plain=divided((rate, *ends), group.first.gpus))
 
 
-def _differences(group: Group, baseline: Group | None) -> Fields:
+def _differences(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
     """Return the fields that forbid the ratio and the differences that the user allows."""
     own = baseline.all_differences if baseline else ()
-    found = tuple(dict.fromkeys((*differences_to(group, baseline), *group.all_differences, *own)))
-    forbidden = group.forbidden(found)
+    differences = tuple(dict.fromkeys((*notes.differences_to(group, baseline), *group.all_differences, *own)))
+    forbidden = group.forbidden(differences)
     return {
         "differing": tuple(dict.fromkeys(item.field for item in forbidden)),
-        "allowed": in_words([item for item in found if item not in forbidden]),
+        "allowed": notes.in_words([item for item in differences if item not in forbidden]),
     }

@@ -30,20 +30,19 @@ Word = Literal["open", "closed"]
 
 
 class GateFinding(messages.Finding):
-    """A finding of a gate: on a variant, mode and scale, and on one repeat if it is a check on one run.
+    """A finding of a gate on a scale, or a check on one run. An error closes the gate, a note does not.
 
-    An error closes the gate, a note does not. check: what was examined. uncertain: the threshold lies inside the
-    interval. place and at_s: of a failure, rank and node as far as they are known, and unix time. evidence: the lines
-    that show a failure, or the figures that show the largest cause of a lost efficiency.
+    place: rank and node of a failure. evidence: the lines that show it, or the figures that show the largest cause of a
+    lost efficiency.
     """
 
     variant: str
     mode: str
     scale: str
-    repeat: int | None = None
-    check: str
-    uncertain: bool = False
-    at_s: float | None = None
+    repeat: int | None = None  # of one run
+    check: str  # what was examined
+    uncertain: bool = False  # the threshold lies inside the interval
+    at_s: float | None = None  # of a failure, unix time
 
     @classmethod
     def of(
@@ -95,7 +94,6 @@ class Verdict(Model):
 
     @property
     def is_open(self) -> bool:
-        """Return True if the next stage may start."""
         return self.verdict == "open"
 
     @property
@@ -115,7 +113,6 @@ class Verdict(Model):
 
     @property
     def sane_runs(self) -> int:
-        """Return how many runs passed every sanity check."""
         return sum(item.ok and item.check == SANITY for item in self.judged)
 
     def verdict_of(self, point: ScalePoint) -> str:
@@ -134,7 +131,7 @@ class Verdict(Model):
         judged = {(point.variant, point.mode, point.scale): point.statistic for point in self.points}
         known = {(point.variant, point.mode, point.scale): point for point in points if point.samples_per_s is not None}
         changed = [point for key, point in known.items() if judged.get(key, point.statistic) != point.statistic]
-        later = in_short(list(dict.fromkeys(str(point.scale) for key, point in known.items() if key not in judged)))
+        later = in_short([*dict.fromkeys(str(point.scale) for key, point in known.items() if key not in judged)])
         if not (changed and later):
             return ""
         return f"judged before {later} was measured; with it, the figures of the table are {changed[0].statistic}"
@@ -147,21 +144,18 @@ def gate_files(gates: Path, stage: str) -> tuple[Path, Path]:
 
 def closed_variants(gate: Verdict) -> dict[str, str]:
     """Return the variants that did not pass an open gate, with the reason to run them no further."""
-    closed = [name for name, verdict in gate.variants.items() if verdict != "open"]
+    closed = (name for name, verdict in gate.variants.items() if verdict != "open")
     return {name: f"variant {name} did not pass the gate of {gate.stage}" for name in closed}
 
 
 def outcome_line(gate: Verdict) -> str:
     """Return ``gate stage2: open`` or ``gate stage2: CLOSED, <why>``."""
-    if gate.is_open:
-        closed = ", ".join(closed_variants(gate))
-        doubts = "; ".join(f"{item.scale} {item.in_words}" for item in gate.uncertain(REFERENCE_VARIANT))
-        return (
-            f"gate {gate.stage}: open"
-            + (f" (without {closed}: see the report)" if closed else "")
-            + (f", {doubts}" if doubts else "")
-        )
-    return f"gate {gate.stage}: CLOSED, {gate.why}"
+    if not gate.is_open:
+        return f"gate {gate.stage}: CLOSED, {gate.why}"
+    closed = ", ".join(closed_variants(gate))
+    doubts = "; ".join(f"{item.scale} {item.in_words}" for item in gate.uncertain(REFERENCE_VARIANT))
+    without = f" (without {closed}: see the report)" if closed else ""
+    return f"gate {gate.stage}: open{without}{', ' if doubts else ''}{doubts}"
 
 
 def closed_box(gate: Verdict) -> str:
@@ -191,12 +185,12 @@ IN_NO_STEP = (
 
 @dataclass(frozen=True)
 class _Minimum:
-    """A figure of which a gate may ask a minimum. log: the field of a point with its uncertainty."""
+    """A figure of which a gate may ask a minimum."""
 
     name: str
     column: Column
-    key: str
-    log: str
+    key: str  # of the threshold
+    log: str  # the field of a point with the figure's uncertainty
     text: Callable[[float], str]
 
     def measured(self, point: ScalePoint) -> str:
@@ -222,11 +216,7 @@ Doubt = tuple[str, str]
 
 
 def performance(
-    plan: Plan,
-    point: ScalePoint,
-    points: Sequence[ScalePoint],
-    results: Path,
-    preflight: PreflightResult | None = None,
+    plan: Plan, point: ScalePoint, points: Sequence[ScalePoint], results: Path, preflight: PreflightResult | None = None
 ) -> Iterator[GateFinding]:
     """Judge one scale by its stage's gate. A figure that cannot be computed does not pass.
 
@@ -236,16 +226,14 @@ def performance(
     gate, baseline = plan.gates[point.stage], baseline_of(point, points)
     disturbed = other_processes(point, baseline)
     lost = None if disturbed else attribution(point, baseline, preflight)
-    found = [*_more_than_ideal(point, baseline, gate.max_efficiency, results)]
-    for figure in (_EFFICIENCY, _THROUGHPUT):
-        least = getattr(gate, figure.key)
-        if least is not None:
-            found.append(_at_least(least, figure, plan, point, baseline, lost))
-    for each in found:
-        if disturbed and not each.ok:
-            yield each.replace(measured=f"{each.measured}; {disturbed.in_words}", next=disturbed.next)
+    asked = ((getattr(gate, figure.key), figure) for figure in (_EFFICIENCY, _THROUGHPUT))
+    findings = [*_more_than_ideal(point, baseline, gate.max_efficiency, results)]
+    findings += [_at_least(least, figure, plan, point, baseline, lost) for least, figure in asked if least is not None]
+    for finding in findings:
+        if disturbed and not finding.ok:
+            yield finding.replace(measured=f"{finding.measured}; {disturbed.in_words}", next=disturbed.next)
         else:
-            yield each
+            yield finding
     if point.is_baseline and point.differing and gate.min_efficiency is None:
         # Every efficiency of the later stages relates to this scale.
         measured, wanted = f"{point.status}: {point.note}", "the same in all repeats, as this is the baseline"
@@ -255,12 +243,7 @@ def performance(
 
 
 def _at_least(
-    least: float,
-    figure: _Minimum,
-    plan: Plan,
-    point: ScalePoint,
-    baseline: ScalePoint | None,
-    lost: Attribution | None,
+    least: float, figure: _Minimum, plan: Plan, point: ScalePoint, baseline: ScalePoint | None, lost: Attribution | None
 ) -> GateFinding:
     """Judge the estimate. Advice: the cause of the loss first, then the last doubt, as repeats make no steps steady."""
     key = f"stages.{point.stage}.gate.{figure.key}"
@@ -276,9 +259,9 @@ def _at_least(
         measured += f"; {lost.in_words}" if lost else ""
     if doubts:
         measured += f", uncertain: {'; '.join(why for why, _ in doubts)}"
-    found = GateFinding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
+    finding = GateFinding.of(point, figure.name, measured, wanted, "; or ".join(filter(None, steps)), ok=reached)
     evidence = (lost.losses[0].evidence,) if lost and not reached and lost.losses[0].evidence else ()
-    return found.replace(uncertain=bool(doubts), evidence=evidence)
+    return finding.replace(uncertain=bool(doubts), evidence=evidence)
 
 
 def doubts_of_efficiency(least: float, point: ScalePoint, points: Sequence[ScalePoint]) -> str:
@@ -301,22 +284,19 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
             yield f"in other jobs it may be {figure.text(low)} to {figure.text(high)}", more
     if point.unsteady:
         yield "the step times were not steady", point.unsteady
-    if doubted := next((each for each in (point, baseline) if each and each.unexplained), None):
+    if doubted := next((side for side in (point, baseline) if side and side.unexplained), None):
         yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
 
 
 def _data_wait(point: ScalePoint, most: float) -> GateFinding:
     """Judge the data wait, which has no interval."""
-    key = f"stages.{point.stage}.gate.max_data_wait_fraction"
-    value = point.data_wait_fraction
-    measured = f"{100 * (value or 0):.1f} % of the step time"
-    advice = f"give the script more loader workers, or raise {key}"
+    key, value = f"stages.{point.stage}.gate.max_data_wait_fraction", point.data_wait_fraction
     if value is None:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
-    ok = value is not None and value <= most
-    return GateFinding.of(
-        point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", "" if ok else advice, ok=ok
-    )
+    else:
+        measured = f"{100 * value:.1f} % of the step time"
+        advice = "" if value <= most else f"give the script more loader workers, or raise {key}"
+    return GateFinding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", advice, ok=not advice)
 
 
 def _more_than_ideal(
@@ -326,8 +306,8 @@ def _more_than_ideal(
     log = point.log_efficiency
     if baseline is None or log is None or point.efficiency is None:
         return
-    known = replace(log, repeats=log.repeats or Variance())  # of one repeat, the estimate is judged
-    low, _ = known.interval_of_any_job(point.efficiency)
+    of_estimate = replace(log, repeats=log.repeats or Variance())  # of one repeat, the estimate is judged
+    low, _ = of_estimate.interval_of_any_job(point.efficiency)
     if low is None or low <= most:
         return
     runs = results / "runs" / point.variant / point.mode / point.baseline

@@ -18,16 +18,8 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
-from ddp_ladder.node.launch import (
-    INTERFACE_VARIABLES,
-    THREAD_VARIABLES,
-    Places,
-    is_module,
-    python_command,
-    python_path,
-    script_argv,
-    training_environment,
-)
+from ddp_ladder.node import launch
+from ddp_ladder.node.launch import Places, is_module
 from ddp_ladder.node.network import PORTS
 from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -38,6 +30,7 @@ from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
 
 VENV = ".venv"
+WIDTH = 84  # of the lines of a command, without their indent
 _VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
 
 
@@ -124,7 +117,7 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         early_ends=_early_ends(spec),
         step=launcher.step_text(spec, options, OF_GPUS),
         of_the_workflow=WORKFLOW_VARIABLES,
-        thread_variables=THREAD_VARIABLES,
+        thread_variables=launch.THREAD_VARIABLES,
         environment=_assignments(_environment(spec, places)),
         secrets=[name for name, value in spec.env.items() if value == FROM_ENVIRONMENT],
         nccl_warnings=spec.backend == "nccl" and "NCCL_DEBUG" not in spec.env,
@@ -155,22 +148,21 @@ def _early_ends(spec: RunSpec) -> list[str]:
 
 
 def _environment(spec: RunSpec, places: Places) -> dict[str, str]:
-    env = training_environment(spec, places)
+    env = launch.training_environment(spec, places)
     if "PYTHONPATH" in env:
-        env["PYTHONPATH"] = python_path(spec, places, env["PYTHONPATH"])
+        env["PYTHONPATH"] = launch.python_path(spec, places, env["PYTHONPATH"])
     return {name: value for name, value in env.items() if value != FROM_ENVIRONMENT}
 
 
 def _module_path(spec: RunSpec, places: Places) -> str | None:
     """Return the search path of the module; None if none is needed, or the configuration sets PYTHONPATH itself."""
-    if spec.directory is None or not is_module(spec) or "PYTHONPATH" in spec.env:
-        return None
-    return str(places.start)
+    is_needed = spec.directory is not None and is_module(spec) and "PYTHONPATH" not in spec.env
+    return str(places.start) if is_needed else None
 
 
 def _interface_exports(spec: RunSpec) -> str:
     """Return the line that exports own_interface to the back ends, without variables that the configuration sets."""
-    names = [name for name in INTERFACE_VARIABLES if name not in spec.env]
+    names = [name for name in launch.INTERFACE_VARIABLES if name not in spec.env]
     return " ".join(["export", *(f'{name}="$own_interface"' for name in names)]) if names else ""
 
 
@@ -188,10 +180,10 @@ def _hides_environment(spec: RunSpec) -> bool:
 
 def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
-    *container, python = python_command(spec, places, binds, _working(spec, places))
+    *container, python = launch.python_command(spec, places, binds, _working(spec, places))
     shell = 4 if _hides_environment(spec) else 0  # words of the shell that passes the environment on
     groups = [group for group in (container[:shell], container[shell:], [python]) if group]
-    script = list(script_argv(spec, places))
+    script = list(launch.script_argv(spec, places))
     node_rank, rdzv_id = "0" if spec.nodes == 1 else _NODE_RANK, f"{_JOB}.{spec.name.replace('/', '.')}"
     if words := LAUNCHERS[spec.launcher].words(spec, rdzv_id, node_rank, _HEAD, _PORT):
         module, name, *options = words
@@ -202,15 +194,13 @@ def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[
 
 
 def _assignments(variables: Mapping[str, str]) -> list[str]:
-    """Return NAME=VALUE of all variables, for lines of export."""
     return [" ".join(line) for line in _lines([quoted_option(f"{n}={value}") for n, value in variables.items()])]
 
 
-def _lines(options: Sequence[str], width: int = 84) -> list[list[str]]:
-    """Return options in lines of at most this width."""
+def _lines(options: Sequence[str]) -> list[list[str]]:
     lines: list[list[str]] = []
     for option in options:
-        if lines and len(" ".join([*lines[-1], option])) <= width:
+        if lines and len(" ".join([*lines[-1], option])) <= WIDTH:
             lines[-1].append(option)
         else:
             lines.append([option])
@@ -244,7 +234,6 @@ def _snakefile(project: Path) -> list[str]:
 
 
 def _settings(sources: Sources) -> list[str]:
-    """Return the options of Snakemake for the same settings as those of this start."""
     config = [] if sources.config == CONFIG else [f"experiment={sources.config}"]
     config += [] if sources.cluster == CLUSTER else [f"cluster={sources.cluster}"]
     config += [f"{key}={json.dumps(value)}" for key, value in sources.overrides.items()]

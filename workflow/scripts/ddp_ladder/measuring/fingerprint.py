@@ -6,7 +6,7 @@ One of them is the amount of training, in steps or samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,31 +28,27 @@ OWN_DIRECTORY_ADVICE = (
 
 @dataclass(frozen=True)
 class MustMatch:
-    """A compared field, and how its value is read from a record.
-
-    same: the comparison of two values, if it is not equality. next: what to do about a difference.
-    """
+    """A compared field."""
 
     name: str
     value: Callable[[Record], Any]
     where_known: bool = False  # compared only if both sides have it: some runs cannot measure it
     measured: bool = False  # recorded by each rank, under this name
-    same: Callable[[Any, Any], bool] | None = None
-    next: str = ""
+    same: Callable[[Any, Any], bool] | None = None  # in place of equality
+    next: str = ""  # what to do about a difference
 
     def differ(self, a: Record, b: Record) -> tuple[Any, Any] | None:
         """Return both values if they differ, else None; of mappings (files, libraries) the common keys that differ."""
-        here, there = self.value(a), self.value(b)
-        if UNREAD in (here, there):
-            return here, there
-        if self.same is not None:
-            return None if self.same(here, there) else (here, there)
-        if self.where_known and not (here and there):
+        first, second = self.value(a), self.value(b)
+        if UNREAD in (first, second):
+            return first, second
+        if self.where_known and not (first and second):
             return None
-        if isinstance(here, Mapping) and isinstance(there, Mapping):
-            keys = [key for key in here if key in there and here[key] != there[key]]
-            here, there = ({key: side[key] for key in keys} for side in (here, there))
-        return (here, there) if here != there else None
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            keys = [key for key in first if key in second and first[key] != second[key]]
+            first, second = ({key: side[key] for key in keys} for side in (first, second))
+        is_same = self.same(first, second) if self.same else first == second
+        return None if is_same else (first, second)
 
 
 def _measured(name: str, where_known: bool = False) -> MustMatch:
@@ -120,12 +116,12 @@ LOOSE = 0.25
 
 
 @dataclass(frozen=True)
-class Training:
-    """The training of a run. samples: of all ranks, without padding."""
+class AmountOfTraining:
+    """What a run trained."""
 
     ranks: int
     steps: int
-    samples: int
+    samples: int  # of all ranks, without padding
     passes: int | None  # over the training data; None: not seen
     cut: bool  # ended by max_steps or max_seconds, not by itself
 
@@ -133,13 +129,13 @@ class Training:
         return f"{self.steps:,} ({self.samples:,} samples)"
 
 
-def _training(record: Record) -> Training | None:
+def _training(record: Record) -> AmountOfTraining | None:
     """Return the training of a run; None if unknown, or if an earlier attempt did a part (exit code 75)."""
     steps = {rank.steps for rank in record.ranks}
     source = record.throughput.source if record.throughput else None
     if len(steps) != 1 or 0 in steps or source in (None, "log") or record.fingerprint.goes_on:
         return None
-    return Training(
+    return AmountOfTraining(
         ranks=len(record.ranks),
         steps=steps.pop(),
         samples=sum(rank.samples for rank in record.ranks),
@@ -148,40 +144,40 @@ def _training(record: Record) -> Training | None:
     )
 
 
-def _same_training(one: Training | None, other: Training | None) -> bool:
+def _same_training(first: AmountOfTraining | None, second: AmountOfTraining | None) -> bool:
     """Return True if both runs did the same amount of training, or if nothing can be expected of them.
 
     A script counts in steps or in passes over its data. With the same settings it makes the same number of steps at
     every scale, or it consumes the same samples, in fewer steps if more ranks share them. A run that did neither did
     not do what the settings ask for; for example, it resumed from a snapshot of another run.
     """
-    if one is None or other is None or (one.cut and other.cut):
+    if first is None or second is None or (first.cut and second.cut):
         return True
-    slack = 0.0 if one.ranks == other.ranks else _slack(one, other)
-    if one.cut or other.cut:
-        part, whole = (one, other) if one.cut else (other, one)
+    slack = 0.0 if first.ranks == second.ranks else _slack(first, second)
+    if first.cut or second.cut:
+        part, whole = (first, second) if first.cut else (second, first)
         return whole.steps >= (1 - TOLERANCE) * part.steps or whole.samples + slack >= (1 - TOLERANCE) * part.samples
-    if _near(one.steps, other.steps) or _near(one.samples, other.samples):
+    if _near(first.steps, second.steps) or _near(first.samples, second.samples):
         return True
-    return _near(one.samples, other.samples, slack) and _as_many_passes(one, other)
+    return _near(first.samples, second.samples, slack) and _as_many_passes(first, second)
 
 
 def _near(a: float, b: float, slack: float = 0.0) -> bool:
     return abs(a - b) <= TOLERANCE * max(a, b) + slack
 
 
-def _slack(one: Training, other: Training) -> float:
+def _slack(first: AmountOfTraining, second: AmountOfTraining) -> float:
     """Return the samples that passes may leave out at their ends: up to one batch of all ranks for each pass."""
-    if one.passes is None or other.passes is None:
-        return LOOSE * max(one.samples, other.samples)
-    return max(one.passes, other.passes) * (one.samples / one.steps + other.samples / other.steps)
+    if first.passes is None or second.passes is None:
+        return LOOSE * max(first.samples, second.samples)
+    return max(first.passes, second.passes) * (first.samples / first.steps + second.samples / second.steps)
 
 
-def _as_many_passes(one: Training, other: Training) -> bool:
+def _as_many_passes(first: AmountOfTraining, second: AmountOfTraining) -> bool:
     """Compare passes. One more or less is equal: a budget of samples may end just before or after a pass."""
-    if one.passes is None or other.passes is None:
+    if first.passes is None or second.passes is None:
         return True
-    return abs(one.passes - other.passes) <= max(1.0, TOLERANCE * max(one.passes, other.passes))
+    return abs(first.passes - second.passes) <= max(1.0, TOLERANCE * max(first.passes, second.passes))
 
 
 MUST_MATCH = (
@@ -214,10 +210,7 @@ MUST_MATCH = (
     MustMatch("steps", _training, same=_same_training, next=OWN_DIRECTORY_ADVICE),
 )
 
-BATCH = {
-    "weak": MustMatch("batch_per_gpu", batch_per_gpu_seen),
-    "strong": MustMatch("global_batch", global_batch_seen),
-}
+BATCH = {"weak": MustMatch("batch_per_gpu", batch_per_gpu_seen), "strong": MustMatch("global_batch", global_batch_seen)}
 
 
 def must_match(mode: str) -> tuple[MustMatch, ...]:
@@ -241,8 +234,8 @@ def all_differences(a: Record, b: Record) -> tuple[Difference, ...]:
     """
     if a.spec.mode != b.spec.mode:
         raise ValueError(f"{a.spec.name} and {b.spec.name} are of different modes")
-    found = unlike(a, b, must_match(a.spec.mode))
-    return tuple(Difference(name, _in_words(name, a, here, b, there)) for name, here, there in found)
+    fields = unlike(a, b, must_match(a.spec.mode))
+    return tuple(Difference(name, _in_words(name, a, first, b, second)) for name, first, second in fields)
 
 
 def unlike(a: Record, b: Record, fields: Sequence[MustMatch]) -> Iterator[tuple[str, Any, Any]]:
@@ -250,17 +243,10 @@ def unlike(a: Record, b: Record, fields: Sequence[MustMatch]) -> Iterator[tuple[
     yield from ((field.name, *values) for field in fields if (values := field.differ(a, b)))
 
 
-def differences(a: Record, b: Record, may_differ: Collection[str] = ()) -> tuple[str, ...]:
-    """Return every field that forbids a ratio, in words. may_differ: fields that the user allows to differ."""
-    return tuple(found.in_words for found in all_differences(a, b) if found.field not in may_differ)
-
-
-def _in_words(name: str, a: Record, here: Any, b: Record, there: Any) -> str:
-    if a.spec.scale == b.spec.scale:
-        places = (f"in r{a.spec.repeat}", f"in r{b.spec.repeat}")
-    else:
-        places = (f"at {a.spec.scale}", f"at {b.spec.scale}")
-    first, second = distinct_words(name, here, there)
+def _in_words(name: str, a: Record, of_a: Any, b: Record, of_b: Any) -> str:
+    alike = a.spec.scale == b.spec.scale
+    places = [f"in r{run.spec.repeat}" if alike else f"at {run.spec.scale}" for run in (a, b)]
+    first, second = distinct_words(name, of_a, of_b)
     return f"{name}: {first} {places[0]}, {second} {places[1]}"
 
 
@@ -291,7 +277,8 @@ def varying_batches(files: RankFiles) -> tuple[int, int] | None:
 
     The last step of each pass alone, or steps of as many more batches, make no varying size.
     """
-    sizes = Counter((files.steps.samples + files.steps.padding_samples).tolist())
+    steps = files.steps.single
+    sizes = Counter((steps.samples + steps.padding_samples).tolist())
     sizes.pop(0, None)
     of_usual = max(sizes.values(), default=0)
     varies = len(sizes) > 2 and 2 * of_usual < sum(sizes.values())
@@ -300,8 +287,8 @@ def varying_batches(files: RankFiles) -> tuple[int, int] | None:
 
 def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
     """Return the fields that could not be read, with the ranks that could not."""
-    found: dict[str, list[int]] = {}
+    ranks: dict[str, list[int]] = {}
     for end in ends:
         for name in end.fingerprint.unread:
-            found.setdefault(name, []).append(end.rank)
-    return found
+            ranks.setdefault(name, []).append(end.rank)
+    return ranks

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ddp_ladder.common.formats import significant
-from ddp_ladder.measuring.pauses import Array, Pauses, covered_s, pauses_of
+from ddp_ladder.measuring.pauses import Array, Pauses, covered_s, pauses_of, usual_s
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.record import Remark
@@ -110,14 +110,15 @@ def _loop(own: Pauses, ranks: Sequence[Pauses], epoch_steps: Sequence[int]) -> d
     validating_s, saving_s = (
         _longest([getattr(each, name) for each in ranks], len(own.rows_s)) for name in ("validating_s", "saving_s")
     )
-    without = own.rows_s[(validating_s + saving_s) == 0]
-    room_s = np.maximum(own.rows_s - (np.median(without) if len(without) else 0.0), 0.0)
+    is_calm = (validating_s + saving_s) == 0
+    room_s = np.maximum(own.rows_s - (usual_s(own.rows_s, own.size, is_calm) if is_calm.any() else 0.0), 0.0)
     beside = [np.minimum(validating_s, own.idle_s)]
     beside.append(np.minimum(saving_s, own.idle_s - beside[0]))
     inside = [np.minimum(validating_s - beside[0], room_s)]
     inside.append(np.minimum(saving_s - beside[1], room_s - inside[0]))
     rest_s = own.idle_s - beside[0] - beside[1]
-    between = np.isin(np.arange(2, len(rest_s) + 2), epoch_steps)
+    later = [step for step in epoch_steps if step > 1]
+    between = np.isin(np.arange(len(rest_s)), np.searchsorted(1 + np.cumsum(own.size), later))
     return {
         COMPUTATION: float((own.rows_s - inside[0] - inside[1]).sum()),
         VALIDATION: float((beside[0] + inside[0]).sum()),

@@ -6,10 +6,11 @@ two hosts may differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from ddp_ladder_instrument.contract import SINGLE_ROWS
 from numpy.typing import NDArray
 
 from ddp_ladder.common.formats import in_short, significant
@@ -27,18 +28,16 @@ NOTABLE_SHARE = 0.005  # of the time of the loop that the other ranks wait
 
 @dataclass(frozen=True)
 class Pauses:
-    """What lies before each step of a rank but the first, in seconds.
+    """What lies before each step of a rank but the first, in seconds; of a block, before and in it."""
 
-    rows_s: the steps themselves. idle_s: in no step. validating_s, saving_s: what known spans cover between the ends
-    of two steps, without the time in which a GPU still worked through earlier steps; no second is in both. covered_s:
-    by both together, on the host.
-    """
-
-    rows_s: Array
-    idle_s: Array
+    size: NDArray[np.int64]  # steps of each row
+    rows_s: Array  # the steps themselves
+    idle_s: Array  # in no step
+    # This and the next: what known spans cover between the ends of two rows, without the time in which a GPU still
+    # worked through earlier steps; no second is in both.
     validating_s: Array
     saving_s: Array
-    covered_s: Array
+    covered_s: Array  # by both together, on the host
 
     @property
     def known_s(self) -> Array:
@@ -49,7 +48,7 @@ class Pauses:
 def pauses_of(rank: RankFiles) -> Pauses | None:
     """Return the pauses of a rank; None if the ends of its steps are not known."""
     steps, phases = rank.steps, rank.end.phases
-    if steps.ended_at_s is None or not len(steps):
+    if steps.ended_at_s is None or not steps.count:
         return None
     rows_s, ends_s = steps.step_time_s[1:], steps.ended_at_s
     validations, saves = (phases.passes_s, phases.saves_s) if phases else ((), ())
@@ -58,8 +57,10 @@ def pauses_of(rank: RankFiles) -> Pauses | None:
     in_rows_s = np.concatenate([[0.0], np.cumsum(rows_s)])
     idle_s = np.maximum.accumulate(ends_s - in_rows_s)
     behind_s = (idle_s + in_rows_s - ends_s)[:-1]
-    validating_s, both_s = covered_s(ends_s, validations), covered_s(ends_s, (*validations, *saves))
+    validating_s = covered_s(ends_s, validations)
+    both_s = covered_s(ends_s, (*validations, *saves)) if saves else validating_s
     return Pauses(
+        steps.size[1:],
         rows_s,
         np.diff(idle_s),
         np.maximum(validating_s - behind_s, 0.0),
@@ -76,27 +77,30 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     there is left as it is.
     """
     ranks = [*raw.ranks.values()]
-    pauses = [each for each in map(pauses_of, ranks) if each is not None]
+    pauses = [*filter(None, map(pauses_of, ranks))]
     if len(ranks) < 2 or len(pauses) < len(ranks):
         return raw, ()
-    shared = min(len(each.rows_s) for each in pauses)
-    rows_s = np.stack([each.rows_s[:shared] for each in pauses])
-    known_s = np.stack([each.known_s[:shared] for each in pauses])
-    spans_s = np.stack([(each.validating_s + each.saving_s)[:shared] for each in pauses])
+    if not any(of_rank.covered_s.any() for of_rank in pauses):
+        return raw, ()
+    shared = min(len(of_rank.rows_s) for of_rank in pauses)
+    if shared and len({int(of_rank.size[shared - 1]) for of_rank in pauses}) > 1:  # a rank's last block is shorter
+        shared -= 1
+    rows_s = np.stack([of_rank.rows_s[:shared] for of_rank in pauses])
+    known_s = np.stack([of_rank.known_s[:shared] for of_rank in pauses])
+    spans_s = np.stack([(of_rank.validating_s + of_rank.saving_s)[:shared] for of_rank in pauses])
+    covered_s = np.stack([of_rank.covered_s[:shared] for of_rank in pauses])
+    all_idle_s = np.stack([of_rank.idle_s[:shared] for of_rank in pauses])
     alone, steps = known_s.argmax(axis=0), np.arange(shared)
     span_s = known_s[alone, steps]
-    covered_s = np.stack([each.covered_s[:shared] for each in pauses])
     is_waiting = (covered_s <= TOO * covered_s[alone, steps]) & (span_s >= SHORTEST_S)
     waits_s = np.where(is_waiting, np.minimum(span_s, rows_s - rows_s[alone, steps]).clip(0.0), 0.0)
     # In eval mode, or between two passes, the others wait in no step.
-    idle_s = np.where(
-        is_waiting, np.minimum(span_s - waits_s, np.stack([each.idle_s[:shared] for each in pauses])), 0.0
-    )
+    idle_s = np.where(is_waiting, np.minimum(span_s - waits_s, all_idle_s), 0.0)
     if waits_s.any():
         by_rank = zip(raw.ranks.items(), waits_s, strict=True)
         corrected = {k: replace(files, steps=_shortened(files.steps, of_rank_s)) for (k, files), of_rank_s in by_rank}
         raw = replace(raw, ranks=corrected)
-    inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s)
+    inside_s = _alone_inside(spans_s - known_s, rows_s - waits_s, pauses[0].size[:shared])
     held_s, firsts = (waits_s + idle_s).max(axis=0) + inside_s, spans_s.argmax(axis=0)
     first = int(np.bincount(firsts, held_s, len(ranks)).argmax())
     of_first = (firsts == first) & (held_s > 0)
@@ -109,15 +113,19 @@ def without_waits(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
     return raw, (_alone(ranks[first].end.rank, does, share, is_inside=is_inside),)
 
 
-def _alone_inside(spans_s: Array, rows_s: Array) -> Array:
+def usual_s(rows_s: Array, size: NDArray[np.int64], is_calm: NDArray[np.bool_]) -> Array:
+    """Return how long each row would be with the median step of the calm ones; as long as it is if there is none."""
+    return np.median(rows_s[is_calm] / size[is_calm]) * size if is_calm.any() else rows_s
+
+
+def _alone_inside(spans_s: Array, rows_s: Array, size: NDArray[np.int64]) -> Array:
     """Return how much longer than usual each step is on every rank because one of them validates or saves in it alone.
 
-    spans_s, rows_s: ranks x steps. What goes on in the background makes no step longer.
+    spans_s, rows_s: ranks x rows, of these sizes. What goes on in the background makes no step longer.
     """
     second_s, first_s = np.partition(spans_s, len(spans_s) - 2, axis=0)[-2:]
     shortest_s = rows_s.min(axis=0)
-    calm_s = shortest_s[first_s == 0]
-    room_s = shortest_s - np.median(calm_s) if len(calm_s) else np.zeros_like(shortest_s)
+    room_s = shortest_s - usual_s(shortest_s, size, first_s == 0)
     longer_s: Array = np.minimum(first_s - second_s, room_s).clip(0.0)
     return longer_s
 
@@ -127,10 +135,10 @@ def _shortened(steps: Steps, waits_s: Array) -> Steps:
 
     The others wait in a barrier, which is a collective, or in DDP's next exchange: in the longer one.
     """
-    off_s = np.zeros(len(steps))
+    off_s = np.zeros(len(steps.size))
     off_s[1 : 1 + len(waits_s)] = waits_s
     rows_s, ddp_s, collectives_s = steps.step_time_s - off_s, steps.ddp_s, steps.collectives_s
-    in_ddp_s = np.zeros(len(steps)) if ddp_s is None else np.maximum(ddp_s[:, 2] - ddp_s[:, 3], 0.0)
+    in_ddp_s = np.zeros(len(steps.size)) if ddp_s is None else np.maximum(ddp_s[:, 2] - ddp_s[:, 3], 0.0)
     if collectives_s is not None:
         is_longer = collectives_s >= np.nan_to_num(in_ddp_s)
         collectives_s = np.where(is_longer, np.maximum(collectives_s - off_s, 0.0), collectives_s)
@@ -153,8 +161,17 @@ def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> 
         name=ALONE,
         what=f"rank {rank} {' and '.join(does)} {significant(100 * share)} s of each 100 s while the others wait; this "
         f"is {where}",
-        next="; ".join(cures[each] for each in does),
+        next="; ".join(cures[kind] for kind in does),
     )
+
+
+def in_equal_rows(raw: RawRun) -> RawRun:
+    """Let the blocks of all ranks have equally many steps: a rank that made more of them has larger ones."""
+    blocks = {files.steps.block for files in raw.ranks.values()}
+    if len(blocks) < 2:
+        return raw
+    equal = {k: RankFiles(each.end, each.steps.in_blocks(max(blocks), SINGLE_ROWS)) for k, each in raw.ranks.items()}
+    return replace(raw, ranks=equal)
 
 
 def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
@@ -162,16 +179,18 @@ def to_shortest(raw: RawRun) -> tuple[RawRun, tuple[Remark, ...]]:
 
     A rank that has no more data takes part in the exchanges of the others until all are done.
     """
-    counts = {k: len(files.steps) for k, files in raw.ranks.items()}
-    shortest = min(counts.values(), default=0)
-    if not joins_uneven(raw.ranks) or not raw.has_all_ranks or len({*counts.values()}) == 1 or not shortest:
+    counts = {k: files.steps.count for k, files in raw.ranks.items()}
+    if not joins_uneven(raw.ranks) or not raw.has_all_ranks or len({*counts.values()}) == 1 or not min(counts.values()):
         return raw, ()
+    ends = [np.cumsum(files.steps.size) for files in raw.ranks.values()]
+    rows = min(int((each <= min(counts.values())).sum()) for each in ends)  # of whole blocks on all ranks
+    shortest = int(ends[0][rows - 1])
     later_s = [
-        float(files.steps.ended_at_s[-1] - files.steps.ended_at_s[shortest - 1])
+        float(files.steps.ended_at_s[-1] - files.steps.ended_at_s[rows - 1])
         for files in raw.ranks.values()
         if files.steps.ended_at_s is not None
     ]
-    cut = {k: _ended_at(files, shortest, max(later_s, default=0.0)) for k, files in raw.ranks.items()}
+    cut = {k: _ended_at(files, rows, max(later_s, default=0.0)) for k, files in raw.ranks.items()}
     samples, used = (sum(int(files.steps.samples.sum()) for files in ranks.values()) for ranks in (raw.ranks, cut))
     longer = [f"{made - shortest} of rank {k}" for k, made in counts.items() if made > shortest]
     remark = Remark(
@@ -189,17 +208,19 @@ def joins_uneven(ranks: Mapping[int, RankFiles]) -> bool:
     return bool(ranks) and all(files.end.joins_uneven for files in ranks.values())
 
 
-def _ended_at(files: RankFiles, count: int, later_s: float) -> RankFiles:
-    """Return the rank as if it had ended after ``count`` steps, ``later_s`` before."""
+def _ended_at(files: RankFiles, rows: int, later_s: float) -> RankFiles:
+    """Return the rank as if it had ended after so many rows, ``later_s`` before."""
     end = files.end
     if end.training_s is not None:
         end = end.replace(training_s=max(0.0, end.training_s - later_s))
-    return RankFiles(end, files.steps.first(count))
+    return RankFiles(end, files.steps.first(rows))
 
 
-def covered_s(edges_s: Array, spans: Iterable[tuple[float, float]]) -> Array:
+def covered_s(edges_s: Array, spans: Collection[tuple[float, float]]) -> Array:
     """Return how much of each interval between two edges the spans cover, in s; spans may overlap."""
-    ordered = np.array(sorted(spans) or [(0.0, 0.0)])
+    if max((end_s for _, end_s in spans), default=-np.inf) <= edges_s.min():
+        return np.zeros(len(edges_s) - 1)
+    ordered = np.array(sorted(spans))
     ends_s = np.maximum.accumulate(ordered[:, 1])
     begins_s = np.maximum(ordered[:, 0], np.concatenate([[-np.inf], ends_s[:-1]]))
     times_s = np.stack([begins_s, ends_s], axis=1)

@@ -20,7 +20,7 @@ from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import significant
 from ddp_ladder.measuring.pauses import covered_s
 from ddp_ladder.measuring.statistic import PerBlock, Warmup, median, statistic_of
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, Loaders, RankSteps, StepParts, step_parts
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, LoaderSpeeds, RankSteps, StepParts, step_parts
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankPhases, Source
@@ -31,12 +31,12 @@ MIN_BLOCKS, MAX_BLOCKS = 10, 200
 BLOCK_TIME_S = 1.0
 
 
-def block_edges(step_time_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
-    """Return the step indices of each block: at least 10 blocks, of 1 s each if the run is long enough."""
-    steps = len(step_time_s)
-    length = min(math.ceil(BLOCK_TIME_S / median(step_time_s)), steps // MIN_BLOCKS)
-    length = max(length, 1, math.ceil(steps / MAX_BLOCKS))
-    return np.array_split(np.arange(steps), max(1, steps // length))
+def block_edges(rows_s: NDArray[np.float64]) -> list[NDArray[np.intp]]:
+    """Return the indices of the rows of each block: at least 10 blocks, of 1 s each if the run is long enough."""
+    rows = len(rows_s)
+    length = min(math.ceil(BLOCK_TIME_S / median(rows_s)), rows // MIN_BLOCKS)
+    length = max(length, 1, math.ceil(rows / MAX_BLOCKS))
+    return np.array_split(np.arange(rows), max(1, rows // length))
 
 
 def measure(
@@ -54,19 +54,20 @@ def measure(
     exposed_comm_s: seconds per step, of the ranks that measured it.
     training_s: from the end of the first step to the end of the script; None if a rank did not report it.
     """
-    times = np.stack([rank.step_time_s[warmup.steps :] for rank in ranks])  # ranks x steps, s
-    waits = np.stack([rank.data_wait_s[warmup.steps :] for rank in ranks])
-    samples = np.stack([rank.samples[warmup.steps :] for rank in ranks]).sum(axis=0)
-    slowest_s = times.max(axis=0)
+    measured = [rank.after(warmup.steps) for rank in ranks]
+    times = np.stack([each.step_time_s for each in measured])  # ranks x rows, s
+    waits = np.stack([each.data_wait_s for each in measured])
+    samples = np.stack([each.samples for each in measured]).sum(axis=0)
+    size, slowest_s = measured[0].size, times.max(axis=0)
     blocks = block_edges(slowest_s)
     block_time_s = np.array([times[:, block].sum(axis=1) for block in blocks]).max(axis=1)
-    steps = np.array([len(block) for block in blocks])
+    steps = np.array([size[block].sum() for block in blocks])
     rates = PerBlock(np.add.reduceat(samples, [block[0] for block in blocks]), block_time_s)
     step_times = PerBlock(block_time_s, steps)
     statistic = statistic_of([rates])
     rate, rate_low, rate_high = rates.with_interval(statistic)
     median_step = float(step_times.of(MEDIAN_OF_BLOCKS))
-    p5_s, p95_s = np.quantile(slowest_s, [0.05, 0.95])
+    p5_s, p95_s = np.quantile(slowest_s / size, [0.05, 0.95])
     return (
         Throughput(
             samples_per_s=rate,
@@ -83,7 +84,7 @@ def measure(
         Timing(
             warmup_steps=warmup.steps,
             warmup_stable=warmup.stable,
-            measured_steps=times.shape[1],
+            measured_steps=int(size.sum()),
             step_time_s=float(step_times.of(statistic)),
             step_time_s_p5=float(p5_s),
             step_time_s_p95=float(p95_s),
@@ -171,23 +172,28 @@ DISTURBED = 7.4  # median absolute deviations: five standard deviations of a nor
 def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmup, statistic: Statistic) -> StepParts:
     """Return the parts of a run's mean step. ranks: all with the same number of steps, more than the warm-up's.
 
-    nodes: of each rank. statistic: a median of blocks leaves out what disturbed few of them, and so does this.
+    nodes: of each rank. statistic: a median of blocks leaves out what disturbed few of them, and so does this. Of a run
+    with blocks of steps, whose times DDP has for the single steps before them, the step is the mean of these.
     """
-    times_s = np.stack([rank.steps.step_time_s[warmup.steps :] for rank in ranks])
-    waits_s = np.stack([rank.steps.data_wait_s[warmup.steps :] for rank in ranks])
+    single = [rank.steps.single.after(warmup.steps) for rank in ranks]
+    is_timed = all(each.count and each.ddp_s is not None for each in single)
+    measured = single if is_timed else [rank.steps.after(warmup.steps) for rank in ranks]
+    times_s = np.stack([each.mean_step_s for each in measured])
+    waits_s = np.stack([each.data_wait_s / each.size for each in measured])
     slowest_s = times_s.max(axis=0)
     used = _undisturbed(slowest_s) if statistic == MEDIAN_OF_BLOCKS else np.ones(len(slowest_s), bool)
     timed, compute_s, comm_s, overlap_s = used, None, None, None
-    of_ddp = [rank.steps.ddp_s[warmup.steps :] for rank in ranks if rank.steps.ddp_s is not None]
+    of_ddp = [each.ddp_s for each in measured if each.ddp_s is not None]
     if len(of_ddp) == len(ranks):
-        ddp_s = np.stack(of_ddp)
-        on_all = used & ~np.isnan(ddp_s).any(axis=(0, 2))
+        on_all = used.copy()
+        for each_s in of_ddp:
+            on_all &= ~np.isnan(each_s).any(axis=1)
         if on_all.sum() >= LEAST_TIMED_STEPS:
             timed = on_all
-            forward_s, backward_s, comm_s, overlap_s = np.moveaxis(ddp_s[:, timed], 2, 0)
+            forward_s, backward_s, comm_s, overlap_s = np.stack([each_s[timed] for each_s in of_ddp], axis=1).T
             compute_s = forward_s + backward_s
     on_gpus = is_gpu(ranks[0].end.device.kind)
-    others_s = _collectives_s(ranks, warmup.steps)
+    others_s = _collectives_s(measured)
     if comm_s is None and any(rank.end.ddp or not rank.end.communication for rank in ranks):
         others_s = None  # what DDP, or a library of its own, sends is not known
     others_s = None if others_s is None else others_s[:, timed]
@@ -201,16 +207,16 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
     )
 
 
-def _collectives_s(ranks: Sequence[RankFiles], first: int) -> NDArray[np.float64] | None:
-    """Return the seconds of the collectives that DDP does not time, ranks x steps; None if they are not known."""
-    found = [rank.steps.collectives_s[first:] for rank in ranks if rank.steps.collectives_s is not None]
+def _collectives_s(ranks: Sequence[Steps]) -> NDArray[np.float64] | None:
+    """Return the seconds a step of the collectives that DDP does not time, ranks x rows; None if they are not known."""
+    found = [steps.collectives_s / steps.size for steps in ranks if steps.collectives_s is not None]
     is_known = len(found) == len(ranks) and not np.isnan(found).any()
     return np.stack(found) if is_known else None
 
 
 def _exchanges_of(rank: RankFiles) -> list[Exchange]:
     """Return the collectives of a rank by name, in the mean of its steps from the second on."""
-    steps = max(1, len(rank.steps) - 1)
+    steps = max(1, rank.steps.count - 1)
     return [
         Exchange(
             name=each.name,
@@ -233,13 +239,13 @@ def _undisturbed(slowest_s: NDArray[np.float64]) -> NDArray[np.bool_]:
     return used
 
 
-def _loaders(ranks: Sequence[RankFiles]) -> Loaders:
+def _loaders(ranks: Sequence[RankFiles]) -> LoaderSpeeds:
     workers = [rank.end.loader.num_workers if rank.end.loader else None for rank in ranks]
     batches_s = [rank.end.worker_batch_s for rank in ranks]
     of_each = [
         batch_s / n if n and batch_s is not None else None for n, batch_s in zip(workers, batches_s, strict=True)
     ]
-    return Loaders(any(n != 0 for n in workers), of_each)
+    return LoaderSpeeds(any(n != 0 for n in workers), of_each)
 
 
 WHOLE_LOOP = "whole loop"  # the name of the remark
@@ -261,18 +267,18 @@ def remark_on_loop(
     first = max(warmup_steps, 1)
     known_s, elapsed_s = [], []
     for steps, phases in ranks:
-        if steps.ended_at_s is None or len(steps) < first + 2:
+        if steps.ended_at_s is None or steps.count < first + 2:
             return
-        edges_s = steps.ended_at_s[first - 1 :]
+        edges_s = steps.ended_at_s[steps.rows_of(first) - 1 :]
         known = (*phases.passes_s, *phases.saves_s) if phases else ()
         elapsed_s.append(np.diff(edges_s))
         known_s.append(covered_s(edges_s, known))
     # Ranks may wait for one that validates alone. What is known may be a part of a step.
-    step_s = np.max([steps.step_time_s[first:] for steps, _ in ranks], axis=0)
+    step_s = np.max([steps.step_time_s[steps.rows_of(first) :] for steps, _ in ranks], axis=0)
     loop_s = np.max(elapsed_s, axis=0)
     explained_s = np.minimum(np.max(known_s, axis=0), np.maximum(loop_s - step_s, 0.0))
     loop_s = loop_s - explained_s
-    samples = np.sum([steps.samples[first:] for steps, _ in ranks], axis=0)
+    samples = np.sum([steps.samples[steps.rows_of(first) :] for steps, _ in ranks], axis=0)
     rest = np.arange(len(loop_s)) != np.argmax(loop_s - step_s)
     loop, in_steps = loop_s[rest].sum(), step_s[rest].sum()
     if loop - in_steps > max(NOTABLE_EXCESS * in_steps, NOTABLE_S):

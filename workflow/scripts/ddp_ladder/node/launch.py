@@ -15,7 +15,7 @@ from ddp_ladder.common.files import SCRIPTS, RunDirectory
 from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES
-from ddp_ladder.platform.engines.engine import Use
+from ddp_ladder.platform.engines.engine import ContainerUse
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process, Rendezvous, Start
 from ddp_ladder.platform.launchers.torchrun import TORCHRUN
@@ -26,11 +26,7 @@ PROBE = SCRIPTS / "preflight_probe.py"  # the preflight's ranks, in place of the
 
 # Snakemake sets these to the rule's threads. The plan decides for the training; OMP_NUM_THREADS covers them all.
 THREAD_VARIABLES = (
-    "GOTO_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+    "GOTO_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS".split()
 )
 
 # The network interface of a node; its name may differ between nodes.
@@ -39,10 +35,10 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class Places:
-    """Absolute directories of a run. start: where Snakemake was started. run: the run's own."""
+    """Absolute directories of a run."""
 
-    start: Path
-    run: Path
+    start: Path  # where Snakemake was started
+    run: Path  # the run's own
 
     @classmethod
     def here(cls, run: Path) -> Places:
@@ -55,7 +51,6 @@ class Places:
         return self.run / OWN_DIRECTORY
 
     def working(self, spec: RunSpec) -> Path:
-        """Return the directory where the training starts."""
         return self.start if spec.directory is None else self.start / spec.directory
 
     def is_own(self, spec: RunSpec) -> bool:
@@ -72,9 +67,8 @@ def script_argv(spec: RunSpec, places: Places) -> tuple[str, ...]:
     if spec.directory is not None:
         values = _absolute_values(spec, places)
         args = tuple(expand(argument, values) for argument in spec.args_template)
-    if is_module(spec):
-        return ("-m", script[3:].strip(), *args)
-    return (script if spec.directory is None else str(places.start / script), *args)
+        script = script if is_module(spec) else str(places.start / script)
+    return ("-m", script[3:].strip(), *args) if is_module(spec) else (script, *args)
 
 
 def _absolute_values(spec: RunSpec, places: Places) -> dict[str, object]:
@@ -113,15 +107,13 @@ def python_command(spec: RunSpec, places: Places, binds: Sequence[str], working:
     """Return the Python that trains, with the container's command in front of it if there is one.
 
     A container's engine starts where Snakemake was started and enters the working directory inside; any other process
-    has to be started in it.
-
-    working: replaces the working directory, for a shell that creates one.
+    has to be started in it. working: replaces the working directory, for a shell that creates one.
     """
     container = spec.container
     if container is None:
         python = spec.python or sys.executable
         return (str(places.start / python) if spec.directory is not None and "/" in python else python,)
-    use = Use(
+    use = ContainerUse(
         container.image,
         container.args,
         gpus=container.gpus if ACCELERATORS[spec.device].is_gpu else None,
@@ -162,9 +154,7 @@ def node_environment(
         env = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": f"{directory}/{log.name}", **env}
     if search_path := python_path(spec, places, env.get("PYTHONPATH", "")):
         env["PYTHONPATH"] = search_path
-    env[RUN_VARIABLE] = str(run_file)
-    env[LAUNCHED_VARIABLE] = repr(launched_at_s)
-    return env
+    return {**env, RUN_VARIABLE: str(run_file), LAUNCHED_VARIABLE: repr(launched_at_s)}
 
 
 def python_path(spec: RunSpec, places: Places, given: str) -> str:
@@ -182,9 +172,8 @@ def python_path(spec: RunSpec, places: Places, given: str) -> str:
 def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
     """Return the variables that are the same on every node of a run, with a marker for each secret.
 
-    The user's settings override ours.
-
-    As in the arguments, with workload.directory all paths of placeholders become absolute.
+    The user's settings override ours. As in the arguments, with workload.directory all paths of placeholders become
+    absolute.
     """
     env = {
         "OMP_NUM_THREADS": str(spec.threads_per_rank),
@@ -194,7 +183,7 @@ def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
         "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
     }
     if not ACCELERATORS[spec.device].is_gpu:  # a CPU site uses no GPU that the machine may have
-        env.update({each.visible_variable: "" for each in ACCELERATORS.values() if each.visible_variable})
+        env.update({kind.visible_variable: "" for kind in ACCELERATORS.values() if kind.visible_variable})
     if spec.directory is None:
         return {**env, **spec.env}
     values = _absolute_values(spec, places)

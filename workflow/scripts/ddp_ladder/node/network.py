@@ -35,10 +35,10 @@ def addresses() -> dict[str, str]:
 
 def address(interface: str) -> str:
     """Return the IPv4 address of an interface. Raises OSError if it has none, naming the interfaces that do."""
-    found = addresses()
-    if interface not in found:
-        raise OSError(f"no interface {interface} with an IPv4 address on {node_name()}; there are {', '.join(found)}")
-    return found[interface]
+    known = addresses()
+    if interface not in known:
+        raise OSError(f"no interface {interface} with an IPv4 address on {node_name()}; there are {', '.join(known)}")
+    return known[interface]
 
 
 def route_to(host: str) -> str:
@@ -57,10 +57,9 @@ def route_to(host: str) -> str:
 def interface_here(host: str) -> str:
     """Return the interface of the route to a host. Raises OSError if there is none."""
     own = route_to(host)
-    for name, at in addresses().items():
-        if at == own:
-            return name
-    raise OSError(f"no interface of {node_name()} has the address {own}, which leads to {host}")
+    if (name := next((name for name, at in addresses().items() if at == own), None)) is None:
+        raise OSError(f"no interface of {node_name()} has the address {own}, which leads to {host}")
+    return name
 
 
 def interface_towards(wanted: Interface, host: str) -> str:
@@ -83,8 +82,7 @@ def is_loopback(address: str) -> bool:
 def free_ports(key: str) -> Iterator[int]:
     """Yield TCP ports of this machine that are free now; the search starts at a port that depends on the key."""
     start = zlib.crc32(key.encode()) % len(PORTS)
-    for offset in range(len(PORTS)):
-        port = PORTS[(start + offset) % len(PORTS)]
+    for port in (*PORTS[start:], *PORTS[:start]):
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))
@@ -95,6 +93,6 @@ def free_ports(key: str) -> Iterator[int]:
 
 def free_port(key: str) -> int:
     """Return the first free port. Raises OSError if all ports of the range are taken."""
-    for port in free_ports(key):
-        return port
-    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1} on {node_name()}")
+    if (port := next(free_ports(key), None)) is None:
+        raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1} on {node_name()}")
+    return port

@@ -12,18 +12,18 @@ LONGEST_ERROR = 300  # characters; a message may begin with an empty line
 
 def main(module: str, device: str) -> None:
     """Print version and path of this Python, torch's versions or why it is missing, and whether there is a module."""
-    found: dict[str, object] = {"python": list(sys.version_info[:3]), "executable": sys.executable}
+    report: dict[str, object] = {"python": list(sys.version_info[:3]), "executable": sys.executable}
     if module:
         sys.path.insert(0, "")
-        found["module"] = importlib.util.find_spec(module.split(".")[0]) is not None
+        report["module"] = importlib.util.find_spec(module.split(".")[0]) is not None
     try:
         import torch
 
         rocm = torch.version.hip and f"ROCm {torch.version.hip}"
-        found.update(torch=torch.__version__, built_for=getattr(torch.version, device, None) or rocm)
+        report.update(torch=torch.__version__, built_for=getattr(torch.version, device, None) or rocm)
     except Exception as error:
-        found["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
-    print("\n" + json.dumps(found))
+        report["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_ERROR]
+    print("\n" + json.dumps(report))
 
 
 if __name__ == "__main__":

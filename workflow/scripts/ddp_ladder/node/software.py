@@ -31,31 +31,21 @@ Runner = Callable[[Sequence[str], Mapping[str, str], int, int], int]
 
 
 class SetUpError(Exception):
-    """A node could not be set up as the site's settings ask.
-
-    what: one line that begins with the setting's key; the exception's text adds the end of the output, without secrets.
-    exit_code: negative when a signal ended the shell.
-    """
+    """A node could not be set up as the site's settings ask. Its text ends with the output's end, without secrets."""
 
     def __init__(self, key: str, why: str, output: str = "", exit_code: int = 1) -> None:
-        self.what = f"{key}: {why}"
+        self.what = f"{key}: {why}"  # one line that begins with the setting's key
         text = "\n".join([self.what, *output.strip().splitlines()[-MESSAGE_LINES:]])
         super().__init__(without_values(text, os.environ))
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # negative when a signal ended the shell
 
 
 def run_shell(argv: Sequence[str], env: Mapping[str, str], output: int, result: int) -> int:
     """Run to the end and return the exit code. Raises SetUpError after WITHIN_S."""
+    no_input = subprocess.DEVNULL
     try:
         return subprocess.run(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(result,),
-            timeout=WITHIN_S,
-            check=False,
+            argv, env=env, stdin=no_input, stdout=output, stderr=output, pass_fds=(result,), timeout=WITHIN_S
         ).returncode
     except subprocess.TimeoutExpired:
         why = f"modules and setup did not end within {WITHIN_S:.0f} s"
@@ -120,19 +110,19 @@ def check_secrets(spec: RunSpec, env: Mapping[str, str]) -> None:
             raise SetUpError("workload.secrets", f"{why}: export {name}=...")
 
 
-def container_binds(spec: RunSpec, places: Places) -> tuple[str, ...]:
+def container_binds(spec: RunSpec, places: Places, *more: Path) -> tuple[str, ...]:
     """Return the values of ``--bind`` for the container: the user's, and the directories that every run needs.
 
     Targets of links are bound as well as the links.
     """
     if spec.container is None:
         return ()
-    needed = [places.start, places.run, places.working(spec), INSTRUMENT.parent]
+    needed = [places.start, places.run, places.working(spec), INSTRUMENT.parent, *more]
     if not is_module(spec):
         needed.append(Path(spec.script).parent)
     given = [bind for bind in spec.container.binds if ":" in bind]
     needed += [Path(bind) for bind in spec.container.binds if ":" not in bind]
-    wanted = dict.fromkeys(path for each in needed for path in (Path(os.path.abspath(each)), each.resolve()))
+    wanted = dict.fromkeys(path for file in needed for path in (Path(os.path.abspath(file)), file.resolve()))
     outer = [path for path in wanted if not any(path != other and path.is_relative_to(other) for other in wanted)]
     return (*map(str, outer), *given)
 
@@ -159,15 +149,10 @@ def git_state(script: Path) -> dict[str, Any] | None:
 
 def _git(directory: Path, *words: str) -> str | None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    argv, no_input = [*GIT, "-C", str(directory), *words], subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            [*GIT, "-C", str(directory), *words],
-            env={**env, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
+        done = subprocess.run(argv, env=env, stdin=no_input, capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

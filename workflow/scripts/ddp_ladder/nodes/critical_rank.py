@@ -114,7 +114,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True)
-class Loaders:
+class LoaderSpeeds:
     """The loaders of the ranks. prefetch: they have workers, or may have. batch_s: for a batch; None if not known."""
 
     prefetch: bool
@@ -149,7 +149,7 @@ class _Work:
 
 
 def step_parts(
-    timed: RankSteps, all_s: Array, is_timed: NDArray[np.bool_], nodes: Sequence[int], loaders: Loaders
+    timed: RankSteps, all_s: Array, is_timed: NDArray[np.bool_], nodes: Sequence[int], loaders: LoaderSpeeds
 ) -> StepParts:
     """Return the parts of a run's mean step.
 
@@ -168,7 +168,7 @@ def step_parts(
     longest = work.of(critical)
     own_max, data_max, compute_max = longest.mean_over(weights)
     typical = work.mean_of_ranks()
-    _, slow_ranks = _held_up(work.own_s, own_max - typical.mean_over(weights)[0], weights, nodes)
+    _, slow_ranks = held_up(work.own_s, own_max - typical.mean_over(weights)[0], weights, nodes)
     if slow_ranks or _has_usual(work.own_s):
         typical = work.of(_lower_median(work.own_s))
     own, data, compute = typical.mean_over(weights)
@@ -178,7 +178,7 @@ def step_parts(
     def judged(part: float) -> HeldUp:
         longer_s = np.maximum(work.data_wait_s - typical.data_wait_s, 0.0)
         own_s = work.own_s - (part / slow if slow else 0.0) * longer_s
-        return _held_up(own_s, own_max - own - part, weights, nodes)
+        return held_up(own_s, own_max - own - part, weights, nodes)
 
     kind, slow_ranks = judged(of_loaders)
     if loaders.prefetch and kind != "persistent":  # the ranks take turns: more workers, or faster ones, help
@@ -203,7 +203,7 @@ def step_parts(
     )
 
 
-def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepParts:
+def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: LoaderSpeeds) -> StepParts:
     """Return the parts of the mean step of a run whose waits for gradients are not known.
 
     A rank waits for slower ones at unknown places of its steps, so it is slower only if its mean step is longer.
@@ -215,7 +215,7 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: Loaders) -> StepPa
     data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
     longest = int(step_s.argmax())
     longest_s = float(step_s[longest])
-    kind, slow_ranks = _held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
+    kind, slow_ranks = held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
     return StepParts(
         timed_steps=0,
         step_s=longest_s,
@@ -313,7 +313,7 @@ def _has_usual(own_s: Array) -> bool:
     return bool(most - least <= USUAL_SPREAD * (mean - usual))
 
 
-def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: Loaders) -> float:
+def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: LoaderSpeeds) -> float:
     """Return the part of a critical rank's longer wait for data that a loader of median speed would cause, too.
 
     data_s, most_s: wait of the typical and of the critical rank. work_s: the rest of the typical rank's work. While
@@ -327,27 +327,40 @@ def _of_loaders(data_s: float, most_s: float, work_s: float, loaders: Loaders) -
     return min(max(loaders.usual_batch_s - work_s - data_s, 0.0), most_s - data_s)
 
 
-def _held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> HeldUp:
+def held_up(own_s: Array, imbalance_s: float, weights: Array, nodes: Sequence[int]) -> HeldUp:
     """Judge which ranks hold up the others: without them, steps would be shorter.
 
     own_s: work of each rank in each step, whose mean excess over the typical rank's is imbalance_s.
     """
     if len(nodes) == 1 or imbalance_s <= 0:
         return None, ()
-    of_node = np.array(nodes)
-    longest_s = own_s.max(axis=0)
-    by_rank = [of_rank == np.arange(len(nodes)) for of_rank in range(len(nodes))]
-    by_node = [of_node == node for node in dict.fromkeys(nodes)]
-    for places in (by_rank, by_node):
-        if len(places) < 2:
+    for places in (range(len(nodes)), nodes):
+        names, place_of = np.unique(places, return_inverse=True)
+        if len(names) < 2:
             continue
-        saved_s = np.array([longest_s - own_s[~place].max(axis=0) for place in places])  # without each of them
-        means_s = saved_s @ weights
+        gap_s, critical = _gaps(own_s, place_of)
+        means_s = np.bincount(critical, gap_s * weights, len(names))
         worst = int(means_s.argmax())
         share = float(means_s[worst] / (means_s.sum() or 1.0))
         # Half way from its share to all of it.
-        if share >= (1 + 1 / len(places)) / 2 and means_s[worst] >= imbalance_s / 2:
-            steps = float((saved_s[worst] > means_s[worst] / 2) @ weights)
-            ranks = tuple(np.flatnonzero(places[worst]).tolist())
+        if share >= (1 + 1 / len(names)) / 2 and means_s[worst] >= imbalance_s / 2:
+            steps = float(((critical == worst) & (gap_s > means_s[worst] / 2)) @ weights)
+            ranks = tuple(np.flatnonzero(place_of == worst).tolist())
             return "persistent" if steps >= MOST_STEPS else "occasional", ranks
     return "varying", ()
+
+
+def _gaps(own_s: Array, place_of: NDArray[np.intp]) -> tuple[Array, NDArray[np.intp]]:
+    """Return how much shorter each step would be without its critical place, and which that is.
+
+    place_of: of each rank, counted from 0. A place works as long as its slowest rank. Without any other place than the
+    critical one, a step would be as long as it is.
+    """
+    by_place = np.argsort(place_of, kind="stable")
+    firsts = np.searchsorted(place_of[by_place], np.arange(place_of.max() + 1))
+    longest_s = np.maximum.reduceat(own_s[by_place], firsts, axis=0)
+    critical, steps = longest_s.argmax(axis=0), np.arange(own_s.shape[1])
+    own_max_s = longest_s[critical, steps]
+    longest_s[critical, steps] = -np.inf
+    gap_s: Array = own_max_s - longest_s.max(axis=0)
+    return gap_s, critical

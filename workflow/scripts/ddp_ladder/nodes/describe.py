@@ -30,7 +30,7 @@ GIB = 1024**3
 COMMANDS = {"lscpu.txt": ("lscpu",)}
 
 
-class Machine(Model):
+class NodeDescription(Model):
     """One node of a scale's job (results/machine/<scale>/<node>/machine.json)."""
 
     schema_version: Version1
@@ -44,15 +44,15 @@ def machine_directory(results: Path, scale: object) -> Path:
     return results / "machine" / str(scale)
 
 
-def read_machines(results: Path) -> dict[str, tuple[Machine, ...]]:
+def read_machines(results: Path) -> dict[str, tuple[NodeDescription, ...]]:
     """Return the nodes of each scale, in the order of the scales' sizes and of the nodes' names.
 
     A damaged file is left out.
     """
-    found: dict[str, list[Machine]] = {}
+    found: dict[str, list[NodeDescription]] = {}
     for path in sorted((results / "machine").glob("*/*/machine.json")):
         with suppress(OSError, ValueError):
-            machine = Machine.from_json(read_json(path))
+            machine = NodeDescription.from_json(read_json(path))
             found.setdefault(machine.scale, []).append(machine)
     return {scale: tuple(found[scale]) for scale in sorted(found, key=lambda name: Scale.parse(name).world_size)}
 
@@ -64,7 +64,7 @@ def describe(
     interface: str,
     accelerator: Accelerator,
     environment: Mapping[str, str] = os.environ,
-) -> Machine:
+) -> NodeDescription:
     """Write what this node is made of; return it. Raises OSError.
 
     node: its name in the job. interface: the one that the runs use. accelerator: of the runs.
@@ -84,7 +84,7 @@ def describe(
         write_atomically(directory / name, text)
     gpus = accelerator.described(texts)
     words = [*([gpus] if gpus else []), *_words(texts.get("lscpu.txt", ""), interface), *notes]
-    machine = Machine(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
+    machine = NodeDescription(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
     write_json(directory / "machine.json", machine.model_dump())
     return machine
 

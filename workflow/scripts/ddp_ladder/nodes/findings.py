@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
@@ -165,7 +165,7 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
         **_on_gpus(run, found),
         measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
-        next=f"report {', '.join(nodes)} to the site, whose cooling or power supply is at fault; until then "
+        next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault; until then "
         f"{leave_out(*nodes)}",
     )
 
@@ -280,7 +280,6 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
 
 def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse]) -> UsageFinding:
     own_s = step.step_s - (step.exposed_comm_s or 0.0)
-    ranks = in_short([str(rank.rank) for rank in slow], NAMED)
     own = (gpu,) if gpu is not None else node.used_gpus
     clock, peers = _sm_clock(own), _sm_clock(each for _, each in run.gpus if each not in own)
     slower = f"; SM clock {clock:.0f} MHz, {peers:.0f} MHz elsewhere" if 0 < clock < SLOWER_CLOCK * peers else ""
@@ -288,7 +287,7 @@ def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, s
         kind="slow node",
         place=f"GPU {gpu.index} of {node.node}" if gpu is not None else node.node,
         measured=f"slower than its peers, which wait for it in each step: its work takes {1000 * own_s:.3g} ms, theirs "
-        f"{1000 * (own_s - step.imbalance_s):.3g} ms (rank{'s' if len(slow) > 1 else ''} {ranks}){slower}",
+        f"{1000 * (own_s - step.imbalance_s):.3g} ms ({rank_numbers([rank.rank for rank in slow])}){slower}",
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
         next=f"{leave_out(node.node)}, measure again, and report it to the site if that is "

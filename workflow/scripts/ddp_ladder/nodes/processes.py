@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Use:
+class ProcessUse:
     """What a process used so far. CPU times in seconds; waited: of its children that ended, and theirs."""
 
     own_s: float
@@ -24,7 +24,7 @@ class Use:
     rss_bytes: int
 
     @classmethod
-    def of(cls, process: psutil.Process) -> Use:
+    def of(cls, process: psutil.Process) -> ProcessUse:
         with process.oneshot():
             times, rss_bytes = process.cpu_times(), process.memory_info().rss
         return cls(times.user + times.system, times.children_user + times.children_system, rss_bytes)
@@ -42,12 +42,12 @@ class TrainingProcesses:
         self.ours: set[int] = set()
         self._step = psutil.Process(agent).ppid() if siblings else None
         self._seen = {agent}
-        self._used: dict[int, Use] = {}
+        self._used: dict[int, ProcessUse] = {}
 
     def sample(self) -> tuple[float, int]:
         """Return the CPU seconds since the sample before, and the resident bytes."""
         self._look_for_new()
-        used = dict(_each(self.ours | self.agents, Use.of))
+        used = dict(_each(self.ours | self.agents, ProcessUse.of))
         cpu_s = cpu_between(self._used, used, self.agents)
         self._used = used
         return cpu_s, sum(use.rss_bytes for pid, use in used.items() if pid not in self.agents)
@@ -71,7 +71,7 @@ def descendants(roots: Collection[int], parents: Mapping[int, int]) -> set[int]:
     return found
 
 
-def cpu_between(before: Mapping[int, Use], now: Mapping[int, Use], agents: Collection[int]) -> float:
+def cpu_between(before: Mapping[int, ProcessUse], now: Mapping[int, ProcessUse], agents: Collection[int]) -> float:
     """Return the CPU seconds of the processes between two samples, without the agents' own.
 
     The time of a child that ended is what its parent waited for, less what was counted while it ran.

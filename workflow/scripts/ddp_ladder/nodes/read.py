@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.common.files import read_bytes
 from ddp_ladder.nodes.files import THROTTLE_REASONS, TIME, MonitorFile, columns
 from ddp_ladder.platform.accelerators.accelerator import NO_REASON, MonitoredGpu
 
@@ -63,11 +61,6 @@ class NodeSamples:
         return self.columns.get(name, np.full(len(self), np.nan))
 
 
-def read_samples(path: Path, about: MonitorFile) -> NodeSamples:
-    """Read the samples of a node. Raises OSError, or ValueError if they are damaged."""
-    return parse_samples(read_bytes(path).decode(), about)
-
-
 def parse_samples(text: str, about: MonitorFile) -> NodeSamples:
     """Parse the samples of a node. A last line without its end is left out. Raises ValueError."""
     header, *rows = [line.split(",") for line in text[: text.rfind("\n") + 1].splitlines()] or [[]]
@@ -107,7 +100,7 @@ def _throttle_reasons(cell: str) -> tuple[str, ...] | None:
     return None if not cell else () if cell == NO_REASON else tuple(cell.split("+"))
 
 
-Phase = Literal["start-up", "warm-up", "training", "validation", "between epochs", "end", "run"]
+RunPhase = Literal["start-up", "warm-up", "training", "validation", "between epochs", "end", "run"]
 """Start-up lasts until the end of the first step; training is what is measured. run: the phases are not known."""
 
 
@@ -115,7 +108,7 @@ Phase = Literal["start-up", "warm-up", "training", "validation", "between epochs
 class Span:
     """A phase in unix time."""
 
-    phase: Phase
+    phase: RunPhase
     begin_s: float
     end_s: float
 
@@ -124,14 +117,14 @@ class Span:
 class StepTimes:
     """What a rank recorded of its steps.
 
-    ended_at_s, step_time_s: of each step; unix time and seconds. warmup_steps: of the run. epoch_steps: the first step
-    of each pass over training data, counted from 1. validations_s: begin and end of each, unix time.
+    ended_at_s, step_time_s: of each row of steps; unix time and seconds. warmup_rows: of the run. epoch_rows: those
+    with the first step of a pass over training data, counted from 1. validations_s: begin and end of each, unix time.
     """
 
     ended_at_s: Values
     step_time_s: Values
-    warmup_steps: int
-    epoch_steps: Sequence[int] = ()
+    warmup_rows: int
+    epoch_rows: Sequence[int] = ()
     validations_s: Sequence[tuple[float, float]] = ()
 
 
@@ -169,9 +162,9 @@ def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
         return Timeline((Span("run", begin_s, max(begin_s, end_s)),))
     ends_s = np.maximum.accumulate(steps.ended_at_s)  # a clock may have been set back
     first_s, last_s = float(ends_s[0]), float(ends_s[-1])
-    warm_s = float(ends_s[min(max(steps.warmup_steps, 1), len(ends_s)) - 1])
+    warm_s = float(ends_s[min(max(steps.warmup_rows, 1), len(ends_s)) - 1])
     edges_s = [min(begin_s, first_s), first_s, warm_s, last_s, max(end_s, last_s)]
-    phases: tuple[Phase, ...] = ("start-up", "warm-up", "training", "end")
+    phases: tuple[RunPhase, ...] = ("start-up", "warm-up", "training", "end")
     base = [Span(phase, *ends) for phase, ends in zip(phases, pairwise(edges_s), strict=True)]
     whole = Span("run", edges_s[0], edges_s[-1])
     validations = [Span("validation", begin, end) for begin, end in steps.validations_s]
@@ -180,7 +173,7 @@ def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
 
 def _pauses(steps: StepTimes, ends_s: Values) -> list[Span]:
     """Return the spans from the last step of an epoch to the begin of the next."""
-    firsts = [step - 1 for step in steps.epoch_steps if 1 < step <= len(ends_s)]
+    firsts = [row - 1 for row in steps.epoch_rows if 1 < row <= len(ends_s)]
     return [Span("between epochs", float(ends_s[k - 1]), float(ends_s[k] - steps.step_time_s[k])) for k in firsts]
 
 

@@ -85,7 +85,7 @@ class NodeMonitor:
             cpus=tuple(sorted(sampler.cpus)),
             memory_bytes=psutil.virtual_memory().total,
             fabrics=tuple(port.about for port in sampler.ports),
-            gpus=tuple(gpu.about for gpu in sampler.gpus.each),
+            gpus=tuple(gpu.about for gpu in sampler.gpus.sampled),
             notes=sampler.gpus.notes,
         )
         write_json(self._about, about.model_dump())
@@ -123,7 +123,7 @@ class NodeSampler:
         link = psutil.net_if_stats().get(interface)
         self.interface_bits_per_s = link.speed * 1_000_000 if link and link.speed else None
         self.ports = ports()
-        self.header = columns(bool(self.ports), len(gpus.each))
+        self.header = columns(bool(self.ports), len(gpus.sampled))
         self.cpus = {*os.sched_getaffinity(0)}
         self._training = TrainingProcesses(os.getpid(), siblings)
         self._counters: dict[str, tuple[float, int, int]] = {}

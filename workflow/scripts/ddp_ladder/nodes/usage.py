@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -30,14 +30,7 @@ WHOLLY, MOSTLY = 0.9, 0.5
 """A sample counts if this part of its interval is measured training. The second only if there is none of the first:
 a sample of which half is validation shows neither of the two."""
 
-FindingKind = Literal[
-    "other processes",
-    "GPU idle",
-    "GPU throttled",
-    "CPUs full",
-    "slow node",
-    "network full",
-]
+FindingKind = Literal["other processes", "GPU idle", "GPU throttled", "CPUs full", "slow node", "network full"]
 
 
 class UsageFinding(Finding):
@@ -154,7 +147,7 @@ class RankUse:
     workers: int | None = None
 
 
-def gpus_of_ranks(about: MonitorFile, ranks: tuple[RankUse, ...]) -> dict[int, RankUse]:
+def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, RankUse]:
     """Return the ranks of a node by the index of their GPU: by its UUID or, if torch has none, by the local rank."""
 
     def bare(uuid: str | None) -> str:
@@ -174,8 +167,8 @@ def measured(samples: NodeSamples, timeline: Timeline) -> NDArray[np.bool_]:
     return wholly if wholly.any() else share >= MOSTLY
 
 
-def node_usage(samples: NodeSamples, timeline: Timeline, ranks: tuple[RankUse, ...]) -> NodeUsage:
-    """Return what the training used of a node. ranks: of the whole run."""
+def node_usage(samples: NodeSamples, timeline: Timeline, ranks: Sequence[RankUse]) -> NodeUsage:
+    """Return what the training used of a node. ranks: those of this node; others among them do not matter."""
     about, during = samples.about, measured(samples, timeline)
 
     def average(name: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -29,13 +30,11 @@ class Trial(Model):
 
     batch_per_gpu: int = Field(ge=1)
     outcome: Outcome
-    why: str = Field(default="", description="How it ended; empty if it fits.")
+    why: str = ""  # how it ended; empty if it fits
     samples_per_s: float | None = None
     step_time_s: float | None = None
-    peak_memory_bytes: int | None = Field(default=None, description="Of the rank that used the most.")
-    memory_headroom_fraction: float | None = Field(
-        default=None, description="Of what that rank can have; null if unknown."
-    )
+    peak_memory_bytes: int | None = None  # of the rank that used the most
+    memory_headroom_fraction: float | None = None  # of what that rank can have; None if unknown
 
     @property
     def fits(self) -> bool:
@@ -52,8 +51,8 @@ class Trial(Model):
 class Fit(Model):
     """A finished search (results/fit/<scale>.json): the trials, by batch, and the choice."""
 
-    key: str = Field(description="SHA-256 of what it depends on: another one is a reason to search again.")
-    workload: str = Field(description="SHA-256 of what was run, whatever its batch; see workload_key.")
+    key: str  # SHA-256 of what it depends on: another one is a reason to search again
+    workload: str  # SHA-256 of what was run, whatever its batch; see workload_key
     scale: str
     headroom_percent: float
     trials: Several[Trial]
@@ -62,7 +61,6 @@ class Fit(Model):
 
     @property
     def rule(self) -> str:
-        """Return the choice and its rule, in words."""
         first = next((trial for trial in self.trials if not trial.fits), None)
         ended = f". {first.batch_per_gpu} did not fit ({first.why})" if first else ""
         return (
@@ -96,11 +94,11 @@ def choice(trials: Sequence[Trial], headroom_percent: float) -> int | None:
 
     Where it is not known what a rank can have, every batch that fits is taken to leave it.
     """
+    fitting = [(trial, trial.memory_headroom_fraction) for trial in trials if trial.fits]
     roomy = [
         (trial.samples_per_s or 0.0, trial.batch_per_gpu)
-        for trial in trials
-        if trial.fits
-        and (trial.memory_headroom_fraction is None or trial.memory_headroom_fraction * 100 >= headroom_percent)
+        for trial, headroom in fitting
+        if headroom is None or headroom * 100 >= headroom_percent
     ]
     best = max(roomy, default=(0.0, 0))[0]
     return min((batch for rate, batch in roomy if rate >= NEARLY_BEST * best), default=None)
@@ -111,10 +109,10 @@ def choice(trials: Sequence[Trial], headroom_percent: float) -> int | None:
 
 def batch_range(plan: Plan) -> BatchRange:
     """Return the range of a plan whose batch is not chosen yet. Raises ValueError for any other plan."""
-    found = _settings(plan).experiment.workload.batch_per_gpu
-    if not isinstance(found, BatchRange):
+    batch = _settings(plan).experiment.workload.batch_per_gpu
+    if not isinstance(batch, BatchRange):
         raise ValueError("the batch is set")
-    return found
+    return batch
 
 
 def with_batch(plan: Plan, batch_per_gpu: int, results: str | None = None) -> Plan:
@@ -127,8 +125,8 @@ def with_batch(plan: Plan, batch_per_gpu: int, results: str | None = None) -> Pl
 def _settings(plan: Plan) -> Settings:
     if plan.batch_search is None:
         raise ValueError("the batch is chosen")
-    found = plan.batch_search
-    return Settings(Experiment.model_validate(found["experiment"]), Site.model_validate(found["site"]))
+    experiment, site = plan.batch_search["experiment"], plan.batch_search["site"]
+    return Settings(Experiment.model_validate(experiment), Site.model_validate(site))
 
 
 def trial_spec(plan: Plan, before: Sequence[Trial] = ()) -> RunSpec:
@@ -177,23 +175,21 @@ def read_fit(path: Path) -> Fit:
 def planned(settings: Settings) -> Plan:
     """Return the plan, with the batch that an earlier search of the same settings and script has chosen, if any."""
     plan = make_plan(settings)
-    if plan.batch_search is None:
-        return plan
-    try:
-        found = read_fit(fit_file(Path(plan.results), plan.first_scale))
-    except (OSError, ValueError):
-        return plan
-    return make_plan(settings.with_batch(found.chosen)) if found.key == search_key(plan) else plan
+    fit = _fit_in(Path(plan.results), plan) if plan.batch_search is not None else None
+    return make_plan(settings.with_batch(fit.chosen)) if fit and fit.key == search_key(plan) else plan
 
 
 def fit_of(plan: Plan, results: Path) -> Fit | None:
     """Return the search that found the batch of a plan, for the script and arguments of now; None if there was none."""
-    try:
-        found = read_fit(fit_file(results, plan.first_scale))
-    except (OSError, ValueError):
-        return None
-    is_same = found.workload == workload_key(plan) and found.chosen == trial_spec(plan).batch_per_gpu
-    return found if is_same else None
+    fit = _fit_in(results, plan)
+    is_same = fit and fit.workload == workload_key(plan) and fit.chosen == trial_spec(plan).batch_per_gpu
+    return fit if is_same else None
+
+
+def _fit_in(results: Path, plan: Plan) -> Fit | None:
+    with suppress(OSError, ValueError):  # none was made, or by another version
+        return read_fit(fit_file(results, plan.first_scale))
+    return None
 
 
 def fit_text(fit: Fit) -> Iterator[str]:

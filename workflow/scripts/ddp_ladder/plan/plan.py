@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -18,51 +19,23 @@ from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1, first_
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.platform.launchers.python import Python
+from ddp_ladder.settings import keys, terms
 from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
-from ddp_ladder.settings.keys import (
-    BatchRange,
-    Container,
-    Experiment,
-    GateThresholds,
-    Hang,
-    Monitor,
-    Preflight,
-    Settings,
-    Slurm,
-    Stage,
-    Variant,
-    Workload,
-)
+from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Settings, Slurm, Stage, Variant, Workload
 from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
-from ddp_ladder.settings.terms import (
-    DEFAULT_LOG_MB,
-    ONE_GPU,
-    PLAIN_VARIANT,
-    REFERENCE_VARIANT,
-    STAGES,
-    Interface,
-    Mode,
-    NumaBinding,
-    Scale,
-    Transport,
-    batches,
-    scaled_lr,
-)
+from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, STAGES, Interface, Mode, NumaBinding, Scale, Transport
 
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
-NO_PREFLIGHT = Preflight(enabled=False)
 Item = TypeVar("Item")
 
 
 class Job(Model):
     """The job of a run, and the attempt that made it."""
 
-    id: Annotated[str, Field(min_length=1)]
-    attempt: int = Field(ge=1, description="Number of the attempt, from 1.")
-    run_id: Annotated[str, Field(min_length=1)] = Field(
-        description="Random id of this attempt: each of its processes writes it into its file."
-    )
+    id: Name
+    attempt: Positive  # from 1
+    run_id: Name  # random, of this attempt: each of its processes writes it into its file
 
 
 class RawFile(Model):
@@ -85,37 +58,31 @@ class RunSpec(Model):
     mode: Mode
     nodes: Positive
     gpus_per_node: Positive
-    repeat: int = Field(ge=1, description="From 1.")
+    repeat: Positive  # from 1
     batch_per_gpu: Positive
     global_batch: Positive
-    accumulation: Positive | None = Field(
-        None, description="Batches per step that workload.global_batch asks of each GPU; null without it."
-    )
-    lr: float | None = Field(description="After the learning-rate rule.")
+    accumulation: Positive | None = None  # batches per step that workload.global_batch asks of each GPU, if it is set
+    lr: float | None  # after the learning-rate rule
     seed: int
-    samples_per_step: Positive | None = Field(
-        description="Samples of one process in one step, if they cannot be counted; null counts them."
-    )
-    throughput_regex: str | None = Field(description="Finds samples per second in the log.")
+    samples_per_step: Positive | None  # of one process, if they cannot be counted; None counts them
+    throughput_regex: str | None  # finds samples per second in the log
     script: Name
     args: Several[str]
-    args_template: Several[str] = Field(description="With placeholders: equal at every scale.")
-    directory: str | None = Field(
-        description="Working directory, relative to where Snakemake was started; null is that one."
-    )
+    args_template: Several[str]  # with placeholders: equal at every scale
+    directory: str | None  # working directory, relative to where Snakemake was started; None is that one
     data_dir: str | None
-    env: Mapping[str, str] = Field(description="With a marker in place of each secret.")
-    env_template: Mapping[str, str] = Field(description="As args_template.")
+    env: Mapping[str, str]  # with a marker in place of each secret
+    env_template: Mapping[str, str]  # as args_template
     python: str | None
     modules: Several[str]
     setup: str
-    container: Container | None = Field(description="With the data bound.")
+    container: keys.Container | None  # with the data bound
     launcher: Launcher
-    numa_binding: NumaBinding | None = Field(None, description="Of torchrun, at scales with all GPUs of a node.")
+    numa_binding: NumaBinding | None = None  # of torchrun, at scales with all GPUs of a node
     device: Device
     backend: Backend
-    backend_wanted: BackendOrAuto = Field(description="As configured: auto leaves the choice to the script.")
-    interface: Interface = Field(description="auto, a name, or a name for each node.")
+    backend_wanted: BackendOrAuto  # as configured: auto leaves the choice to the script
+    interface: Interface  # auto, a name, or a name for each node
     cpus_per_node: Positive
     threads_per_rank: Positive
     warmup_steps: int = Field(ge=0)
@@ -123,8 +90,8 @@ class RunSpec(Model):
     max_steps: Positive | None
     # An integer stays one: the hash of a spec depends on how its figures are written.
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
-    profile_steps: int = Field(0, ge=0, description="Steps that are traced after the measured ones.")
-    count_flops: bool = Field(False, description="Count the FLOPs of some steps of the warm-up; at the first scale.")
+    profile_steps: Annotated[int, Field(ge=0)] = 0  # traced after the measured ones
+    count_flops: bool = False  # of some steps of the warm-up; at the first scale
 
     @property
     def world_size(self) -> int:
@@ -171,11 +138,11 @@ class ScaleJob:
     slurm: Slurm
     memory_mb: int | None = None  # per node; None leaves it to the partition
     gres: str | None = None  # per node, with its count: gpu:a100:4
-    preflight: Preflight = NO_PREFLIGHT
+    preflight: keys.Preflight = field(default_factory=lambda: keys.Preflight(enabled=False))
     transport: Transport = "any"
-    max_log_mb_per_node: int = DEFAULT_LOG_MB
-    hang: Hang | None = None  # like the Slurm options, not part of a run
-    monitor: Monitor | None = None
+    max_log_mb_per_node: int = terms.DEFAULT_LOG_MB
+    hang: keys.Hang | None = None  # like the Slurm options, not part of a run
+    monitor: keys.Monitor | None = None
     more: tuple[RunSpec, ...] = ()  # further repeats, made as far as gates.repeats asks for them
     until_percent: float = 0.0  # half the interval of an efficiency that is known well enough
 
@@ -240,26 +207,26 @@ class Plan:
         return self.stages[index - 1] if index else None
 
     def to_json(self) -> dict[str, Any]:
-        return PLAN.dump_python(self, mode="json")  # type: ignore[no-any-return]
+        return _adapter().dump_python(self, mode="json")  # type: ignore[no-any-return]
 
 
-PLAN = TypeAdapter(Plan)
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)  # takes longer than the rest of this module, which agents import, too
 
 
 def read_plan(path: Path) -> Plan:
     """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
-    what = "this is no plan of this version of ddp-ladder"
     try:
-        return PLAN.validate_python(read_json(path))
+        return _adapter().validate_python(read_json(path))
     except FileNotFoundError:
         advice = "run `snakemake --cores all` first, or name the results with --results"
         raise UserError(Problem(str(path), "there is no plan here", next=advice)) from None
-    except ValidationError as error:
-        found = first_error(error)
     except (OSError, ValueError) as error:
-        found = str(error)
+        why = first_error(error) if isinstance(error, ValidationError) else str(error)
+    what = "this is no plan of this version of ddp-ladder"
     rewrite = f"run `snakemake --cores 1 {quote(str(path))}`: the plan is written again from config/"
-    raise UserError(Problem(str(path), what, found, next=f"use the version that wrote it; or {rewrite}"))
+    raise UserError(Problem(str(path), what, why, next=f"use the version that wrote it; or {rewrite}"))
 
 
 def first_scale(runs: Iterable[RunSpec]) -> Scale:
@@ -331,12 +298,12 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
 
     The plain baseline is one of them in stage1, if that is one GPU, unless measure.plain_baseline is false.
     """
-    several_nodes = any(scale.nodes > 1 for one in experiment.ladder if one.name == stage for scale in one.scales)
-    given = experiment.variants.items()
-    found = {name: variant for name, variant in given if not several_nodes or variant.launcher in (None, *WITH_RANKS)}
+    variants = dict(experiment.variants)
+    if any(scale.nodes > 1 for rung in experiment.ladder if rung.name == stage for scale in rung.scales):
+        variants = {name: variant for name, variant in variants.items() if variant.launcher in (None, *WITH_RANKS)}
     if stage == STAGES[0] and experiment.first_scale == ONE_GPU and experiment.measure.plain_baseline:
-        found[PLAIN_VARIANT] = experiment.variants[REFERENCE_VARIANT].replace(launcher=Python.name)
-    return found
+        variants[PLAIN_VARIANT] = experiment.variants[terms.REFERENCE_VARIANT].replace(launcher=Python.name)
+    return variants
 
 
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
@@ -371,10 +338,11 @@ def _resolve(
     name, variant = named_variant
     workload, measure = experiment.workload, experiment.measure
     first_size = experiment.first_scale.world_size
-    batch, global_batch = batches(workload.least_batch, mode, scale.world_size, first_size, workload.global_batch)
-    _, first_batch = batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
+    batch, global_batch = terms.batches(workload.least_batch, mode, scale.world_size, first_size, workload.global_batch)
+    _, first_batch = terms.batches(workload.least_batch, mode, first_size, first_size, workload.global_batch)
     wanted = variant.network.backend or site.network.backend
     container, data = site.software.container, [] if workload.data_dir is None else [workload.data_dir]
+    secrets = dict.fromkeys(workload.secrets, FROM_ENVIRONMENT)
     accelerator, launcher = ACCELERATORS[site.node.device], variant.launcher or site.launcher
     binds = accelerator.is_gpu and LAUNCHERS[launcher].binds_numa and scale.gpus_per_node == site.node.gpus
     spec = RunSpec(
@@ -387,7 +355,7 @@ def _resolve(
         batch_per_gpu=batch,
         global_batch=global_batch,
         accumulation=None if workload.global_batch is None else global_batch // (batch * scale.world_size),
-        lr=scaled_lr(workload.lr, workload.lr_rule, global_batch / first_batch),
+        lr=terms.scaled_lr(workload.lr, workload.lr_rule, global_batch / first_batch),
         seed=workload.seed + repeat - 1,
         samples_per_step=None,
         throughput_regex=workload.throughput_regex,
@@ -397,12 +365,7 @@ def _resolve(
         directory=None,
         data_dir=workload.data_dir,
         env={},
-        env_template={
-            **site.network.env,
-            **workload.env,
-            **variant.env,
-            **dict.fromkeys(workload.secrets, FROM_ENVIRONMENT),
-        },
+        env_template={**site.network.env, **workload.env, **variant.env, **secrets},
         python=site.software.python,
         modules=site.software.modules,
         setup=site.software.setup,

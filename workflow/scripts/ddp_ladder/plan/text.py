@@ -23,22 +23,13 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     rows: list[tuple[str, ...]] = []
     to_do_hours = 0.0
     for job in jobs:
-        missing = to_do.get(str(job.scale), ())
-        hours = job.scale.world_size * job.runtime_min / 60 if missing else 0.0
+        missing, gpus = to_do.get(str(job.scale), ()), job.scale.world_size
+        hours = gpus * job.runtime_min / 60 if missing else 0.0
         known = {run.name for run in (*job.runs, *missing)}
         further = sum(run.name not in known for run in job.more) if missing else 0
         to_do_hours += hours
-        rows.append(
-            (
-                job.stage,
-                str(job.scale),
-                str(job.scale.world_size),
-                _runs(job),
-                _range(len(missing), len(missing) + further),
-                f"{job.runtime_min} min",
-                f"{hours:.2f}",
-            )
-        )
+        missing_runs, at_most = _range(len(missing), len(missing) + further), f"{job.runtime_min} min"
+        rows.append((job.stage, str(job.scale), str(gpus), _runs(job), missing_runs, at_most, f"{hours:.2f}"))
     lines = [f"The plan for site {plan.site}:", "", *text_table(HEADINGS, rows), "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
     lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
@@ -48,12 +39,8 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
 
 def _start(first: Scale) -> list[str]:
     """Return what a ladder that starts above one GPU means; nothing for one that starts there."""
-    if first == ONE_GPU:
-        return []
-    return [
-        f"The ladder starts at {first}: efficiencies are against it, and the plain baseline, of one GPU, is left out.",
-        "",
-    ]
+    meaning = "efficiencies are against it, and the plain baseline, of one GPU, is left out."
+    return [] if first == ONE_GPU else [f"The ladder starts at {first}: {meaning}", ""]
 
 
 def _runs(job: ScaleJob) -> str:

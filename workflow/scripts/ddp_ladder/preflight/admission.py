@@ -44,7 +44,7 @@ KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
 
 
 Partitions = Mapping[str, Mapping[str, str]]  # of `scontrol show partition`, by name
-Nodes = Sequence[Mapping[str, str]]  # of `scontrol show node`
+NodeEntries = Sequence[Mapping[str, str]]  # of `scontrol show node`
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _problem(
     return Problem(keys[0], what, found, allowed, f"{advice} (see `{look}`)")
 
 
-def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: Nodes) -> list[Partition]:
+def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: NodeEntries) -> list[Partition]:
     """Return what the nodes of these jobs' partitions offer, or those of the default one."""
     names = dict.fromkeys(name for job in jobs for name in _names(job, partitions))
     return [shapes_of(partitions[name], nodes) for name in names if name in partitions]

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_json
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import ScaleJob
@@ -31,7 +32,8 @@ class BadNode(Model):
     @property
     def in_words(self) -> str:
         """Return ``node7 failed the preflight of job 12: it left no answer``."""
-        return f"{self.node} failed the preflight of job {self.job}: {'; '.join(f.measured for f in self.findings)}"
+        found = in_short([finding.measured for finding in self.findings], separator="; ")
+        return f"{self.node} failed the preflight of job {self.job}: {found}"
 
 
 class BadNodes(Model):

@@ -10,12 +10,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from ddp_ladder.common.formats import significant
+from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Model, Several
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
-from ddp_ladder.records.raw_models import Count, Device, Duration, Name, Positive, RawFile
+from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
 MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
@@ -38,7 +38,8 @@ class ProbePair(Model):
 
     nodes: Annotated[tuple[Count, Count], Field(strict=False)]
     bytes: Positive
-    time_s: Duration
+    time_s: Duration | None  # None: no time was left for them
+    alone: bool  # False: beside the other pairs of their round
 
 
 class ProbeRank(RawFile):
@@ -56,7 +57,7 @@ class ProbeRank(RawFile):
     at_s: float
     error: str | None
     frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
-    device: Device | None = None
+    device: RankDevice | None = None
     versions: Mapping[str, str | None] | None = Field(default=None, description="Of torch, cuda and nccl.")
     sizes: Several[ProbeSize] = ()
     pairs: Several[ProbePair] = ()
@@ -85,16 +86,24 @@ def size_rows(ranks: Sequence[ProbeRank]) -> tuple[SizeRow, ...]:
 
 def pair_rows(ranks: Sequence[ProbeRank], names: Sequence[str]) -> tuple[PairRow, ...]:
     """Return the pairs of nodes, each with the time of its slowest rank."""
-    times: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    measured: dict[tuple[int, int], list[ProbePair]] = {}
     for rank in ranks:
         for pair in rank.pairs:
-            times.setdefault(pair.nodes, []).append((pair.bytes, pair.time_s))
-    rows = []
-    for (one, other), found in sorted(times.items()):
-        size, time_s = found[0][0], max(time_s for _, time_s in found)
-        busbw = _busbw(size, time_s, len(found))
-        rows.append(PairRow(nodes=(names[one], names[other]), bytes=size, time_s=time_s, busbw_gb_per_s=busbw))
-    return tuple(rows)
+            measured.setdefault(pair.nodes, []).append(pair)
+    return tuple(_pair_row((names[one], names[other]), several) for (one, other), several in sorted(measured.items()))
+
+
+def _pair_row(nodes: tuple[str, str], measured: Sequence[ProbePair]) -> PairRow:
+    times_s = [pair.time_s for pair in measured if pair.time_s is not None and not pair.alone]
+    alone_s = [pair.time_s for pair in measured if pair.time_s is not None and pair.alone]
+    size = measured[0].bytes
+    return PairRow(
+        nodes=nodes,
+        bytes=size,
+        time_s=max(times_s, default=None),
+        busbw_gb_per_s=_busbw(size, max(times_s), len(times_s)) if times_s else None,
+        alone_busbw_gb_per_s=_busbw(size, max(alone_s), len(alone_s)) if alone_s else None,
+    )
 
 
 def fit(rows: Sequence[SizeRow]) -> tuple[float, float] | None:
@@ -120,22 +129,44 @@ def matrix_rates(ranks: Sequence[ProbeRank]) -> dict[str, float]:
     return {name: float(np.median([rank.matrix_tflop_per_s[name] for rank in ranks])) for name in common}
 
 
-def slow_pairs(pairs: Sequence[PairRow]) -> tuple[PairRow, ...]:
-    """Return the pairs that are far below the fastest one."""
-    fastest = max((pair.busbw_gb_per_s for pair in pairs), default=0.0)
-    return tuple(pair for pair in pairs if pair.busbw_gb_per_s < SLOW * fastest)
+def slow_pairs(pairs: Iterable[PairRow]) -> tuple[PairRow, ...]:
+    """Return the pairs that are far below the fastest one, the slowest first.
+
+    A pair that was not measured alone is compared with what others reached beside others only: a busy switch is no
+    fault of its nodes.
+    """
+    tested = _by_rate(pairs)
+    fastest = max((_rate(pair) for pair in tested), default=0.0)
+    beside = max((pair.busbw_gb_per_s or 0.0 for pair in tested), default=0.0)
+    return tuple(
+        pair for pair in tested if _rate(pair) < SLOW * (beside if pair.alone_busbw_gb_per_s is None else fastest)
+    )
+
+
+def _rate(pair: PairRow) -> float:
+    """Return the bandwidth of a tested pair, alone if it was measured alone."""
+    alone, beside = pair.alone_busbw_gb_per_s, pair.busbw_gb_per_s
+    return (beside or 0.0) if alone is None else alone
+
+
+def _by_rate(pairs: Iterable[PairRow]) -> list[PairRow]:
+    """Return the pairs that were tested, the slowest first."""
+    return sorted((pair for pair in pairs if pair.is_tested), key=_rate)
 
 
 def slow_node(pairs: Sequence[PairRow]) -> str | None:
     """Return the node all of whose pairs are far below every pair of other nodes; None if there is no such node.
 
-    The pairs of other nodes may be uneven, as on a busy network.
+    The pairs of other nodes may be uneven, as on a busy network. Of one slow pair either node may be the slow one: a
+    node is named only if both its pairs were tested.
     """
-    for node in sorted({node for pair in pairs for node in pair.nodes}):
-        own = [pair.busbw_gb_per_s for pair in pairs if node in pair.nodes]
-        others = [pair.busbw_gb_per_s for pair in pairs if node not in pair.nodes]
-        if others and max(own) < SLOW * min(others):
-            return node
+    tested = _by_rate(pairs)
+    for node in sorted(tested[0].nodes) if tested else ():  # the slowest pair is one of a slow node
+        if all(pair.is_tested for pair in pairs if node in pair.nodes):
+            own = [_rate(pair) for pair in tested if node in pair.nodes]
+            others = [_rate(pair) for pair in tested if node not in pair.nodes]
+            if others and max(own) < SLOW * min(others):
+                return node
     return None
 
 
@@ -200,7 +231,7 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Find
             users.setdefault((rank.host, rank.device.id), []).append(k)
     for (host, device), several in users.items():
         if len(several) > 1:
-            what = f"ranks {', '.join(map(str, several))} share one device of {host}: {device}"
+            what = f"{rank_numbers(several)} share one device of {host}: {device}"
             advice = "compare node.gpus and node.gres in cluster.yaml with the node's GPUs"
             yield error(what, "a device of its own for each rank", advice, nodes[several[0] // spec.gpus_per_node])
 
@@ -257,18 +288,28 @@ def bandwidth_findings(
     node, slow = slow_node(pairs), slow_pairs(pairs)
     if not (low or slow):
         return
-    fastest = significant(max((pair.busbw_gb_per_s for pair in pairs), default=0.0))
+    tested = _by_rate(pairs)
+    fastest = significant(_rate(tested[-1]) if tested else 0.0)
     what = "" if best is None else f"the bus bandwidth of an all-reduce is at most {significant(best)} GB/s"
     advice = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
     if node is not None:
-        own = ", ".join(significant(pair.busbw_gb_per_s) for pair in pairs if node in pair.nodes)
+        own = in_short([significant(_rate(pair)) for pair in tested if node in pair.nodes])
         what += f"; {node} is slow: its pairs with other nodes reach {own} GB/s, the fastest pair {fastest} GB/s"
         advice = f"{leave_out(node)}, and report its link ({interface_on(spec.interface, node)}) to your site"
     elif slow:
-        named = ", ".join(f"{' and '.join(pair.nodes)} {significant(pair.busbw_gb_per_s)} GB/s" for pair in slow)
+        named = in_short([f"{' and '.join(pair.nodes)} {significant(_rate(pair))} GB/s" for pair in slow])
         what += f"; slow pairs of nodes: {named}; the fastest pair reaches {fastest} GB/s"
     asked = "about the same for all pairs"
     if low and least is not None:
         asked = f"at least {significant(least)} GB/s (preflight.min_busbw_gb_per_s)"
         advice += "; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you"
     yield (error if low else warning)(what, asked, advice, node or "")
+
+
+def untested_pairs(pairs: Sequence[PairRow]) -> Iterator[Finding]:
+    """Yield a finding if there was no time for some pairs of neighbouring nodes."""
+    left = [" and ".join(pair.nodes) for pair in pairs if not pair.is_tested]
+    if left:
+        what = f"{len(left)} of {count(len(pairs), 'pair')} of neighbouring nodes not tested: {in_short(left)}"
+        advice = "raise preflight.timeout_s in config.yaml: a quarter of it is for the pairs"
+        yield warning(what, "all of them tested", advice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +23,9 @@ from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
 
-LOG_BYTES = 4 * 1024**2  # of one rank's NCCL log
+LOG_BYTES = 4 * 1024**2  # at most, of one rank's NCCL log
+ALL_LOGS_BYTES = 64 * 1024**2  # of all of them
+LEAST_LOG_BYTES = 32 * 1024  # but of each: in these, NCCL names the channels of its first group
 File = TypeVar("File", bound=RawFile)
 
 
@@ -69,10 +71,15 @@ def assemble_preflight(
     spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
     files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}
     ranks = {k: file for k, file in files.items() if file is not None and file.rank == k}
+    on_node: dict[int, list[ProbeRank]] = {}
+    for rank in ranks.values():
+        on_node.setdefault(rank.node_rank, []).append(rank)
     several = [*ranks.values()] if len(ranks) == spec.world_size > 1 else []
     sizes, pairs = collectives.size_rows(several), collectives.pair_rows([*ranks.values()], nodes)
     fitted = collectives.fit(sizes)
-    used = collectives.transports(_head(log) for log in sorted(directory.nccl.glob("*.log")))
+    logs = sorted(directory.nccl.glob("*.log"))
+    part = min(LOG_BYTES, max(LEAST_LOG_BYTES, ALL_LOGS_BYTES // max(1, len(logs))))
+    used = collectives.transports(_head(log, part) for log in logs)
 
     def findings() -> Iterator[Finding]:
         if problem:
@@ -84,9 +91,11 @@ def assemble_preflight(
             ends = [end for end in left if end]
             yield from collectives.identity_findings(spec, ranks, nodes)
             yield from collectives.value_findings(spec, ranks, nodes)
-            yield from unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))
+            late = [*unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))]
+            yield from late
             yield from collectives.transport_findings(spec, job.transport, used)
             yield from collectives.bandwidth_findings(spec, job.preflight.min_busbw_gb_per_s, sizes, pairs)
+            yield from () if late else collectives.untested_pairs(pairs)
 
     found = tuple(findings())
     severities = {finding.severity for finding in found}
@@ -100,7 +109,7 @@ def assemble_preflight(
         launcher=spec.launcher,
         backend=spec.backend,
         transport=used,
-        nodes=tuple(_node(name, facts[name], run, k, ranks) for k, name in enumerate(nodes)),
+        nodes=tuple(_node(name, facts[name], on_node.get(k, ())) for k, name in enumerate(nodes)),
         sizes=sizes,
         pairs=pairs,
         alpha_s=fitted[0] if fitted else None,
@@ -110,9 +119,8 @@ def assemble_preflight(
     )
 
 
-def _node(name: str, facts: NodeFacts | None, run: RunFile, node_rank: int, ranks: dict[int, ProbeRank]) -> NodeRow:
-    here = [rank.device for rank in ranks.values() if rank.node_rank == node_rank and rank.device]
-    devices = Counter(device.name for device in here if is_gpu(device.kind))
+def _node(name: str, facts: NodeFacts | None, ranks: Sequence[ProbeRank]) -> NodeRow:
+    devices = Counter(rank.device.name for rank in ranks if rank.device and is_gpu(rank.device.kind))
     return NodeRow(
         node=name,
         gpus=", ".join(f"{number} x {device}" for device, number in devices.items() if device) or None,
@@ -128,10 +136,10 @@ def _of_this_job(model: type[File], path: Path, run: RunFile) -> File | None:
     return None
 
 
-def _head(log: Path) -> str:
+def _head(log: Path, size: int) -> str:
     try:
         with log.open("rb") as file:
-            return file.read(LOG_BYTES).decode(errors="replace")
+            return file.read(size).decode(errors="replace")
     except OSError:
         return ""
 

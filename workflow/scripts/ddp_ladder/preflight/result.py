@@ -51,12 +51,19 @@ class SizeRow(Model):
 
 
 class PairRow(Model):
-    """All-reduces over two nodes."""
+    """All-reduces over two neighbouring nodes, at the same time as other pairs; null: no time was left for them."""
 
     nodes: Annotated[tuple[Name, Name], Field(strict=False)]
     bytes: Positive
-    time_s: Duration
-    busbw_gb_per_s: Bandwidth
+    time_s: Duration | None
+    busbw_gb_per_s: Bandwidth | None
+    alone_busbw_gb_per_s: Bandwidth | None = Field(
+        default=None, description="Of the slowest pairs, which were measured again while all others waited."
+    )
+
+    @property
+    def is_tested(self) -> bool:
+        return self.busbw_gb_per_s is not None
 
 
 class PreflightResult(Model):
@@ -132,7 +139,7 @@ def by_scale(results: Path, scales: Iterable[str]) -> tuple[dict[str, PreflightR
 
 
 def outcome(result: PreflightResult) -> str:
-    """Return ``preflight passed in 9 s: at most 21.3 GB/s bus bandwidth, latency 31 us, NET/IB``."""
+    """Return ``preflight passed in 9 s: at most 21.3 GB/s bus bandwidth, NET/IB, 4 of 4 pairs of ...``."""
     words = {"ok": "passed", "warned": "passed with warnings", "failed": "FAILED"}[result.status]
     figures = ", ".join(_figures(result))
     return f"preflight {words} in {duration(result.took_s)}" + (f": {figures}" if figures else "")
@@ -145,6 +152,8 @@ def _figures(result: PreflightResult) -> Iterator[str]:
         yield f"latency {latency(result)}"
     if result.transport:
         yield ", ".join(result.transport)
+    if result.pairs:
+        yield f"{pairs_tested(result)} pairs of neighbouring nodes tested"
 
 
 def bandwidth(result: PreflightResult) -> str:
@@ -155,6 +164,12 @@ def bandwidth(result: PreflightResult) -> str:
 def latency(result: PreflightResult) -> str:
     """Return the latency of an all-reduce; a dash if none was measured."""
     return DASH if result.alpha_s is None else f"{significant(result.alpha_s * 1e6)} us"
+
+
+def pairs_tested(result: PreflightResult) -> str:
+    """Return ``64 of 64``; a dash if no pairs of nodes were to be tested. Each node has one with the next."""
+    number = sum(pair.is_tested for pair in result.pairs)
+    return f"{number} of {len(result.nodes)}" if result.pairs else DASH
 
 
 def finding_line(one: Finding) -> str:

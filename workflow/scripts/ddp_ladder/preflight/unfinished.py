@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddp_ladder_instrument.contract import LATE
 
-from ddp_ladder.common.formats import count
+from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.signatures import Words, classify, cut, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank
@@ -22,11 +22,7 @@ IN_GENERAL = (
 
 
 def unfinished(
-    run: RunFile,
-    nodes: Sequence[str],
-    ranks: Mapping[int, ProbeRank],
-    ends: Sequence[AgentEnd],
-    words: Iterable[Words],
+    run: RunFile, nodes: Sequence[str], ranks: Mapping[int, ProbeRank], ends: Sequence[AgentEnd], words: Iterable[Words]
 ) -> Iterator[Finding]:
     """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
     world = run.spec.world_size
@@ -34,7 +30,8 @@ def unfinished(
     behind = [rank for rank in ranks.values() if rank.doing != "done"]
     if missing or behind:
         node, what, advice = _why(run, nodes, ranks, missing, behind, ends, [*words])
-        wanted = f"{count(world, 'rank')} done within preflight.timeout_s"
+        assert run.preflight is not None
+        wanted = f"{count(world, 'rank')} done within {run.preflight.timeout_s:g} s (preflight.timeout_s)"
         logs = f"read the logs in {run.run_directory}"
         yield error(what, wanted, f"{advice}; {logs}" if advice else logs, node)
 
@@ -76,7 +73,7 @@ def _why(
     if missing:
         exits = {each.rank: f" (exit code {each.exit_code})" for each in failed}
         first_missing = next((k for k in missing if k in exits), missing[0])
-        names = ", ".join(f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing)
+        names = in_short([f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing])
         return node_of(first_missing), f"no report came from rank {names}", IN_GENERAL
     silent = [rank for rank in behind if not rank.error]
     at = Counter((rank.step, rank.frame) for rank in ranks.values())

@@ -1,8 +1,6 @@
-"""A rank's end record and steps, judged anew from its log by the rules of now. Pure but for reading the log."""
+"""A rank's end record and steps, judged anew from its log by the rules of now. Pure."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 from ddp_ladder_instrument.judgement import judged_fields
@@ -10,7 +8,7 @@ from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.machine import RULES, Batches, Judged, judge
 from ddp_ladder_instrument.table import StepTable
 
-from ddp_ladder.common.files import read_bytes, sha256
+from ddp_ladder.common.files import sha256
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.steps import Steps
 
@@ -22,12 +20,12 @@ def is_of_other_rules(end: RankEnd) -> bool:
     return end.log is not None and end.rules != RULES and end.log["source"] in COUNTED
 
 
-def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]:
-    """Return a rank's end record and steps by the rules of now. path: of its log. steps: as they were judged before.
+def judged_anew(end: RankEnd, steps: Steps, content: bytes) -> tuple[RankEnd, Steps]:
+    """Return a rank's end record and steps by the rules of now. content: of its log. steps: as they were judged before.
 
-    Raises OSError, or ValueError if the log is not that of the end record.
+    Raises ValueError if the log is not that of the end record.
     """
-    content, facts = read_bytes(path), end.log or {}
+    facts = end.log or {}
     if sha256(content) != facts["sha256"]:
         raise ValueError("its digest is not the one in the rank's end record")
     judged = judge(read_log(content), facts["samples_per_step"], facts["later_stage"])
@@ -49,10 +47,10 @@ def judged_anew(end: RankEnd, steps: Steps, path: Path) -> tuple[RankEnd, Steps]
 
 def _as_judged_before(end: RankEnd, steps: Steps) -> Judged:
     """Return what the end record and its steps say: of a long run the log keeps the first steps alone."""
-    table = StepTable()
-    ended_at_s = steps.ended_at_s if steps.ended_at_s is not None else np.full(len(steps), np.nan)
-    for row in zip(steps.samples, steps.padding_samples, steps.step_time_s, steps.data_wait_s, ended_at_s, strict=True):
-        samples, padding, *times_s = row
-        table.add(int(samples), int(padding), *map(float, times_s), 0.0, 0, 0, 0, float(times_s[-1]))
+    unknown, none = np.full(len(steps.size), np.nan), np.zeros(len(steps.size), np.int64)
+    ended_at_s, collectives_s = (unknown if each is None else each for each in (steps.ended_at_s, steps.collectives_s))
+    figures = (steps.samples, steps.padding_samples, steps.step_time_s, steps.data_wait_s, ended_at_s, collectives_s)
+    rows = zip(*(column.tolist() for column in (*figures, none, none, none, ended_at_s)), strict=True)
+    table = StepTable.of_rows(rows, steps.count)
     phases = end.phases.model_dump(mode="json") if end.phases else {}
     return Judged(table, phases, None, {}, -1, {}, Batches(), False)

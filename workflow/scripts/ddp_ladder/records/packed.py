@@ -23,7 +23,7 @@ def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
     On a full disk they stay where they are.
     """
     files = [directory.ranks / f"rank{rank}.{kind}" for rank in ranks for kind in KINDS]
-    if agent.local_rank in (None, 0):
+    if agent.is_first:
         files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
     there = [file for file in files if file.exists()]
     with suppress(NotWritten):
@@ -41,17 +41,19 @@ class RawContent:
     """
 
     def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
+        self.directory = directory
         self._held: tuple[Agent, ZipFile | None] | None = None
         self.digests: dict[str, str] = {}
 
     def read(self, path: Path, agent: Agent | None = None) -> bytes:
         """Return the content of a file. agent: whose archive may hold it. Raises OSError or ValueError."""
         archive = None if agent is None else self._archive(agent)
-        name = path.relative_to(self._directory.path).as_posix()
-        if archive is not None:
-            with suppress(KeyError):
+        name = path.relative_to(self.directory.path).as_posix()
+        if archive is not None and name in archive.NameToInfo:
+            try:
                 return archive.read(name)
+            except BadZipFile as error:
+                raise ValueError(f"{Path(archive.filename or '').name}: {error}") from None
         content = read_bytes(path)
         self.digests[name] = sha256(content)
         return content
@@ -59,11 +61,12 @@ class RawContent:
     def _archive(self, agent: Agent) -> ZipFile | None:
         """Return an agent's archive; None without one. Raises OSError, or ValueError if it is damaged."""
         if self._held is None or self._held[0] != agent:
-            path = self._directory.packed(agent)
+            path = self.directory.packed(agent)
             self._held = agent, None
             with suppress(FileNotFoundError):
                 content = read_bytes(path)
-                self.digests[path.relative_to(self._directory.path).as_posix()] = sha256(content)
+                if (name := path.relative_to(self.directory.path).as_posix()) not in self.digests:
+                    self.digests[name] = sha256(content)
                 try:
                     self._held = agent, ZipFile(BytesIO(content))
                 except BadZipFile as error:

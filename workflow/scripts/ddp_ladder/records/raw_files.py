@@ -12,11 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
-from ddp_ladder.common.files import Agent, NotWritten, RunDirectory, read_bytes, read_json, sha256, write_json
+from ddp_ladder.common.files import (
+    Agent,
+    NotWritten,
+    RunDirectory,
+    parsed_json,
+    read_bytes,
+    read_json,
+    sha256,
+    write_json,
+)
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.judging import is_of_other_rules, judged_anew
+from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import (
     AgentEnd,
     AgentStall,
@@ -31,11 +41,11 @@ from ddp_ladder.records.raw_models import (
 from ddp_ladder.records.steps import Steps, matrix_of
 
 File = TypeVar("File", bound=RawFile)
-_DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.json")
+_DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.(json|zip)")
 
 
 Stamped = tuple[int, int, int, str]  # size in bytes, time of change in ns, inode; and the digest that goes with them
-_STAMPED = TypeAdapter(dict[str, Stamped])
+_STAMPED = TypeAdapter(dict[str, Stamped], config=ConfigDict(defer_build=True))
 SETTLED_NS = 2_000_000_000  # a file that has just changed may change again in the same tick of its file system's clock
 
 
@@ -56,7 +66,7 @@ class RawRun:
     profiling: of rank 0; None if there is none, or it is damaged.
     """
 
-    directory: RunDirectory
+    content: RawContent
     run: RunFile
     ended: RunEnd | None
     agents: Mapping[Agent, AgentEnd]
@@ -65,6 +75,16 @@ class RawRun:
     unwritten: tuple[str, ...]
     stalls: tuple[AgentStall, ...]
     profiling: Profiling | None
+
+    @property
+    def directory(self) -> RunDirectory:
+        return self.content.directory
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return what ``digests`` returns; files that have been read are not read again."""
+        known = self.content.digests
+        return {name: known.get(name) or _digest(self.directory.path / name) for name, _ in _files(self.directory)}
 
     @property
     def spec(self) -> RunSpec:
@@ -114,7 +134,7 @@ def read_raw_run(
     listed in ``problems``.
     """
     run = run or read_run_file(directory)
-    planned = range(run.spec.world_size)
+    content = RawContent(directory)
     problems: list[str] = []
 
     @contextlib.contextmanager
@@ -127,58 +147,69 @@ def read_raw_run(
             problems.append(f"{path.relative_to(directory.path)} is damaged: {error}")
 
     ended: RunEnd | None = None
-    agents, ends, ranks = {}, {}, {}
+    agents, ranks, unwritten = {}, {}, []
     with noted(directory.ended):
-        ended = of_run(run, RunEnd, directory.ended)
+        ended = _of_run(run, RunEnd, directory.ended, content.read(directory.ended))
     for agent in run.all_agents:
         with noted(path := directory.agent_end(agent)):
-            agents[agent] = of_run(run, AgentEnd, path)
-    for k in planned if only_ranks is None else only_ranks:
-        with noted(path := directory.ranks / f"rank{k}.json"):
-            ends[k] = of_run(run, RankEnd, path)
-    for k, end in ends.items():
-        with noted(path := directory.ranks / f"rank{k}.steps"):
-            if end.rank != k:
-                raise ValueError(f"its end record is that of rank {end.rank}")
-            ranks[k] = _judged(directory, RankFiles(end, _read_steps(path, end)))
-    of_plan = {f"rank{k}" for k in planned} | {agent.stem for agent in run.all_agents}
+            agents[agent] = _of_run(run, AgentEnd, path, content.read(path))
+        for k in run.ranks_of(agent):
+            if only_ranks is None or k in only_ranks:
+                with noted(path := directory.ranks / f"rank{k}.json"):
+                    end = _of_run(run, RankEnd, path, content.read(path, agent))
+                    with noted(path := directory.ranks / f"rank{k}.steps"):
+                        if end.rank != k:
+                            raise ValueError(f"its end record is that of rank {end.rank}")
+                        steps = _steps_of(content.read(path, agent), end)
+                        ranks[k] = _judged(content, agent, RankFiles(end, steps))
+            if k not in ranks and (why := _unwritten(directory, content, agent, k)):
+                unwritten.append(why)
+    of_plan = {agent.stem for agent in run.all_agents} | {f"rank{k}" for k in range(run.spec.world_size)}
     names = [Path(name) for name, _ in _files(directory) if "/" in name]
     problems += [
         f"{name} is of a {name.name[:4]} that the plan does not have" for name in names if name.stem not in of_plan
     ]
-    unwritten = tuple(why for k in planned if k not in ranks and (why := _unwritten(directory, k)))
     hung = ended is not None and ended.outcome == "hang"
-    stalls = tuple(read_stalls(directory.hang if hung else directory.look, run.all_agents).values())
+    report_of = directory.hang if hung else directory.look
+    there = {path.name for path in directory.nodes.glob("*-node*.json")}
+    stalls = tuple(
+        read_stalls(report_of, (agent for agent in run.all_agents if report_of(agent).name in there)).values()
+    )
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
-        profiling = of_run(run, Profiling, directory.profile(0))
-    return RawRun(directory, run, ended, agents, ranks, tuple(problems), unwritten, stalls, profiling)
+        profiling = _of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
+    return RawRun(content, run, ended, agents, ranks, tuple(problems), tuple(unwritten), stalls, profiling)
 
 
-def _judged(directory: RunDirectory, files: RankFiles) -> RankFiles:
+def _judged(content: RawContent, agent: Agent, files: RankFiles) -> RankFiles:
     """Return a rank's files as the rules of now judge its log; without a log that can be read, as they were judged."""
     if is_of_other_rules(files.end):
+        log = content.directory.ranks / f"rank{files.end.rank}.log"
         with contextlib.suppress(OSError, ValueError):
-            return RankFiles(*judged_anew(files.end, files.steps, directory.ranks / f"rank{files.end.rank}.log"))
+            return RankFiles(*judged_anew(files.end, files.steps, content.read(log, agent)))
     return files
 
 
-def of_run(run: RunFile, model: type[File], path: Path) -> File:
-    """Read a file of this run. Raises OSError or ValueError."""
-    file = model.from_json(read_json(path))
+def _of_run(run: RunFile, model: type[File], path: Path, content: bytes) -> File:
+    """Return a file of this run. Raises ValueError."""
+    file = model.from_json(parsed_json(content, path))
     if (file.spec_hash, file.job) != (run.spec_hash, run.job):
         raise ValueError(f"it is of another run, job or attempt than {run.job.id}, attempt {run.job.attempt}")
     return file
 
 
-def _read_steps(path: Path, end: RankEnd) -> Steps:
-    """Read a rank's steps. Raises OSError, or ValueError if they are not those of its end record."""
-    content = read_bytes(path)
+def of_run(run: RunFile, model: type[File], path: Path) -> File:
+    """Read a file of this run. Raises OSError or ValueError."""
+    return _of_run(run, model, path, read_bytes(path))
+
+
+def _steps_of(content: bytes, end: RankEnd) -> Steps:
+    """Return a rank's steps. Raises ValueError if they are not those of its end record."""
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
     steps = Steps.of(matrix_of(content))
-    if len(steps) != end.steps.count:
-        raise ValueError(f"it has {len(steps)} steps, not {end.steps.count}")
+    if steps.count != end.steps.count:
+        raise ValueError(f"it has {steps.count} steps, not {end.steps.count}")
     return steps
 
 
@@ -229,14 +260,15 @@ def _digest(path: Path) -> str:
 
 
 def _is_counted(spec: RunSpec, rank: RankFiles) -> bool:
-    is_enough = len(rank.steps) >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
+    is_enough = rank.steps.count >= spec.warmup_steps + spec.min_steps and rank.steps.samples.any()
     return bool(is_enough) and rank.end.source in ("counted", "guessed", "samples_per_step")
 
 
-def _unwritten(directory: RunDirectory, rank: int) -> str | None:
+def _unwritten(directory: RunDirectory, content: RawContent, agent: Agent, rank: int) -> str | None:
     """Return ``rank 1 (node7): OSError: [Errno 28] No space left on device: 'rank1.steps'``."""
+    path = directory.ranks / f"rank{rank}.unwritten"
     try:
-        note = read_json(directory.ranks / f"rank{rank}.unwritten")
+        note = parsed_json(content.read(path, agent), path)
         return f"rank {rank} ({note['host']}): {note['error']}"
     except (OSError, ValueError, KeyError, TypeError):
         return None

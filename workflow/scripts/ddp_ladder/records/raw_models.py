@@ -79,6 +79,19 @@ class RunFile(RawFile):
         """Return all agents, in the order of their ranks."""
         return agents_of(len(self.nodes), self.agents_per_node)
 
+    def first_agent(self, node_rank: int) -> Agent:
+        """Return the agent of a node that samples it."""
+        return Agent(node_rank, None if self.agents_per_node == 1 else 0)
+
+    def ranks_of(self, agent: Agent) -> tuple[int, ...]:
+        """Return the ranks that an agent starts."""
+        if self.spec.world_size == 1:
+            return (0,)
+        first = agent.node_rank * self.spec.gpus_per_node
+        if agent.local_rank is not None:
+            return (first + agent.local_rank,)
+        return tuple(range(first, first + self.spec.gpus_per_node))
+
 
 def read_run_file(directory: RunDirectory) -> RunFile:
     """Read run.json. Raises OSError or ValueError if it does not describe a run."""
@@ -178,7 +191,7 @@ class AgentEnd(RawFile):
         return self.exit_code != 0 or bool(self.signal)
 
 
-class Device(Model):
+class RankDevice(Model):
     """The device that a rank trained on."""
 
     kind: Name
@@ -221,7 +234,7 @@ class NotFinite(Model):
 class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
-    not_finite: NotFinite = NotFinite(count=0, names=())
+    not_finite: NotFinite = Field(default_factory=lambda: NotFinite(count=0, names=()))
     tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = ()  # name and short digest of each
 
 
@@ -293,7 +306,7 @@ class Flops(Model):
         return None if self.forward is None or self.backward is None else self.forward + self.backward
 
 
-class RankFacts(Model):
+class RankSummary(Model):
     """One rank, as its record keeps it from its end record."""
 
     rank: Count
@@ -301,7 +314,7 @@ class RankFacts(Model):
     node_rank: Count | None  # the launcher's GROUP_RANK; None without one
     host: Name
     pid: Positive
-    device: Device
+    device: RankDevice
     exit_code: int
     ended_by: EndedBy
     startup_s: Mapping[str, Duration | None]  # spawn, import_torch, process_group, first_step, compile, total
@@ -326,7 +339,7 @@ class Communication(Model):
     seconds: Duration | None  # that the script waited in these calls; on a GPU, its stream; None: not known
 
 
-class Batches(Model):
+class BatchCounts(Model):
     """What the log of a rank shows of its batches, beyond their number."""
 
     drawn: Count  # batches of the passes that trained
@@ -367,7 +380,7 @@ class RankFingerprint(Model):
     unread: Several[str] = ()  # fields whose reading raised: None, and equal to nothing
 
 
-class RankEnd(RawFile, RankFacts):
+class RankEnd(RawFile, RankSummary):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
     schema_version: Version2
@@ -394,7 +407,7 @@ class RankEnd(RawFile, RankFacts):
     steps: StepsFile
     rules: Count = 0  # version of the rules that judged the log; 0: none was kept
     log: Mapping[str, Any] | None = None  # SHA-256 of the rank's log, and the facts that are needed to judge it
-    batches: Batches | None = None
+    batches: BatchCounts | None = None
     communication: Several[Communication] = ()
     not_measured: Several[str]
 
@@ -404,16 +417,16 @@ class RankEnd(RawFile, RankFacts):
         return self.exit_code != 0 or bool(self.exception)
 
 
-Phase = Literal["starting", "training", "evaluating", "between passes", "unknown", "ended"]
+LoopPhase = Literal["starting", "training", "evaluating", "between passes", "unknown", "ended"]
 ProcessState = Literal["alive", "stopped", "uninterruptible", "gone", "unknown"]
 
 
-class Heartbeat(Model):
-    """The first line of ranks/rank<k>.heartbeat, which the instrument rewrites once a second."""
+class HeartbeatHeader(Model):
+    """The first line of a rank's heartbeat, which the instrument rewrites once a second."""
 
     pid: Positive
     signal: Positive | None  # the signal that makes the rank append its main thread's stack to this file
-    phase: Phase
+    phase: LoopPhase
     steps: Count
     step_s: Duration | None  # median of the last steps
     moved_monotonic_s: float  # when a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC
@@ -428,7 +441,7 @@ class RankStall(Model):
     stuck: bool  # False: it has ended, or nothing is known of it; the others are judged
     process: ProcessState  # gone: it is no process of its agent. unknown: it left no sign
     pid: Positive | None
-    phase: Phase | None  # None: it left no sign
+    phase: LoopPhase | None  # None: it left no sign
     steps: Count
     step_s: Duration | None
     silent_s: Duration
@@ -437,11 +450,11 @@ class RankStall(Model):
     stack: str | None  # None: none could be had
 
 
-class Peer(Model):
-    """Another node, as an agent that reports a stall has tried to connect to it."""
+class Unreached(Model):
+    """Another node, to which an agent that reports a stall could not connect."""
 
     node_rank: Count
-    unreached: str | None  # why not, with the address; None: it answered
+    why: str  # with the address
 
 
 class AgentStall(RawFile):
@@ -455,7 +468,8 @@ class AgentStall(RawFile):
     node: Name
     host: Name
     found_at_s: float
-    peers: Several[Peer] = ()
+    tested: Several[Count] = ()  # the nodes that it tried to connect to
+    unreached: Several[Unreached] = ()  # those of them that did not answer
     bounds: Hang
     ranks: Several[RankStall]
 

@@ -23,8 +23,8 @@ from ddp_ladder.records.raw_models import (
     Name,
     Parameters,
     Positive,
-    RankFacts,
     RankFingerprint,
+    RankSummary,
     Source,
 )
 
@@ -37,6 +37,17 @@ Statistic = Literal["median of blocks", "samples / time"]
 MEDIAN_OF_BLOCKS: Statistic = "median of blocks"
 SAMPLES_PER_TIME: Statistic = "samples / time"
 """Statistic of rate and step time: the median over the blocks of a run, or all samples / all time."""
+
+STRONGEST: Source = "counted"
+SOURCE_IN_WORDS: Mapping[Source, str] = {
+    "counted": "samples counted at the loader, steps timed",
+    "samples_per_step": "steps timed, but their samples are what workload.samples_per_step says",
+    "metrics": "samples and times are what the program wrote to DDP_LADDER_METRICS",
+    "log": "the throughput is what the program printed (workload.throughput_regex)",
+    "guessed": "steps timed, but how many samples a batch has is a guess (workload.samples_per_step sets the number)",
+}
+"""The sources of a throughput, from the strongest to the weakest."""
+DOUBTFUL_COUNT = "doubtful count"  # the name of a remark on it
 
 
 class Head(Model):
@@ -64,7 +75,7 @@ class World(Model):
         return f"simulated nodes: {len(self.nodes)} agents on {count(len(set(self.nodes)), 'host')}"
 
 
-class Rank(RankFacts):
+class Rank(RankSummary):
     """One process of the group: what it left in its end record, and the sums of its steps."""
 
     steps: Count

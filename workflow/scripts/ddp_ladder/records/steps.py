@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from ddp_ladder_instrument.contract import COLUMNS, DDP_COLUMNS, HEADER
+from ddp_ladder_instrument.contract import COLUMNS, DDP_COLUMNS, HEADER, SINGLE_ROWS
 from ddp_ladder_instrument.table import csv_lines
 from numpy.typing import NDArray
 
@@ -18,13 +19,16 @@ BYTES = 8  # of a figure in the file
 
 @dataclass(frozen=True)
 class Steps:
-    """Columns of ranks/rank<k>.steps, one entry per optimizer step.
+    """Columns of ranks/rank<k>.steps, an entry for each row: an optimizer step, or of a long run a block of them.
 
-    ended_at_s: unix time of the step's end by the clock of the rank's host; None if it is not known.
-    ddp_s: DDP's times, steps x DDP_COLUMNS, nan for steps that it did not time; None if none was timed.
+    size: steps of each row; the other columns have their sums. After single steps come blocks of one size, of which
+    the last one may have fewer steps (contract.HEADER).
+    ended_at_s: unix time of the row's end by the clock of the rank's host; None if it is not known.
+    ddp_s: DDP's times, rows x DDP_COLUMNS, nan for those that it did not time; None if none was timed.
     collectives_s: time in collectives that DDP does not time; None: not recorded.
     """
 
+    size: NDArray[np.int64]
     samples: NDArray[np.int64]
     padding_samples: NDArray[np.int64]
     step_time_s: NDArray[np.float64]
@@ -35,16 +39,20 @@ class Steps:
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64]) -> Steps:
-        """Return the steps of a matrix, contract.HEADER x steps. Raises ValueError."""
-        _, samples, padding_samples, step_time_s, data_wait_s, ended_at_s, *_, collectives_s = matrix
+        """Return the steps of a matrix, contract.HEADER x rows. Raises ValueError."""
+        ends, samples, padding_samples, step_time_s, data_wait_s, ended_at_s, *_, collectives_s = matrix
         ddp_s = matrix[HEADER.index(DDP_COLUMNS[0]) : -1].T
         # A program that reports its steps itself may write anything. nan is no figure.
         figures = matrix[: len(COLUMNS)]
         if not ((figures >= 0) & (figures <= LARGEST_FIGURE)).all() or (step_time_s < SHORTEST_STEP_S).any():
             raise ValueError("it contains an impossible figure")
+        size = np.diff(ends.astype(np.int64), prepend=0)
+        if (size < 1).any():
+            raise ValueError("its steps are not in their order")
         if (np.diff(ended_at_s) < -BACKWARDS_S).any():
             raise ValueError("its times go back")
         return cls(
+            size=size,
             samples=samples.astype(np.int64),
             padding_samples=padding_samples.astype(np.int64),
             step_time_s=step_time_s,
@@ -54,28 +62,72 @@ class Steps:
             collectives_s=collectives_s,
         )
 
-    def __len__(self) -> int:
-        return len(self.step_time_s)
+    @property
+    def count(self) -> int:
+        """Return the number of steps."""
+        return int(self.size.sum())
 
-    def first(self, count: int) -> Steps:
-        """Return the first ``count`` steps."""
+    @property
+    def block(self) -> int:
+        """Return the steps of a block; 1 if all rows are single steps."""
+        return int(self.size.max(initial=1))
+
+    @property
+    def mean_step_s(self) -> NDArray[np.float64]:
+        """Return the time of a step in the mean of each row."""
+        mean_s: NDArray[np.float64] = self.step_time_s / self.size
+        return mean_s
+
+    def rows_of(self, steps: int) -> int:
+        """Return how many rows, the first ones, have a part of the first ``steps`` steps."""
+        return int(np.searchsorted(np.cumsum(self.size), steps)) + 1 if steps else 0
+
+    def first(self, rows: int) -> Steps:
+        """Return the first rows."""
+        return self._with(lambda column: column[:rows])
+
+    @property
+    def single(self) -> Steps:
+        """Return the single steps before the blocks."""
+        return self if self.block == 1 else self.first(SINGLE_ROWS)
+
+    def after(self, steps: int) -> Steps:
+        """Return what follows the rows of these steps, in rows of about equally many steps."""
+        rows = self.rows_of(steps)
+        return self._with(lambda column: column[rows:]).in_blocks(self.block)
+
+    def in_blocks(self, size: int, single: int = 0) -> Steps:
+        """Return the steps in blocks of this size, as far as rows are not larger, after so many single ones.
+
+        DDP's times are those of single steps, and unknown for blocks.
+        """
+        if size == 1:
+            return self
+        begins = np.cumsum(self.size) - self.size
+        firsts = np.flatnonzero(np.diff(np.where(begins < single, begins, begins // size * size), prepend=-1))
+        lasts = np.append(firsts[1:], len(begins)) - 1
+        joined = self._with(lambda column: np.add.reduceat(column, firsts))
+        ended_at_s = None if self.ended_at_s is None else self.ended_at_s[lasts]
+        ddp_s = None if self.ddp_s is None else np.where((firsts == lasts)[:, None], self.ddp_s[firsts], np.nan)
+        return replace(joined, ended_at_s=ended_at_s, ddp_s=ddp_s)
+
+    def _with(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Steps:
         columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        known: dict[str, Any] = {name: each[:count] for name, each in columns.items() if each is not None}
-        return replace(self, **known)
+        return replace(self, **{name: change(each) for name, each in columns.items() if each is not None})
 
 
 def matrix_of(content: bytes) -> NDArray[np.float64]:
-    """Return the matrix of a rank's file, contract.HEADER x steps. Raises ValueError."""
+    """Return the matrix of a rank's file, contract.HEADER x rows. Raises ValueError."""
     if len(content) % (len(HEADER) * BYTES):
-        raise ValueError(f"it has {len(content)} bytes, which is no number of steps")
+        raise ValueError(f"it has {len(content)} bytes, which is no number of rows")
     values = np.frombuffer(content, dtype="<f8") if content else np.empty(0)
     return values.astype(np.float64).reshape(len(HEADER), -1)
 
 
 def csv_of(steps: Steps) -> str:
     """Return the steps as the CSV that people open."""
-    unknown = np.full(len(steps), np.nan)
+    unknown = np.full(len(steps.size), np.nan)
     ended_at_s, collectives_s = (unknown if each is None else each for each in (steps.ended_at_s, steps.collectives_s))
     ddp_s = [unknown] * len(DDP_COLUMNS) if steps.ddp_s is None else steps.ddp_s.T
-    counts = (np.arange(1, len(steps) + 1), steps.samples, steps.padding_samples)
+    counts = (np.cumsum(steps.size), steps.samples, steps.padding_samples)
     return "".join(csv_lines([*counts, steps.step_time_s, steps.data_wait_s, ended_at_s, *ddp_s, collectives_s]))

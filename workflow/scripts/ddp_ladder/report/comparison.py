@@ -41,7 +41,7 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 def _cells(row: Compared) -> tuple[Content, ...]:
     return (
         row.name,
-        number(row.ratio.value) if row.ratio else "1" if row.found == REFERENCE else formats.UNKNOWN,
+        number(row.ratio.value) if row.ratio else "1" if row.verdict == REFERENCE else formats.UNKNOWN,
         interval_text(row.ratio) if row.ratio else "",
         formats.significant(row.samples_per_s),
         row.batch,
@@ -49,7 +49,7 @@ def _cells(row: Compared) -> tuple[Content, ...]:
         formats.megabytes(row.peak_memory_bytes),
         formats.share(row.memory_headroom_fraction),
         formats.share(row.exposed_comm_fraction),
-        Cell(row.found, style=STYLES.get(row.found, "")),
+        Cell(row.verdict, style=STYLES.get(row.verdict, "")),
         "; ".join(notes_of(row)),
     )
 
@@ -57,12 +57,8 @@ def _cells(row: Compared) -> tuple[Content, ...]:
 def notes_of(row: Compared) -> tuple[str, ...]:
     """Return in what a row is not alike, its notes, and else what the terminal has no room for."""
     notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
-    is_cut = row.ratio is None and _short(row.found) != row.found and not row.notes
-    return tuple(filter(None, (*notes, row.found * is_cut)))
-
-
-def _short(found: str) -> str:
-    return found.partition(":")[0]
+    failed = row.verdict if row.ratio is None and ":" in row.verdict and not row.notes else ""
+    return tuple(filter(None, (*notes, failed)))
 
 
 # --- The table as a file.
@@ -84,7 +80,7 @@ def _csv_row(row: Compared) -> dict[str, object]:
         "nodes": row.scale.nodes,
         "gpus_per_node": row.scale.gpus_per_node,
         "variant": row.name,
-        "found": row.found,
+        "found": row.verdict,
         "ratio": ratio and ratio.value,
         "ratio_low": ratio and ratio.low,
         "ratio_high": ratio and ratio.high,
@@ -110,4 +106,4 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
-    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, _short(row.found)))
+    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.verdict.partition(":")[0]))

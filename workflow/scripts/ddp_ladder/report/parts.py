@@ -10,12 +10,12 @@ from functools import partial
 
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, megabytes, significant
-from ddp_ladder.diagnosis.checks import IN_WORDS, weakest
+from ddp_ladder.diagnosis.checks import weakest
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, SPEEDUP, columns
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import SOURCE_IN_WORDS, Record
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.hours import EUROHPC, SWISS_AI, beyond, in_mode, milestone_table, request, time_to_solution
 from ddp_ladder.report.sections import explained
@@ -116,7 +116,7 @@ def _parallel(view: ReportView) -> Iterator[Block]:
     source = weakest(run.throughput.source for run in runs if run.throughput)
     yield Block(
         f"Data parallel training with PyTorch: {processes}, started by {launchers}, which exchange gradients with "
-        f"{backends}. The script ran unmodified. Source of the throughput: {IN_WORDS[source]}."
+        f"{backends}. The script ran unmodified. Source of the throughput: {SOURCE_IN_WORDS[source]}."
     )
 
 

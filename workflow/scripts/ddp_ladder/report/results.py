@@ -20,7 +20,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
-from ddp_ladder.nodes.describe import Machine, read_machines
+from ddp_ladder.nodes.describe import NodeDescription, read_machines
 from ddp_ladder.plan.fit import Fit, fit_of
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.bad_nodes import BadNode, bad_nodes
@@ -40,7 +40,7 @@ class LadderResults:
     warnings: tuple[str, ...]
     unread: int = 0  # records that exist but cannot be read or believed
     preflights: Mapping[str, PreflightResult] = field(default_factory=dict)  # by scale
-    machines: Mapping[str, Sequence[Machine]] = field(default_factory=dict)  # the nodes of each scale
+    machines: Mapping[str, Sequence[NodeDescription]] = field(default_factory=dict)  # the nodes of each scale
     jobs: tuple[JobRow, ...] = ()  # of results/accounting.csv
     work: Work = field(default_factory=Work)  # the training whose cost is shown
     begun: int = 0  # runs with files of a start, and without a record
@@ -72,12 +72,12 @@ class LadderResults:
         return f"{count(planned, 'run')} {'is' if planned == 1 else 'are'} planned{': ' if parts else ''}{parts}"
 
 
-def read_results(results: Path, plan: Plan, warning: str = "") -> LadderResults:
-    """Read the records below ``results`` that belong to ``plan``, and judge again the gates that have been judged.
+def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords | None = None) -> LadderResults:
+    """Read the records that belong to ``plan``, and judge again the gates that have been judged.
 
     warning: a further warning, which comes first.
     """
-    runs = RunRecords(results)
+    runs = runs or RunRecords(results)
     plan = as_made(plan, runs)
     believed = believed_records(runs, plan.runs)
     planned = {str(job.scale): job for job in plan.jobs}

@@ -16,7 +16,7 @@ from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.fit import HEADINGS, Fit
-from ddp_ladder.preflight.result import bandwidth, latency
+from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
@@ -297,12 +297,13 @@ def _preflight(view: ReportView) -> Iterator[Block]:
             bandwidth(result),
             latency(result),
             ", ".join(result.transport) or result.backend,
+            pairs_tested(result),
             "; ".join(finding.in_words for finding in result.findings) or "nothing",
         )
         for result in view.results.preflights.values()
     )
     if rows:
-        headings = ("scale", "preflight", "bus bandwidth", "latency", "network", "found")
+        headings = ("scale", "preflight", "bus bandwidth", "latency", "network", "pairs of nodes tested", "found")
         yield Block(name="Preflight of each scale", headings=headings, rows=rows, style="whole")
         yield Block(PREFLIGHT)
     if bad := tuple((bad.node, bad.scale, bad.job, bad.at, bad.in_words) for bad in view.results.bad_nodes):

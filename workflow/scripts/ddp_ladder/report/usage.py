@@ -19,8 +19,8 @@ from matplotlib.patches import Patch
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
-from ddp_ladder.measuring.node_usage import read_node_samples, timelines_of
-from ddp_ladder.nodes.read import NodeSamples, Phase, Timeline, Values
+from ddp_ladder.measuring.node_usage import notes_on, read_node_samples, timelines_of
+from ddp_ladder.nodes.read import NodeSamples, RunPhase, Timeline, Values
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block
@@ -33,7 +33,7 @@ BINS = 240  # of time: each shows its lowest, median and highest value
 MOST_LINES = 8  # GPUs in a panel; more cannot be told apart and become one band
 FIRST_RANK = (0,)
 MEGA, GIGA = 1e6, 1e9
-SHADES: Mapping[Phase, str] = {
+SHADES: Mapping[RunPhase, str] = {
     "start-up": "#dfe3e8",
     "end": "#dfe3e8",
     "warm-up": "#fbe9b7",
@@ -87,7 +87,9 @@ def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[li
     Raises OSError or ValueError if its files have been damaged since.
     """
     raw = read_raw_run(directory, FIRST_RANK)  # the others' steps may be many, and are not drawn
-    nodes = [samples for samples in read_node_samples(raw, notes).values() if len(samples)]
+    lacking: dict[str, list[str]] = {}
+    nodes = [samples for samples in read_node_samples(raw, lacking).values() if len(samples)]
+    notes += notes_on(lacking)
     warmup_steps = record.timing.warmup_steps if record.timing else record.spec.warmup_steps
     return nodes, timelines_of(raw, warmup_steps)[nodes[0].about.node_rank if nodes else 0]
 
@@ -193,14 +195,13 @@ def in_bins(traces: Sequence[Trace]) -> tuple[Values, Values, Values, Values]:
 
     No peak and no dip is lost; nan where no value of a bin is known.
     """
+    import pandas as pd  # half a second, which a report without pictures of samples need not pay
+
     times_s, values = map(np.concatenate, zip(*traces, strict=True))
     bins = min(BINS, max(len(own_s) for own_s, _ in traces))
     begin_s = times_s.min()
     width_s = (times_s.max() - begin_s) / bins or 1.0
     bin_of = np.minimum((times_s - begin_s) // width_s, bins - 1)
-    ordered = values[np.lexsort((values, bin_of))]  # in each bin by size, nan last
-    numbers, counts = np.unique(bin_of, return_counts=True)
-    first = np.cumsum(counts) - counts
-    last = first + np.maximum(np.add.reduceat(~np.isnan(ordered), first), 1) - 1
-    median = (ordered[(first + last) // 2] + ordered[(first + last + 1) // 2]) / 2
-    return begin_s + width_s * (numbers + 0.5), ordered[first], median, ordered[last]
+    binned = pd.Series(values).groupby(begin_s + width_s * (bin_of + 0.5)).agg(["min", "median", "max"])
+    low, median, high = binned.to_numpy().T
+    return binned.index.to_numpy(), low, median, high

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
@@ -24,21 +25,16 @@ from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
 from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python
 from ddp_ladder.node.network import address, interface_towards, node_name
-from ddp_ladder.node.software import (
-    Runner,
-    SetUpError,
-    check_secrets,
-    container_binds,
-    environment,
-    raise_open_files,
-)
+from ddp_ladder.node.software import Runner, SetUpError, check_secrets, container_binds, environment, raise_open_files
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
+from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
 from ddp_ladder.run.hangs import HangWatch
+from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -73,10 +69,10 @@ class NodeTask:
     def places(self) -> Places:
         return Places(Path(self.run.start_directory), Path(self.run.run_directory))
 
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self, heartbeats: Path) -> tuple[Process, ...]:
         """Return the processes that this agent starts."""
         rendezvous = self.run.rendezvous
-        binds = container_binds(self.spec, self.places)
+        binds = container_binds(self.spec, self.places, heartbeats.parent)
         simulated = () if "SLURM_JOB_ID" in os.environ else self.run.nodes
         probe = (str(PROBE),) if self.run.preflight else None
         of_the_node = processes(self.spec, self.places, self.agent.node_rank, rendezvous, binds, simulated, probe)
@@ -106,26 +102,30 @@ def run_node(task: NodeTask) -> int:
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = interface = None
+    heartbeats: Path | None = None
     watch: HangWatch | None = None
     monitor: NodeMonitor | None = None
     beside, gpus = ThreadPoolExecutor(1), None
     code = 1
     try:
+        heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
         interface = _interface(task)
-        with suppress(OSError):  # then the others do not try to reach this node if the run hangs
-            task.directory.sign(task.agent).write_text(address(interface))
-        if task.agent.node_rank == 0 and task.agent.local_rank in (None, 0):
+        if task.agent.is_first:
+            with suppress(OSError):  # then the others do not try to reach this node if the run hangs
+                task.directory.sign(task.agent.node_rank).write_text(address(interface))
+        if task.agent.node_rank == 0 and task.agent.is_first:
             head = task.run.rendezvous
             log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())
         monitor = _started_monitor(task, interface)
-        starts = task.processes()
+        starts = task.processes(heartbeats)
         made = environment(task.spec, os.environ, _shell(events), log.write)
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
+        env[HEARTBEATS_VARIABLE] = str(heartbeats)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         gpus = beside.submit(_gpus, task.spec)
-        watch = HangWatch.started(task.directory, task.run, task.agent)
+        watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
     except SetUpError as failure:
@@ -137,9 +137,13 @@ def run_node(task: NodeTask) -> int:
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
+        if heartbeats is not None:
+            shutil.rmtree(heartbeats, ignore_errors=True)
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()
+    if task.run.preflight is None:
+        pack(task.directory, task.agent, task.run.ranks_of(task.agent))
     end = AgentEnd(
         schema_version=1,
         spec_hash=task.spec.hash,
@@ -192,7 +196,7 @@ def _interface(task: NodeTask) -> str:
 def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
     """Return the monitor of the agent's node, started; None if the run has none, or if it is another agent's."""
     run, node_rank = task.run, task.agent.node_rank
-    if run.monitor is None or task.agent.local_rank not in (None, 0):
+    if run.monitor is None or not task.agent.is_first:
         return None
 
     def opened() -> NodeSampler:
@@ -240,9 +244,7 @@ def _start(
 
 
 def _supervise(
-    children: Sequence[subprocess.Popen[bytes]],
-    events: SimpleQueue[tuple[str, int]],
-    watch: HangWatch | None = None,
+    children: Sequence[subprocess.Popen[bytes]], events: SimpleQueue[tuple[str, int]], watch: HangWatch | None = None
 ) -> tuple[int, dict[int, float]]:
     """Wait for all children; end the rest when one fails. Return the first failure, or 0, and who failed by themselves.
 

@@ -26,12 +26,13 @@ from ddp_ladder.plan.fit import (
     with_batch,
     workload_key,
 )
-from ddp_ladder.plan.plan import NO_PREFLIGHT, Plan, RunSpec
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record
 from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.settings.keys import Preflight
 
 LONGEST_LINE = 200  # characters of a line of the script in the reason
 
@@ -54,7 +55,7 @@ def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
     chosen = with_batch(plan, choose_batch(context, plan).chosen)
     write_json(context.results / "plan.json", chosen.to_json())
     chosen = as_made(chosen, RunRecords(context.results))
-    return replace(context, job=replace(chosen.job(context.job.scale), preflight=NO_PREFLIGHT)), chosen
+    return replace(context, job=replace(chosen.job(context.job.scale), preflight=Preflight(enabled=False))), chosen
 
 
 def choose_batch(context: Context, plan: Plan) -> Fit:

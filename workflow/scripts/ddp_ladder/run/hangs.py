@@ -30,25 +30,25 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import psutil
-from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
 
-from ddp_ladder.common.files import Agent, RunDirectory, file_text, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, file_text, read_json, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
-    Heartbeat,
-    Peer,
+    HeartbeatHeader,
     ProcessState,
     RankStall,
     RunFile,
+    Unreached,
     read_stalls,
 )
 from ddp_ladder.settings.keys import Hang
@@ -60,21 +60,22 @@ AGAIN = 1.5  # ranks that go on are looked at again after this many times their 
 BEATS_S = 2.5 * BEAT_S  # two of a rank's, and some more
 CLOCK_S = 0.001  # a difference of times that is none
 JOIN_S = 20.0  # for a look that is under way when the agent ends
-JOB_INTERVAL_S = 1.0  # between two looks at the reports
 REACH_S = 3.0  # for a connection between two nodes
-AT_ONCE = 64  # connections
+
+Files = Mapping[str, os.stat_result | None]
+"""The agents' files in a run's directory, by name."""
 
 
 class HangWatch:
     """The watch of one agent: a thread. ``reports`` is True while it reports that no rank goes on."""
 
-    def __init__(self, directory: RunDirectory, run: RunFile, bounds: Hang, agent: Agent) -> None:
+    def __init__(self, directory: RunDirectory, heartbeats: Path, run: RunFile, bounds: Hang, agent: Agent) -> None:
         self._run, self._bounds, self._agent = run, bounds, agent
-        self._files = {rank: directory.heartbeat(rank) for rank in ranks_of(run, agent)}
-        self._ranks = directory.ranks
+        self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in ranks_of(run, agent)}
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
-        self._address_of = directory.sign
-        self._heartbeats: dict[int, Heartbeat] = {}
+        self._addresses, self._ended_flag = directory.addresses, directory.one_ended
+        self._one_ended = False
+        self._heartbeats: dict[int, HeartbeatHeader] = {}
         self._begin_s = time.monotonic()  # silence before does not count
         self._next_s = 0.0  # least silence for the next look at processes and stacks
         self._moved_s = 0.0
@@ -83,11 +84,11 @@ class HangWatch:
         self.reports = False
 
     @classmethod
-    def started(cls, directory: RunDirectory, run: RunFile, agent: Agent) -> HangWatch | None:
+    def started(cls, directory: RunDirectory, heartbeats: Path, run: RunFile, agent: Agent) -> HangWatch | None:
         """Return the watch of an agent, started; None if the run has none, or reports its steps in its log alone."""
         if run.hang is None or run.spec.throughput_regex is not None:
             return None
-        watch = cls(directory, run, run.hang, agent)
+        watch = cls(directory, heartbeats, run, run.hang, agent)
         watch._thread.start()
         return watch
 
@@ -96,15 +97,16 @@ class HangWatch:
         self._end.set()
 
     def end(self, keep_report: bool) -> None:
-        """End the thread and delete the heartbeats, and the report unless it is the reason for the end."""
+        """End the thread and delete the report, unless it is the reason for the end."""
         self.freeze()
         self._thread.join(JOIN_S)
+        self._has_one_ended(self._seen(rank, time.monotonic()) for rank in self._files)  # the others may wait for it
         with contextlib.suppress(OSError):
-            for path in (*self._files.values(), *(() if keep_report else (self._report, self._last_look))):
+            for path in () if keep_report else (self._report, self._last_look):
                 path.unlink(missing_ok=True)
 
     def _look_until_end(self) -> None:
-        interval_s = min(LONGEST_INTERVAL_S, self._bounds.at_least_s / 4)
+        interval_s = look_interval_s(self._bounds)
         due_s = time.monotonic() + interval_s
         while not self._end.wait(interval_s):
             now_s = time.monotonic()
@@ -118,6 +120,7 @@ class HangWatch:
     def _look(self, now_s: float) -> None:
         """Look at the heartbeats; if all ranks are silent, also at their processes and stacks."""
         seen = {rank: self._seen(rank, now_s) for rank in self._files}
+        self._has_one_ended(seen.values())
         moved_s = max(now_s - one.silent_s for one in seen.values())
         if moved_s > self._moved_s:
             if any(now_s - one.silent_s > self._moved_s and not one.ended for one in seen.values()):
@@ -135,8 +138,7 @@ class HangWatch:
         # A rank writes its heartbeat a second late: it may have gone on just before its stack was taken.
         if self._end.wait(BEATS_S) or self._moved_since(moved_s):
             return  # or the ranks are being ended: what was seen just now is not why
-        one_ended = any(self._ranks.glob("rank*[0-9].json"))
-        states = {}
+        one_ended, states = self._has_one_ended(seen.values()) or self._ended_flag.exists(), {}
         for rank, one in seen.items():
             computes = cpu_s(one.pid) - used_s[rank] > BEATS_S / 2
             states[rank] = judge(replace(one, one_ended=one_ended, computes=computes), self._bounds)
@@ -152,6 +154,15 @@ class HangWatch:
         """Return True if a heartbeat shows that its rank moved after this time."""
         now_s = time.monotonic()
         return any(now_s - self._seen(rank, now_s).silent_s > moved_s + CLOCK_S for rank in self._files)
+
+    def _has_one_ended(self, seen: Iterable[Seen]) -> bool:
+        """Return True if one of these ranks has ended its script; tell the other agents."""
+        if not self._one_ended and any(one.ended for one in seen):
+            self._one_ended = True
+            if self._run.agents > 1:
+                with contextlib.suppress(OSError):
+                    self._ended_flag.touch()
+        return self._one_ended
 
     def _seen(self, rank: int, now_s: float) -> Seen:
         with contextlib.suppress(OSError, ValueError):  # none yet, or read while it was being written
@@ -174,6 +185,7 @@ class HangWatch:
             self.reports = False
 
     def _write(self, path: Path, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
+        tested, unreached = self._tested() if path == self._report and self._agent.is_first else ((), ())
         stall = AgentStall(
             schema_version=1,
             spec_hash=self._run.spec_hash,
@@ -183,28 +195,31 @@ class HangWatch:
             node=node_name(),
             host=socket.gethostname(),
             found_at_s=time.time(),
-            peers=self._peers() if path == self._report else (),
+            tested=tested,
+            unreached=unreached,
             bounds=self._bounds,
             ranks=tuple(_stall(one, states[rank]) for rank, one in seen.items()),
         )
         write_json(path, stall.model_dump())
 
-    def _peers(self) -> tuple[Peer, ...]:
-        """Try to connect to all other nodes, at the addresses that the ranks use; only the node's first agent does."""
-        if self._agent.local_rank not in (None, 0):
-            return ()
-        rendezvous = self._run.rendezvous
-        addresses = {0: rendezvous.host}
-        for rank in range(1, self._run.spec.nodes):
-            with contextlib.suppress(OSError):  # it has ended, or has not come so far
-                addresses[rank] = self._address_of(Agent(rank, self._agent.local_rank)).read_text()
-        others = [(rank, host) for rank, host in addresses.items() if host and rank != self._agent.node_rank]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = pool.map(lambda other: unreached(other[1], rendezvous.port), others)
-            return tuple(Peer(node_rank=rank, unreached=why) for (rank, _), why in zip(others, answers, strict=True))
+    def _tested(self) -> tuple[tuple[int, ...], tuple[Unreached, ...]]:
+        """Try to connect to some other nodes, at the addresses that the ranks use; return these, and which failed."""
+        addresses, port = {0: self._run.rendezvous.host}, self._run.rendezvous.port
+        with contextlib.suppress(OSError, ValueError):  # the job has not written it so far
+            addresses |= {int(node): host for node, host in read_json(self._addresses).items() if int(node)}
+        tested = [node for node in neighbours(self._agent.node_rank, self._run.spec.nodes) if node in addresses]
+        with ThreadPoolExecutor(max(1, len(tested))) as pool:
+            answers = pool.map(lambda node: why_unreached(addresses[node], port), tested)
+            failed = [Unreached(node_rank=node, why=why) for node, why in zip(tested, answers, strict=True) if why]
+        return tuple(tested), tuple(failed)
 
 
-def unreached(host: str, port: int) -> str | None:
+def neighbours(node: int, nodes: int) -> list[int]:
+    """Return the nodes that one tests: the head, and those 1, 2, 4, ... further on a ring. Each has as many testers."""
+    return sorted({0, *((node + 2**k) % nodes for k in range((nodes - 1).bit_length()))} - {node})
+
+
+def why_unreached(host: str, port: int) -> str | None:
     """Return why the node of this address does not answer within REACH_S; None if it does."""
     try:
         socket.create_connection((host, port), REACH_S).close()
@@ -215,10 +230,15 @@ def unreached(host: str, port: int) -> str | None:
     return None
 
 
-def read_heartbeat(path: Path) -> Heartbeat:
+def look_interval_s(bounds: Hang) -> float:
+    """Return the time between two looks at what shows a hang."""
+    return min(LONGEST_INTERVAL_S, bounds.at_least_s / 4)
+
+
+def read_heartbeat(path: Path) -> HeartbeatHeader:
     """Read a heartbeat. Raises OSError or ValueError."""
     with path.open("rb") as file:
-        return Heartbeat.from_json(json.loads(file.read(HEADER_BYTES)))
+        return HeartbeatHeader.from_json(json.loads(file.read(HEADER_BYTES)))
 
 
 def _stall(seen: Seen, state: State) -> RankStall:
@@ -251,34 +271,42 @@ def ranks_of(run: RunFile, agent: Agent) -> tuple[int, ...]:
 
 
 class Stalls:
-    """The agents' reports, as the run's job reads them."""
+    """The agents' reports. The run's job reads them once all that it awaits are there, and again if they change."""
 
-    def __init__(self, directory: RunDirectory, agents: Sequence[Agent]) -> None:
-        self._directory, self._agents = directory, agents
-        self._next_s = 0.0
-        self._stuck_since_s: float | None = None
+    def __init__(self, directory: RunDirectory, run: RunFile) -> None:
+        self._directory, self._agents = directory, run.all_agents
+        self._longest_s = None if run.hang is None else run.hang.first_step_s
+        self._files: Files = {}
+        self._versions: Mapping[Agent, tuple[int, ...]] = {}
+        self._since_s: float | None = None
         self.reports: dict[Agent, AgentStall] = {}
 
-    def is_hang(self) -> bool:
-        """Return True if every agent still running reports a stall and at least one rank is stuck."""
+    def is_hang(self, files: Files) -> bool:
+        """Return True if every agent still running reports a stall and at least one rank is stuck.
+
+        files: the last scan of the agents' files; the same one is judged once.
+        """
+        if files is self._files:
+            return False
+        self._files = files
+        named = ((agent, files.get(self._directory.hang(agent).name)) for agent in self._agents)
+        versions = {agent: (state.st_ino, state.st_mtime_ns, state.st_size) for agent, state in named if state}
+        if not versions:
+            self._since_s = None
+            return False
         now_s = time.monotonic()
-        if now_s < self._next_s:
-            return False
-        self._next_s = now_s + JOB_INTERVAL_S
-        if not any(self._directory.nodes.glob("hang-*.json")):
-            self._stuck_since_s = None
-            return False
-        reports = self.reports = read_stalls(self._directory.hang, self._agents)
-        if not any(rank.stuck for report in reports.values() for rank in report.ranks):
-            return False
-        others = (agent for agent in self._agents if agent not in reports)
-        if all(self._directory.agent_end(agent).exists() for agent in others):
-            return True
+        self._since_s = self._since_s or now_s
+        others = (agent for agent in self._agents if agent not in versions)
         # An agent without a report has a rank that goes on, or hangs with its node: no pause takes longer than this.
-        if self._stuck_since_s is None:
-            self._stuck_since_s = now_s
-        longest_s = next(iter(reports.values())).bounds.first_step_s
-        return longest_s is not None and now_s - self._stuck_since_s > longest_s
+        is_late = self._longest_s is not None and now_s - self._since_s > self._longest_s
+        if not is_late and any(self._directory.agent_end(agent).name not in files for agent in others):
+            return False
+        if versions != self._versions:
+            self.reports, self._versions = read_stalls(self._directory.hang, versions), versions
+        if len(self.reports) < len(versions):  # one has just been taken back
+            self._versions = {}
+            return False
+        return any(rank.stuck for report in self.reports.values() for rank in report.ranks)
 
 
 State = Literal["goes on", "not judged", "stuck"]
@@ -295,7 +323,7 @@ class Seen:
     """
 
     rank: int
-    heartbeat: Heartbeat | None
+    heartbeat: HeartbeatHeader | None
     silent_s: float
     process: ProcessState | None = None
     pid: int | None = None
@@ -308,14 +336,14 @@ class Seen:
         return self.heartbeat is not None and self.heartbeat.phase == "ended"
 
 
-def short_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
+def short_s(bounds: Hang, heartbeat: HeartbeatHeader | None) -> float:
     """Return the bound in the training loop; infinite before there is a median step, or if it is switched off."""
     if bounds.times_median_step is None or heartbeat is None or heartbeat.step_s is None:
         return math.inf
     return max(bounds.at_least_s, bounds.times_median_step * heartbeat.step_s)
 
 
-def long_s(bounds: Hang, heartbeat: Heartbeat | None) -> float:
+def long_s(bounds: Hang, heartbeat: HeartbeatHeader | None) -> float:
     """Return the bound outside the training loop, never below the other; infinite if it is switched off."""
     if bounds.first_step_s is None:
         return math.inf
@@ -330,7 +358,7 @@ def is_suspect(seen: Seen, bounds: Hang) -> bool:
     return seen.silent_s >= min(first_s, long_s(bounds, seen.heartbeat))
 
 
-def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[Heartbeat]) -> float:
+def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[HeartbeatHeader]) -> float:
     """Return the silence after which ranks that go on are looked at again: not later than the next of their bounds."""
     ahead = (bound(bounds, one) for one in (None, *heartbeats) for bound in (short_s, long_s))
     return min(AGAIN * silent_s, *(bound for bound in ahead if bound > silent_s), math.inf)
@@ -378,16 +406,16 @@ def judge(seen: Seen, bounds: Hang) -> State:
 STACK_BYTES = 200_000  # read of a rank's new stacks
 STACKS_WITHIN_S = 1.0  # for all ranks to answer
 TICK_S = 0.05
+TRACED_S = 2.0  # a tracer on a busy node may let a process wait for long
 _STATES: Mapping[str, ProcessState] = {
     psutil.STATUS_STOPPED: "stopped",
-    psutil.STATUS_TRACING_STOP: "stopped",
     psutil.STATUS_DISK_SLEEP: "uninterruptible",
     psutil.STATUS_ZOMBIE: "gone",
     psutil.STATUS_DEAD: "gone",
 }
 
 
-def find(heartbeat: Heartbeat) -> tuple[ProcessState, int | None]:
+def find(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
     """Return the state and the id of a heartbeat's process, if it is a descendant of this one, in this numbering.
 
     A container has a numbering of its own.
@@ -395,8 +423,21 @@ def find(heartbeat: Heartbeat) -> tuple[ProcessState, int | None]:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():
-                return _STATES.get(process.status(), "alive"), process.pid
+                return _state(process), process.pid
     return "gone", None
+
+
+def _state(process: psutil.Process) -> ProcessState:
+    """Return the state of a process, after TRACED_S if another one traces it. Raises psutil.Error.
+
+    Under strace a process stops at each system call, and again and again is seen so. In a debugger it does not run.
+    """
+    if process.status() == psutil.STATUS_TRACING_STOP:
+        switches = process.num_ctx_switches()
+        time.sleep(TRACED_S)
+        has_run = process.num_ctx_switches() != switches
+        return "alive" if has_run or process.status() != psutil.STATUS_TRACING_STOP else "stopped"
+    return _STATES.get(process.status(), "alive")
 
 
 def cpu_s(pid: int | None) -> float:

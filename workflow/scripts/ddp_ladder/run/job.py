@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
@@ -19,14 +19,7 @@ from uuid import uuid4
 
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import (
-    NotWritten,
-    RunDirectory,
-    check_room,
-    make_directory,
-    write_json,
-    writing,
-)
+from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.failures import silence_in_words
@@ -48,7 +41,7 @@ from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps
-from ddp_ladder.run.signs import SILENT_AFTER_S, Signs
+from ddp_ladder.run.signs import SILENT_AFTER_S, SignsOfLife
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 from ddp_ladder.slurm.allocation import time_left_s
@@ -264,9 +257,10 @@ def _in_turn(context: Context, plan: Plan, runs: RunsSoFar) -> Iterator[RunSpec]
 
 def run_preflight(context: Context) -> PreflightResult:
     """Test the nodes, their network and the collectives, and write the result. Raises Interrupted."""
-    at_most = duration(2 * context.job.preflight.timeout_s)
+    preflight = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s)
+    at_most = duration(preflight.longest_s)
     context.console.say(f"{context.label}: preflight of nodes, network and collectives, at most {at_most}")
-    result = PreflightOf(context.job, context.results, context.nodes, context.end_s, context.left_s).run()
+    result = preflight.run()
     context.console.say(f"{context.label}: {outcome(result)}")
     return result
 
@@ -384,6 +378,9 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         context.console.ended(record)
         return record
     join_logs(directory, run)
+    for path in (directory.addresses, directory.one_ended):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
     end = RunEnd(
         schema_version=1,
         spec_hash=spec.hash,
@@ -435,7 +432,7 @@ def _supervise(
     Raises Interrupted and VariantStopped, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does
     not answer.
     """
-    stalls, signs = Stalls(directory, run.all_agents), Signs(directory, run.all_agents)
+    stalls, signs = Stalls(directory, run), SignsOfLife(directory, run)
     starters = context.nodes.starters(directory, spec)
     with running(starters, context.end_s) as exits:
         for _ in starters:
@@ -446,11 +443,11 @@ def _supervise(
                     code = exits.get(timeout=TICK_S)
                     break
                 except Empty:
-                    if stalls.is_hang():
+                    signs.look()
+                    if stalls.is_hang(signs.files):
                         found = hang_failure([*stalls.reports.values()], "")
                         context.console.ending(f"{found.verdict}: {found.why}")
                         return {"outcome": "hang"}, False
-                    signs.look()
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
                         end = {"found_at_s": time.time(), "silent": signs.silent}
@@ -473,7 +470,7 @@ def _supervise(
     return {"outcome": "finished"}, True
 
 
-def _overdue(signs: Signs) -> str:
+def _overdue(signs: SignsOfLife) -> str:
     """Return why a job step is ended whose agents have ended, or will not go on."""
     if signs.orphan:
         agent, end = signs.orphan

@@ -31,15 +31,7 @@ from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import AgentProcess, Starter
 from ddp_ladder.slurm.jobs import AGAIN
-from ddp_ladder.slurm.query import (
-    SHORTEST_ANSWER_S,
-    SlurmError,
-    host_names,
-    job_field,
-    run_command,
-    squeue,
-    undecided,
-)
+from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, host_names, job_field, run_command, squeue, undecided
 from ddp_ladder.slurm.steps import step_argv, step_environment
 
 AGENT = SCRIPTS / "agent.py"

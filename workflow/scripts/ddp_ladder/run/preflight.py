@@ -16,14 +16,11 @@ from queue import Empty
 from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
+from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.preflight.directory import (
-    PreflightDirectory,
-    assemble_preflight,
-    facts_by_node,
-)
+from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight, facts_by_node
 from ddp_ladder.preflight.node_facts import collect
 from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PreflightResult, error, result_file
@@ -34,7 +31,7 @@ from ddp_ladder.run.nodes import AGENT, Nodes, NoRendezvous, write_run_file
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
 
 NODE = SCRIPTS / "preflight_node.py"
-START_S = 30.0  # for a job step and the start of a Python on a busy file system, beside the time limit
+START_S = 30.0  # for a job step and the start of a Python, beside the time limit; on many nodes more
 SHORTEST_S = 5.0  # time limit of a part in a job whose time is nearly up
 LARGEST_BYTES = 256 * 1024**2
 MEMORY_SHARE = 8  # the largest all-reduce takes at most this part of a rank's memory
@@ -90,7 +87,17 @@ class PreflightOf:
     @property
     def _timeout_s(self) -> float:
         """The time limit of each part."""
-        return min(self.job.preflight.timeout_s, max(SHORTEST_S, self.left_s))
+        return min(self.job.preflight.limit_s(self.spec.nodes), max(SHORTEST_S, self.left_s))
+
+    @property
+    def _part_s(self) -> float:
+        """How long a part is awaited: its processes have their time limit once they have started."""
+        return START_S + start_allowance_s(self.spec.nodes) + self._timeout_s
+
+    @property
+    def longest_s(self) -> float:
+        """How long both parts may take."""
+        return 2 * self._part_s
 
     def prepare(self, identity: Job) -> None:
         """Remove an earlier preflight of this scale, and make the directories of this one."""
@@ -113,7 +120,7 @@ class PreflightOf:
 
     def _run_part(self, starters: Sequence[Starter]) -> None:
         """Run the processes of a part to their end; end the rest when one fails, or when its time is up."""
-        until_s = time.monotonic() + self._timeout_s + START_S
+        until_s = time.monotonic() + self._part_s
         # Of what is missing, the result says so.
         with running(starters, self.end_s) as exits, suppress(Empty):
             for _ in starters:

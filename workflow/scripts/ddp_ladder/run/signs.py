@@ -1,7 +1,7 @@
-"""Signs of life of a run's agents: each touches a file of its own, and the job ends a run of which one gives no sign.
+"""Signs of life: the first agent of each node touches a file, and the job ends a run of which one gives no sign.
 
 The job sees by its own clock whether a file changes: the clocks of nodes and of network file systems differ. An agent
-deletes its file after it has written its end record.
+deletes its file after it has written its end record. No run is ended for silence while rank 0 goes on making steps.
 """
 
 from __future__ import annotations
@@ -9,16 +9,27 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ddp_ladder.common.files import Agent, RunDirectory, read_json, touched_s
-from ddp_ladder.records.raw_models import AgentEnd, SilentAgent
-from ddp_ladder.run.hangs import SUSPENDED_S
+from ddp_ladder.common.files import (
+    HANG,
+    SIGN,
+    Agent,
+    RunDirectory,
+    file_text,
+    read_json,
+    scanned,
+    touched_s,
+    write_json,
+)
+from ddp_ladder.common.limits import start_allowance_s
+from ddp_ladder.records.raw_models import AgentEnd, RunFile, SilentAgent
+from ddp_ladder.run.hangs import SUSPENDED_S, Files, look_interval_s
 
 BEAT_S = 5.0
-SILENT_AFTER_S = 45.0  # a busy node or file system may be this late
+SILENT_AFTER_S = 45.0  # a busy node or file system may be this late; before the first step, start_allowance_s later
 FIRST_AFTER_S = 300.0  # for the start of a job step and of a Python, also while the job step before still ends
 LOOK_S = 5.0
 
@@ -46,18 +57,26 @@ def _beat(path: Path, end: threading.Event) -> None:
             return
 
 
-class Signs:
-    """The agents' signs of life, as the run's job sees them.
+class SignsOfLife:
+    """The directory of the agents' files, which the run's job scans once for each look.
 
-    silent: agents that have neither ended nor given a sign for long. ends: the end records so far. is_overdue: whether
-    srun goes on for long after all agents have ended, or after one has failed.
+    files: its names, with the state of signs and reports. silent: nodes whose agent has neither ended nor given a sign
+    for long. ends: the end records so far. is_overdue: whether srun goes on for long after all agents have ended, or
+    after one has failed.
     """
 
-    def __init__(self, directory: RunDirectory, agents: Sequence[Agent]) -> None:
-        self._directory, self._agents = directory, agents
+    def __init__(self, directory: RunDirectory, run: RunFile) -> None:
+        self._directory, self._agents = directory, run.all_agents
+        self._every_s = LOOK_S if run.hang is None else min(LOOK_S, look_interval_s(run.hang))
+        self._firsts = [agent for agent in self._agents if agent.is_first]
+        self._allowance_s = start_allowance_s(len(self._firsts))
         self._signs: dict[Agent, float] = {}
+        self._addresses: dict[int, str] = {}
+        self._listed = 0  # addresses in their file
+        self._step: int | None = None  # of rank 0
         self._next_s = 0.0
         self._over_since_s: float | None = None
+        self.files: Files = {}
         self.silent: tuple[SilentAgent, ...] = ()
         self.ends: dict[Agent, AgentEnd] = {}
         self.is_overdue = False
@@ -65,7 +84,8 @@ class Signs:
 
     def restart(self) -> None:
         """Count silence from now on."""
-        self._changed_s = dict.fromkeys(self._agents, time.monotonic())
+        self._began_s = self._stepped_s = now_s = time.monotonic()  # the last agent, the last step
+        self._changed_s = dict.fromkeys(self._firsts, now_s)
         self.silent = ()
 
     def look(self) -> None:
@@ -76,13 +96,21 @@ class Signs:
         if self._next_s and now_s > self._next_s + SUSPENDED_S:
             self.restart()  # the job was suspended with its agents, or its file system did not answer
         try:
-            silent = [one for agent in self._agents if (one := self._silent(agent))]
+            self.files = scanned(self._directory.nodes, (SIGN, HANG))
+            self._follow_steps(now_s)
+            for agent in self._agents:
+                if agent not in self.ends and self._directory.agent_end(agent).name in self.files:
+                    self._read_end(agent)
+            for agent in self._firsts:
+                self._see(agent, now_s)
+            silent = [one for agent in self._firsts if (one := self._silent(agent, now_s))]
             if silent and not os.access(self._directory.nodes, os.W_OK):
                 raise OSError("read-only: no agent can touch its file")
         except OSError:  # the job itself cannot look
             self.restart()
             silent = []
-        self.silent, self._next_s = tuple(silent), time.monotonic() + LOOK_S
+        self._list_addresses()
+        self.silent, self._next_s = tuple(silent), time.monotonic() + self._every_s
         over = len(self.ends) == len(self._agents) or any(end.failed for end in self.ends.values())
         self._over_since_s = (self._over_since_s or now_s) if over else None
         self.is_overdue = self._over_since_s is not None and now_s - self._over_since_s >= SILENT_AFTER_S
@@ -92,31 +120,52 @@ class Signs:
         """An agent whose parent, under Slurm its step daemon, had died before it ended."""
         return next(((agent, end) for agent, end in self.ends.items() if end.orphaned), None)
 
-    def _silent(self, agent: Agent) -> SilentAgent | None:
-        """Look at one agent. Raises OSError if that is not possible."""
-        if agent in self.ends:
-            return None
-        before, now_s = self._signs.get(agent), time.monotonic()
-        try:
-            self._signs[agent] = touched_s(self._directory.sign(agent))
-        except FileNotFoundError:
-            self._read_end(agent)
-            if before is not None or agent in self.ends:
-                return None  # it has ended: here its end record may be seen later than that
-        if self._signs.get(agent) != before:
-            self._changed_s[agent] = now_s
-        silent_s = now_s - self._changed_s[agent]
-        if silent_s < (FIRST_AFTER_S if before is None else SILENT_AFTER_S):
-            return None
+    def _follow_steps(self, now_s: float) -> None:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # it shows none yet
+            step = read_json(self._directory.progress)["step"]
+            if step != self._step:
+                self._step, self._stepped_s = step, now_s
+
+    def _see(self, agent: Agent, now_s: float) -> None:
+        """Note the sign of a node, if the scan has a new one, and its address."""
+        sign = self._directory.sign(agent.node_rank)
+        state = self.files.get(sign.name)
+        if state is None:
+            return
+        if agent not in self._signs:
+            self._began_s = now_s
+        if self._signs.get(agent) != state.st_mtime:
+            self._signs[agent], self._changed_s[agent] = state.st_mtime, now_s
+        if agent.node_rank not in self._addresses and (address := file_text(sign)):
+            self._addresses[agent.node_rank] = address
+
+    def _silent(self, agent: Agent, now_s: float) -> SilentAgent | None:
+        """Return a node's agent if it is silent. Raises OSError if that cannot be seen."""
+        has_begun, sign = agent in self._signs, self._directory.sign(agent.node_rank)
+        if agent in self.ends or (has_begun and sign.name not in self.files):
+            return None  # it has ended: here its end record may be seen later than that
+        allowance_s = 0.0 if self._step else self._allowance_s  # later, all have loaded their libraries
+        limit_s = (SILENT_AFTER_S if has_begun else FIRST_AFTER_S) + allowance_s
+        since_s = self._changed_s[agent]
+        if now_s - max(self._stepped_s, since_s if has_begun else self._began_s) < limit_s:
+            return None  # or the training goes on, or the start of further agents
+        with suppress(FileNotFoundError):
+            if has_begun and (touch_s := touched_s(sign)) != self._signs[agent]:  # the scan's time of it was an old one
+                self._signs[agent], self._changed_s[agent] = touch_s, now_s
+                return None
         self._read_end(agent)  # it may have been killed before it could delete its file
         if agent in self.ends:
             return None
         return SilentAgent(
-            node_rank=agent.node_rank,
-            local_rank=agent.local_rank,
-            silent_s=silent_s,
-            has_begun=before is not None,
+            node_rank=agent.node_rank, local_rank=agent.local_rank, silent_s=now_s - since_s, has_begun=has_begun
         )
+
+    def _list_addresses(self) -> None:
+        """Write the addresses of all nodes, if there are new ones: each agent would read a file of each other one."""
+        if len(self._addresses) > self._listed and len(self._firsts) > 1:
+            with suppress(OSError):
+                write_json(self._directory.addresses, self._addresses)
+                self._listed = len(self._addresses)
 
     def _read_end(self, agent: Agent) -> None:
         with suppress(OSError, ValueError):

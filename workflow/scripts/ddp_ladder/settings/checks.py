@@ -16,10 +16,10 @@ from ddp_ladder.common.messages import Problem, did_you_mean
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.settings import placeholders
-from ddp_ladder.settings.keys import BatchRange, Settings
+from ddp_ladder.settings.keys import BatchRange, Settings, Slurm
 from ddp_ladder.settings.placeholders import expand, whole_number
 from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT, batches
-from ddp_ladder.settings.yaml import Document, KeyPath, shown
+from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
 
 # The launchers and ddp-ladder set these for each process; another value would break the process group.
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -60,10 +60,8 @@ def _scripts(settings: Settings) -> Iterator[Problem]:
             advice = "check the spelling and the directory; arguments of the script go into args"
             yield Problem(place, "there is no such script", shown(script), allowed, advice)
     if workload.prepare is not None and workload.data_dir is None:
-        what, allowed = (
-            "there is no directory for the prepared data",
-            "workload.prepare together with workload.data_dir",
-        )
+        what = "there is no directory for the prepared data"
+        allowed = "workload.prepare together with workload.data_dir"
         advice = "set workload.data_dir, such as data_dir: data/digits, or set prepare: null"
         yield Problem(where("workload", "prepare"), what, "workload.data_dir: null", allowed, advice)
 
@@ -83,6 +81,8 @@ def _throughput_regex(settings: Settings) -> Iterator[Problem]:
 
 def _placeholders(settings: Settings) -> Iterator[Problem]:
     """Fill in every text for each mode and scale, as the plan will."""
+    rest = "of numbers, products and quotients that are whole; {{ and }} for braces"
+    advice = "give the placeholder a value (workload.lr, workload.data_dir), or write literal braces twice"
     for where, text, filled, names in _texts(settings):
         for run, values in _values(settings):
             try:
@@ -90,11 +90,8 @@ def _placeholders(settings: Settings) -> Iterator[Problem]:
             except ValueError as error:
                 known = [f"{{{name}}}" for name in names if values[name] is not None]
                 guesses = (did_you_mean(name, known) for name in re.findall(r"\{\w+\}", text) if name not in known)
-                allowed = (
-                    f"{' '.join(known)}; of numbers, products and quotients that are whole; {{{{ and }}}} for braces"
-                )
-                advice = "give the placeholder a value (workload.lr, workload.data_dir), or write literal braces twice"
-                yield Problem(where, f"{error} ({run})", shown(text), allowed, next(filter(None, guesses), advice))
+                allowed, meant = f"{' '.join(known)}; {rest}", next(filter(None, guesses), advice)
+                yield Problem(where, f"{error} ({run})", shown(text), allowed, meant)
                 break
 
 
@@ -128,7 +125,7 @@ def _samples(text: str, values: Mapping[str, object]) -> int:
     raise ValueError("no samples in a step")
 
 
-def _environments(settings: Settings) -> Iterator[tuple[Document, KeyPath, Mapping[str, str]]]:
+def _environments(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, Mapping[str, str]]]:
     yield settings.config, ("workload", "env"), settings.experiment.workload.env
     for name, variant in settings.experiment.variants.items():
         yield settings.config, ("variants", name, "env"), variant.env
@@ -145,16 +142,10 @@ def _values(settings: Settings) -> Iterator[tuple[str, dict[str, object]]]:
         if not batch or global_batch % (batch * size):
             continue  # reported by _strong_mode or _global_batch
         values: dict[str, object] = {
-            "batch_per_gpu": batch,
-            "global_batch": global_batch,
-            "accumulation": global_batch // (batch * size),
-            "lr": workload.lr,
-            "nodes": scale.nodes,
-            "gpus_per_node": scale.gpus_per_node,
-            "world_size": scale.world_size,
-            "threads_per_rank": settings.site.node.threads_per_rank,
-            "data_dir": workload.data_dir,
-        }
+            "batch_per_gpu": batch, "global_batch": global_batch, "accumulation": global_batch // (batch * size),
+            "nodes": scale.nodes, "gpus_per_node": scale.gpus_per_node, "world_size": size,
+            "lr": workload.lr, "threads_per_rank": settings.site.node.threads_per_rank, "data_dir": workload.data_dir,
+        }  # fmt: skip
         yield f"{mode}/{scale}", {**dict.fromkeys(placeholders.NAMES, "known"), **values}
 
 
@@ -166,10 +157,10 @@ def _steps(settings: Settings) -> Iterator[Problem]:
     warmup_steps = measure.warmup_steps_on(settings.site.node.device)
     needed = warmup_steps + measure.min_steps
     if measure.max_steps is not None and measure.max_steps < needed:
-        found = f"max_steps {measure.max_steps}, warmup_steps {warmup_steps}, min_steps {measure.min_steps}"
+        given = f"max_steps {measure.max_steps}, warmup_steps {warmup_steps}, min_steps {measure.min_steps}"
         allowed, advice = f"at least warmup_steps + min_steps = {needed}, or null", f"set max_steps: {needed} or more"
         what = "runs would end before enough steps are measured"
-        yield Problem(where("measure", "max_steps"), what, found, allowed, f"{advice}, or lower min_steps")
+        yield Problem(where("measure", "max_steps"), what, given, allowed, f"{advice}, or lower min_steps")
     if measure.profile_steps and measure.max_steps is None and measure.max_seconds is None:
         what = "the profiled steps follow the measured ones, and no limit says where those end"
         advice = "set measure.max_steps to fewer steps than the script makes, or profile_steps: 0"
@@ -206,9 +197,8 @@ def _scales(settings: Settings) -> Iterator[Problem]:
             elif stage.name in kinds and (place != stage.name or scale.world_size <= first.world_size):
                 what = f"{stage.name} has scales of {kinds[stage.name]}, with more GPUs than stage1's {first}"
                 advice = f"remove {scale}" + (f", or move it to stages.{place}" if place != stage.name else "")
-                yield Problem(
-                    where, what, str(scale), "such as 1x4" if stage.name == "stage2" else "such as 2x4", advice
-                )
+                allowed = "such as 1x4" if stage.name == "stage2" else "such as 2x4"
+                yield Problem(where, what, str(scale), allowed, advice)
 
 
 def _strong_mode(settings: Settings) -> Iterator[Problem]:
@@ -221,9 +211,9 @@ def _strong_mode(settings: Settings) -> Iterator[Problem]:
     if "strong" in experiment.modes and workload.least_batch % multiple:
         what = "strong mode cannot divide the global batch evenly among the GPUs of all scales"
         advice = "set batch_per_gpu to such a multiple, or remove the scale that does not fit, or strong from modes"
-        where, found = settings.config.where("workload", "batch_per_gpu"), str(workload.least_batch)
+        where, given = settings.config.where("workload", "batch_per_gpu"), str(workload.least_batch)
         advice = f"{advice}; of a range, set `from`" if searches else advice
-        yield Problem(where, what, found, f"a multiple of {multiple}", advice)
+        yield Problem(where, what, given, f"a multiple of {multiple}", advice)
     if without := _variants_without(_BATCH, settings):
         changes = "a search changes" if searches else "strong mode changes"
         yield Problem(
@@ -261,12 +251,12 @@ def _global_batch(settings: Settings) -> Iterator[Problem]:
         return
     if "weak" in experiment.modes:
         what = "weak mode lets the global batch grow with the GPUs, and global_batch keeps it"
-        found, allowed = f"modes: [{', '.join(experiment.modes)}]", "global_batch with modes: [strong]"
-        yield Problem(where, what, found, allowed, "set modes: [strong], or remove global_batch")
+        given, allowed = f"modes: [{', '.join(experiment.modes)}]", "global_batch with modes: [strong]"
+        yield Problem(where, what, given, allowed, "set modes: [strong], or remove global_batch")
     if odd := [scale for scale in experiment.scales if wanted % (batch * scale.world_size)]:
         multiple = math.lcm(*(batch * scale.world_size for scale in experiment.scales))
         below = wanted // multiple * multiple
-        nearest = " or ".join(str(each) for each in (below, below + multiple) if each)
+        nearest = " or ".join(str(batch) for batch in (below, below + multiple) if batch)
         what = f"no multiple of batch_per_gpu x GPUs, {batch} x {odd[0].world_size} at {odd[0]}"
         allowed = f"a multiple of {multiple}, which fits every scale; nearest: {nearest}"
         yield Problem(where, what, str(wanted), allowed, f"set global_batch: {nearest}, or another batch_per_gpu")
@@ -297,18 +287,16 @@ def _variables(settings: Settings) -> Iterator[Problem]:
 
 
 def _sbatch_options(settings: Settings) -> Iterator[Problem]:
-    options_of: list[tuple[Document, KeyPath, tuple[str, ...]]]
-    options_of = [(settings.cluster, ("slurm", "extra"), settings.site.slurm.extra)]
-    for stage in settings.experiment.ladder:
-        options_of += [(settings.config, ("stages", stage.name, "slurm", "extra"), stage.slurm.extra)]
-    for document, path, options in options_of:
-        for index, option in enumerate(options):
+    sections: list[tuple[YamlFile, KeyPath, Slurm]] = [(settings.cluster, ("slurm",), settings.site.slurm)]
+    sections += [(settings.config, ("stages", rung.name, "slurm"), rung.slurm) for rung in settings.experiment.ladder]
+    for document, path, slurm in sections:
+        for index, option in enumerate(slurm.extra):
             name = option.removeprefix("--").partition("=")[0]
             # As in sbatch, a name may be abbreviated; --mem-per-cpu and the like are set by the key of --mem.
             if any(own.startswith(name) or name.startswith(f"{own}-per-") for own in _OWN_OPTIONS):
                 what, allowed = "an option that ddp-ladder sets", "options such as --exclusive or --hint=nomultithread"
                 advice = "remove it; keys of slurm, node and the stage (scales, runtime) set what is yours to choose"
-                yield Problem(document.where(*path, index), what, shown(option), allowed, advice)
+                yield Problem(document.where(*path, "extra", index), what, shown(option), allowed, advice)
 
 
 def _software(settings: Settings) -> Iterator[Problem]:
@@ -325,11 +313,10 @@ def _software(settings: Settings) -> Iterator[Problem]:
         return
     engine, gpus = ENGINES[container.engine], container.gpus
     if gpus is not None and gpus not in engine.gpu_options:
-        having = " or ".join(name for name, each in ENGINES.items() if gpus in each.gpu_options)
+        having = " or ".join(name for name, engine in ENGINES.items() if gpus in engine.gpu_options)
         what = f"{engine.name} has no option for {gpus}"
-        advice = (
-            "set gpus: null and give the devices in args, such as --device=/dev/kfd and --device=/dev/dri of podman"
-        )
+        devices = "--device=/dev/kfd and --device=/dev/dri of podman"
+        advice = f"set gpus: null and give the devices in args, such as {devices}"
         yield Problem(where("software", "container", "gpus"), what, gpus, f"{gpus} with {having}", advice)
     for index, argument in enumerate(container.args):
         if argument.partition("=")[0] in engine.clearing_options:
@@ -349,5 +336,5 @@ def _numa_binding(settings: Settings) -> Iterator[Problem]:
     for where, binding, launcher in given:
         if binding is not None and not LAUNCHERS[launcher].binds_numa:
             what = f"launcher {launcher} has no such option; nothing reads it"
-            allowed = " or ".join(name for name, each in LAUNCHERS.items() if each.binds_numa)
+            allowed = " or ".join(name for name, other in LAUNCHERS.items() if other.binds_numa)
             yield Problem(where, what, binding, f"numa_binding with launcher {allowed}", "remove it")

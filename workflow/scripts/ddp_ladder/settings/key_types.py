@@ -38,7 +38,7 @@ from ddp_ladder.settings.terms import MAY_DIFFER, Scale
 T = TypeVar("T")
 
 
-class Section(Model):
+class KeySection(Model):
     """A section of a file. The text below a key describes it, in the JSON Schema and docs/ too.
 
     A key that is left empty has its default, unless null is one of its values.
@@ -63,7 +63,7 @@ class Section(Model):
         # Pydantic's use_attribute_docstrings reads the sources at each start; only the schemas need the texts.
         written = handler(core_schema)
         keys = handler.resolve_ref_schema(written)["properties"]
-        sections = reversed([each for each in cls.__mro__ if issubclass(each, Section)])
+        sections = [base for base in reversed(cls.__mro__) if issubclass(base, KeySection)]
         bodies = [ast.parse(inspect.getsource(section)).body[0] for section in sections]
         for key, text in chain.from_iterable(pairwise(ast.iter_child_nodes(body)) for body in bodies):
             match key, text:
@@ -115,100 +115,67 @@ _ONE_SPELLING = AfterValidator(lambda path: str(PurePosixPath(path)))
 
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 Name = Annotated[str, form(NAME, NAME_WORDS, 60)]
-AnyScale = Annotated[
-    Scale,
-    PlainValidator(_scale),
-    PlainSerializer(str),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "description": "Nodes x GPUs per node.",
-            "pattern": _SCALE,
-            "patternErrorMessage": "nodes x GPUs per node, such as 2x4",
-            "examples": ["2x4"],
-        }
-    ),
-]
+_OF_SCALE = {
+    "type": "string",
+    "description": "Nodes x GPUs per node.",
+    "pattern": _SCALE,
+    "patternErrorMessage": "nodes x GPUs per node, such as 2x4",
+    "examples": ["2x4"],
+}
+AnyScale = Annotated[Scale, PlainValidator(_scale), PlainSerializer(str), WithJsonSchema(_OF_SCALE)]
 Scales = Annotated[Several[AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
 Typed = Annotated[str, _AS_TEXT, _HOME, Field(max_length=100_000), _TYPED]
 Variable = Annotated[str, form("^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable", 1000)]
 Arguments = Annotated[Several[Typed], Field(max_length=1000)]
 Environment = Annotated[dict[Variable, Typed], Field(max_length=1000)]
-PathText = Annotated[
-    str,
-    _HOME,
-    Field(min_length=1),
-    form(r"^[^$]*$", "a path without shell variables; ~/ at its start is the home directory", 10_000),
-]
-Directory = Annotated[
-    str,
-    _HOME,
-    form(
-        r"^(?!\.?/*$)[A-Za-z0-9._/][A-Za-z0-9._/-]*$",
-        "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)",
-    ),
-    _ONE_SPELLING,
-]
-WithPlaceholders = Annotated[
-    str,
-    _HOME,
-    form(r"^(?!\.?/*$)[A-Za-z0-9._/{][A-Za-z0-9._/{}-]*$", "a path of letters, digits and . _ - / with placeholders"),
-    _ONE_SPELLING,
-]
-OfSlurm = Annotated[
-    str,
-    form(
-        r"^[A-Za-z0-9_(\[][A-Za-z0-9._@+=:&|,*()\[\]-]*$",
-        "a value of letters, digits and . _ @ + - = : & | , * ( ) [ ] (it reaches sbatch through a shell)",
-    ),
-]
-Option = Annotated[
-    str,
-    form(
-        r"^--(?!signal=R?B:)[a-z][a-z0-9-]*(=[A-Za-z0-9._:@%+=,/\[\]-]+)?$",
-        "one option in its long form, --name or --name=value, without spaces and quotes; a signal not to the batch "
-        "shell (B:), which would end the job at once",
-    ),
-    Field(description="One option.", examples=["--exclusive"]),
-]
-Gres = Annotated[
-    str,
-    form(
-        r"^gpu(:[0-9]{3,}|:[0-9]*[A-Za-z_][A-Za-z0-9._-]*)?$",
-        "gpu, or gpu:type such as gpu:a100, as `sinfo --format=%G` shows it without its number, which the scale sets",
-        100,
-    ),
-]
-FieldName = Annotated[
-    Literal[MAY_DIFFER],  # type: ignore[valid-type]
-    Field(description="Name of a field.", examples=["num_workers"]),
-]
+_PATH = form(r"^[^$]*$", "a path without shell variables; ~/ at its start is the home directory", 10_000)
+PathText = Annotated[str, _HOME, Field(min_length=1), _PATH]
+_DIRECTORY = form(
+    r"^(?!\.?/*$)[A-Za-z0-9._/][A-Za-z0-9._/-]*$",
+    "a path of letters, digits and . _ - / (it becomes part of Snakemake's file patterns)",
+)
+Directory = Annotated[str, _HOME, _DIRECTORY, _ONE_SPELLING]
+_TEMPLATE = form(
+    r"^(?!\.?/*$)[A-Za-z0-9._/{][A-Za-z0-9._/{}-]*$", "a path of letters, digits and . _ - / with placeholders"
+)
+WithPlaceholders = Annotated[str, _HOME, _TEMPLATE, _ONE_SPELLING]
+_OF_SLURM = form(
+    r"^[A-Za-z0-9_(\[][A-Za-z0-9._@+=:&|,*()\[\]-]*$",
+    "a value of letters, digits and . _ @ + - = : & | , * ( ) [ ] (it reaches sbatch through a shell)",
+)
+OfSlurm = Annotated[str, _OF_SLURM]
+_OPTION = form(
+    r"^--(?!signal=R?B:)[a-z][a-z0-9-]*(=[A-Za-z0-9._:@%+=,/\[\]-]+)?$",
+    "one option in its long form, --name or --name=value, without spaces and quotes; a signal not to the batch "
+    "shell (B:), which would end the job at once",
+)
+Option = Annotated[str, _OPTION, Field(description="One option.", examples=["--exclusive"])]
+_GRES = form(
+    r"^gpu(:[0-9]{3,}|:[0-9]*[A-Za-z_][A-Za-z0-9._-]*)?$",
+    "gpu, or gpu:type such as gpu:a100, as `sinfo --format=%G` shows it without its number, which the scale sets",
+    100,
+)
+Gres = Annotated[str, _GRES]
+_FIELD = Field(description="Name of a field.", examples=["num_workers"])
+FieldName = Annotated[Literal[MAY_DIFFER], _FIELD]  # type: ignore[valid-type]
 
 
 def _gpus_in_words(kind: str) -> str:
-    having = {name: " ".join(each.gpu_options[kind]) for name, each in ENGINES.items() if kind in each.gpu_options}
-    return f"{kind} is " + ", ".join(f"{words or 'nothing'} with {name}" for name, words in having.items())
+    options = {name: engine.gpu_options[kind] for name, engine in ENGINES.items() if kind in engine.gpu_options}
+    return f"{kind} is " + ", ".join(f"{' '.join(words) or 'nothing'} with {name}" for name, words in options.items())
 
 
 _ENGINES, _LAUNCHERS, _WITH_RANKS = tuple(ENGINES), tuple(LAUNCHERS), tuple(WITH_RANKS)
-_DEVICES, _BACKENDS = tuple(ACCELERATORS), tuple(dict.fromkeys(each.backend for each in ACCELERATORS.values()))
+_DEVICES, _BACKENDS = tuple(ACCELERATORS), tuple(dict.fromkeys(device.backend for device in ACCELERATORS.values()))
 _AUTO = ("auto", *_BACKENDS)
-Device = Annotated[
-    Literal[_DEVICES],  # type: ignore[valid-type]
-    Field(description="; ".join(f"{name} {each.is_for}" for name, each in ACCELERATORS.items()) + "."),
-]
-Backend = Annotated[
-    Literal[_BACKENDS],  # type: ignore[valid-type]
-    Field(),
-]
+_IS_FOR = "; ".join(f"{name} {accelerator.is_for}" for name, accelerator in ACCELERATORS.items())
+Device = Annotated[Literal[_DEVICES], Field(description=f"{_IS_FOR}.")]  # type: ignore[valid-type]
+Backend = Annotated[Literal[_BACKENDS], Field()]  # type: ignore[valid-type]
+_AUTO_IS = " and ".join(f"{accelerator.backend} with device {name}" for name, accelerator in ACCELERATORS.items())
 BackendOrAuto = Annotated[
     Literal[_AUTO],  # type: ignore[valid-type]
-    Field(
-        description="Backend of torch.distributed. auto is "
-        + " and ".join(f"{each.backend} with device {name}" for name, each in ACCELERATORS.items())
-        + "."
-    ),
+    Field(description=f"Backend of torch.distributed. auto is {_AUTO_IS}."),
 ]
 _GPUS_INSIDE = tuple(dict.fromkeys(kind for engine in ENGINES.values() for kind in engine.gpu_options))
 GpusInside = Annotated[
@@ -218,30 +185,18 @@ GpusInside = Annotated[
         f"{'; '.join(map(_gpus_in_words, _GPUS_INSIDE))}. Null adds no option, for sites where a module does it."
     ),
 ]
-Engine = Annotated[
-    Literal[_ENGINES],  # type: ignore[valid-type]
-    Field(),
-]
-Launcher = Annotated[
-    Literal[_LAUNCHERS],  # type: ignore[valid-type]
-    Field(),
-]
-SiteLauncher = Annotated[
-    Literal[_WITH_RANKS],  # type: ignore[valid-type]
-    Field(description=", ".join(f"{name} {launcher.starts}" for name, launcher in WITH_RANKS.items()) + "."),
-]
+Engine = Annotated[Literal[_ENGINES], Field()]  # type: ignore[valid-type]
+Launcher = Annotated[Literal[_LAUNCHERS], Field()]  # type: ignore[valid-type]
+_STARTS = ", ".join(f"{name} {launcher.starts}" for name, launcher in WITH_RANKS.items())
+SiteLauncher = Annotated[Literal[_WITH_RANKS], Field(description=f"{_STARTS}.")]  # type: ignore[valid-type]
 Script = Annotated[str, Field(min_length=1, max_length=1000), _HOME, _OWN_PLACE]
 Command = Annotated[
     Several[Typed], Field(min_length=1, max_length=1000), AfterValidator(lambda words: (located(words[0]), *words[1:]))
 ]
-Module = Annotated[
-    str,
-    form("^[A-Za-z0-9_./][A-Za-z0-9_.,:@=+/-]*$", "a module's name, such as PyTorch/2.8.0"),
-    Field(description="A module's name.", examples=["PyTorch/2.8.0"]),
-]
-InterfaceName = Annotated[
-    str, form("^[A-Za-z0-9][A-Za-z0-9._:,@-]*$", "an interface's name such as eth0 or ib0, or auto", 100)
-]
+_MODULE = form("^[A-Za-z0-9_./][A-Za-z0-9_.,:@=+/-]*$", "a module's name, such as PyTorch/2.8.0")
+Module = Annotated[str, _MODULE, Field(description="A module's name.", examples=["PyTorch/2.8.0"])]
+_INTERFACE = form("^[A-Za-z0-9][A-Za-z0-9._:,@-]*$", "an interface's name such as eth0 or ib0, or auto", 100)
+InterfaceName = Annotated[str, _INTERFACE]
 _InterfaceOfNode = Annotated[InterfaceName, Field(description="Interface of one node.", examples=["eth0"])]
 Interface = Annotated[
     Annotated[InterfaceName, Tag("of all nodes")]

@@ -8,90 +8,47 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.common.model import Several
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.settings.key_types import (
-    DIFFERENT,
-    NAME,
-    NAME_WORDS,
-    Arguments,
-    BackendOrAuto,
-    Command,
-    Device,
-    Directory,
-    Engine,
-    Environment,
-    FieldName,
-    GpusInside,
-    Gres,
-    Interface,
-    InterfaceName,
-    Launcher,
-    Module,
-    Name,
-    OfSlurm,
-    Option,
-    OrAuto,
-    OrNumber,
-    PathText,
-    Scales,
-    Script,
-    Section,
-    SiteLauncher,
-    Text,
-    Typed,
-    Variable,
-    WithPlaceholders,
-    form,
-    refused,
-)
-from ddp_ladder.settings.terms import (
-    DEFAULT_LOG_MB,
-    LEAST_EVERY_S,
-    MOST_GPUS,
-    MOST_REPEATS,
-    REFERENCE_VARIANT,
-    STAGES,
-    Mode,
-    NumaBinding,
-    Scale,
-    Transport,
-)
-from ddp_ladder.settings.yaml import Document
+from ddp_ladder.settings import key_types as types
+from ddp_ladder.settings import terms
+from ddp_ladder.settings.key_types import DIFFERENT, KeySection, form, refused
+from ddp_ladder.settings.terms import MOST_REPEATS, STAGES, Mode, NumaBinding, Scale, Transport
+from ddp_ladder.settings.yaml import YamlFile
 
 
-class SettingsFile(Section):
+class SettingsFile(KeySection):
     """What a whole file holds."""
 
     _file: Path = PrivateAttr(default=Path("the settings"))
 
     @property
     def file(self) -> Path:
-        """The file that was read."""
         return self._file
 
 
 # cluster.yaml
 
 
-class Slurm(Section):
+class Slurm(KeySection):
     """Options of sbatch, but for replace_bad_node; those left out or null are Slurm's own. extra is appended."""
 
-    account: OfSlurm | None = Field(default=None, examples=["my-project"])
+    account: types.OfSlurm | None = Field(default=None, examples=["my-project"])
     """Account to charge."""
-    partition: OfSlurm | None = Field(default=None, examples=["gpu"])
+    partition: types.OfSlurm | None = Field(default=None, examples=["gpu"])
     """Partition, or several with commas between them."""
-    qos: OfSlurm | None = Field(default=None, examples=["debug"])
+    qos: types.OfSlurm | None = Field(default=None, examples=["debug"])
     """Quality of service."""
-    constraint: OfSlurm | None = Field(default=None, examples=["a100"])
+    constraint: types.OfSlurm | None = Field(default=None, examples=["a100"])
     """Features that the nodes must have."""
-    reservation: OfSlurm | None = Field(default=None, examples=["course"])
+    reservation: types.OfSlurm | None = Field(default=None, examples=["course"])
     """Reservation to use."""
-    nodelist: OfSlurm | None = Field(default=None, examples=["node[01-04]"])
+    nodelist: types.OfSlurm | None = Field(default=None, examples=["node[01-04]"])
     """Nodes that a job must have."""
-    exclude: OfSlurm | None = Field(default=None, examples=["node07"])
+    exclude: types.OfSlurm | None = Field(default=None, examples=["node07"])
     """Nodes that a job must not have."""
-    extra: Annotated[Several[Option], Field(max_length=100)] = Field(default=(), examples=[["--exclusive"]])
+    extra: Annotated[Several[types.Option], Field(max_length=100)] = Field(default=(), examples=[["--exclusive"]])
     """Further options of sbatch."""
     replace_bad_node: bool | None = Field(default=None, examples=[True])
     """If the preflight of a job names one bad node, submit the scale once more without it. That node is listed in
@@ -103,15 +60,15 @@ class Slurm(Section):
         return self.replace(**{**given, "extra": self.extra + other.extra})
 
 
-class Node(Section):
+class Node(KeySection):
     """Resources of one node; a scale that uses some of its GPUs requests their share of cores and memory."""
 
-    gpus: int = Field(ge=1, le=MOST_GPUS, examples=[4])
+    gpus: int = Field(ge=1, le=terms.MOST_GPUS, examples=[4])
     """GPUs per node. With device cpu, a "GPU" is one CPU process."""
-    device: Device
+    device: types.Device
     cpus: int = Field(ge=1, le=4096, examples=[64])
     """CPU cores per node, shared by its GPUs' processes."""
-    gres: Gres | None = Field(default=None, examples=["gpu"])
+    gres: types.Gres | None = Field(default=None, examples=["gpu"])
     """Name of a GPU in Slurm; the scale adds the number. Null requests no GPU."""
     memory_mb: int | None = Field(default=None, ge=1, le=10**9, examples=[256_000])
     """Memory per node in MB, as in --mem (1024 MB are 1 GB); null is the partition's default."""
@@ -122,27 +79,27 @@ class Node(Section):
         return max(1, self.cpus // self.gpus)
 
 
-class Container(Section):
+class Container(KeySection):
     """The image that the training runs in."""
 
-    image: PathText = Field(examples=["/images/pytorch.sif"])
+    image: types.PathText = Field(examples=["/images/pytorch.sif"])
     """File, URI or name of the image, as the engine takes it."""
-    engine: Engine = "apptainer"
+    engine: types.Engine = "apptainer"
     """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
     pyxis calls."""
-    gpus: GpusInside | None = "nvidia"
-    binds: Annotated[Several[PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
+    gpus: types.GpusInside | None = "nvidia"
+    binds: Annotated[Several[types.PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
     """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
-    args: Annotated[Several[Typed], Field(max_length=100)] = Field(default=(), examples=[["--no-home"]])
+    args: Annotated[Several[types.Typed], Field(max_length=100)] = Field(default=(), examples=[["--no-home"]])
     """Further options of the engine's exec, start or run."""
 
 
-class Software(Section):
+class Software(KeySection):
     """Software of the training. Modules and setup run on the node; Python is in the container if there is one."""
 
-    python: PathText | None = Field(default=None, examples=["/opt/venv/bin/python"])
+    python: types.PathText | None = Field(default=None, examples=["/opt/venv/bin/python"])
     """Python that has the workload's packages; null for the Python that runs the workflow."""
-    modules: Annotated[Several[Module], Field(max_length=100)] = Field(default=(), examples=[["PyTorch/2.8.0"]])
+    modules: Annotated[Several[types.Module], Field(max_length=100)] = Field(default=(), examples=[["PyTorch/2.8.0"]])
     """Environment modules, loaded on each node in this order, outside any container."""
     setup: str = Field(default="", max_length=100_000, examples=["source /opt/venv/bin/activate"])
     """Shell commands that each node runs after loading the modules; exported variables reach the training."""
@@ -150,11 +107,11 @@ class Software(Section):
     """Image that the training runs in; null for none."""
 
 
-class Network(Section):
+class Network(KeySection):
     """Communication between the processes."""
 
-    backend: BackendOrAuto = "auto"
-    interface: Interface = Field(
+    backend: types.BackendOrAuto = "auto"
+    interface: types.Interface = Field(
         default="auto",
         examples=["ib0", {"node01": "eth0", "node02": "eth1"}],
         json_schema_extra={
@@ -165,20 +122,20 @@ class Network(Section):
     transport: Transport = "any"
     """What NCCL must use between nodes; the preflight compares it with NCCL's log. ib is InfiniBand or RoCE, ofi a
     plugin for libfabric (Slingshot, EFA), socket is TCP; any takes all."""
-    env: Environment = Field(default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}])
+    env: types.Environment = Field(default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}])
     """Environment variables that the site's network needs; values may contain placeholders."""
 
 
 class Site(SettingsFile, title="The site"):
     """A cluster, or this machine."""
 
-    site: Name = Field(examples=["local"])
+    site: types.Name = Field(examples=["local"])
     """Name of the site, for the report."""
     slurm: Slurm = Field(default_factory=Slurm, examples=[{"partition": "gpu"}])
     node: Node = Field(examples=[{"gpus": 4, "device": "cuda", "cpus": 64}])
     software: Software = Field(default_factory=Software)
     network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
-    launcher: SiteLauncher = "torchrun"
+    launcher: types.SiteLauncher = "torchrun"
     numa_binding: NumaBinding | None = None
     """Of torchrun (torch 2.9 or newer, with numactl): node binds each rank to the cores of its GPU's NUMA node,
     exclusive to a share of them; null binds nothing. It needs all cores of the node (node.cpus). Left out at scales
@@ -188,7 +145,7 @@ class Site(SettingsFile, title="The site"):
 # config.yaml
 
 
-class BatchRange(Section):
+class BatchRange(KeySection):
     """The batches per GPU among which the job of the first scale searches; all are multiples of the smallest."""
 
     least: int = Field(default=8, ge=1, le=10_000_000, alias="from")
@@ -209,16 +166,16 @@ BatchSize = Annotated[
     Annotated[int, Field(ge=1, le=10_000_000), Tag("number")] | Annotated[BatchRange, Tag("range")],
     Discriminator(lambda value: "range" if isinstance(value, dict | BatchRange) else "number"),
     BeforeValidator(lambda value: {} if value == "auto" else value),
-    OrAuto("a whole number from 1 to 10000000, auto, or keys from, to, headroom_percent"),
+    types.OrAuto("a whole number from 1 to 10000000, auto, or keys from, to, headroom_percent"),
 ]
 
 
-class Workload(Section):
+class Workload(KeySection):
     """The training script, unmodified, and its arguments."""
 
-    script: Script = Field(examples=["train.py"])
+    script: types.Script = Field(examples=["train.py"])
     """Training script, searched in the working directory, then in ddp-ladder's; or "-m package.module"."""
-    args: Arguments = Field(default=(), examples=[["--epochs", 8]])
+    args: types.Arguments = Field(default=(), examples=[["--epochs", 8]])
     """Arguments of the script, one list item each; may contain placeholders."""
     batch_per_gpu: BatchSize = Field(examples=[32])
     """Samples per GPU and step at the first scale, 1x1 unless stage1 says otherwise. Weak mode keeps it at every scale;
@@ -227,10 +184,10 @@ class Workload(Section):
     global_batch: int | None = Field(default=None, ge=1, le=10_000_000_000, examples=[1024])
     """Samples per optimizer step of all GPUs together, with modes: [strong]. Each GPU then keeps batch_per_gpu, and
     accumulates the gradients of {accumulation} batches, fewer where more GPUs share them. Null accumulates none."""
-    samples_per_step: Typed | None = Field(default=None, examples=["{batch_per_gpu} * 4"])
+    samples_per_step: types.Typed | None = Field(default=None, examples=["{batch_per_gpu} * 4"])
     """Samples that one process consumes in one optimizer step, for loops without a DataLoader; may be a product or
     quotient with placeholders."""
-    throughput_regex: Text | None = Field(default=None, examples=["throughput: ([0-9.]+) samples/s"])
+    throughput_regex: types.Text | None = Field(default=None, examples=["throughput: ([0-9.]+) samples/s"])
     """Regular expression for the samples per second of all processes in the log, for programs that cannot be
     instrumented."""
     lr: float | None = Field(default=None, gt=0, examples=[0.05])
@@ -239,16 +196,16 @@ class Workload(Section):
     """How {lr} depends on the global batch."""
     seed: int = Field(default=1, ge=0, le=2**31 - 1)
     """Seed of the first repeat; {seed} is this plus repeat - 1."""
-    data_dir: Directory | None = Field(default=None, examples=["data/digits"])
+    data_dir: types.Directory | None = Field(default=None, examples=["data/digits"])
     """Directory of the training data, for {data_dir}; null if the script needs none."""
-    prepare: Command | None = Field(default=None, examples=[["prepare.py", "{data_dir}"]])
+    prepare: types.Command | None = Field(default=None, examples=[["prepare.py", "{data_dir}"]])
     """Script and arguments that write data_dir once, in one process, before stage 1; null for none."""
-    directory: WithPlaceholders | None = Field(default=None, examples=["{run_dir}"])
+    directory: types.WithPlaceholders | None = Field(default=None, examples=["{run_dir}"])
     """Working directory of the training processes, created if missing; null is where Snakemake was started. May contain
     placeholders; "{run_dir}" gives each run a directory of its own."""
-    env: Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
+    env: types.Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
     """Environment variables of the training processes; values may contain placeholders."""
-    secrets: Annotated[Several[Variable], Field(max_length=100)] = Field(default=(), examples=[["WANDB_API_KEY"]])
+    secrets: Annotated[Several[types.Variable], Field(max_length=100)] = Field(default=(), examples=[["WANDB_API_KEY"]])
     """Environment variables of the training whose values come from the shell that starts Snakemake, and are written
     nowhere."""
 
@@ -258,7 +215,7 @@ class Workload(Section):
         return self.batch_per_gpu.least if isinstance(self.batch_per_gpu, BatchRange) else self.batch_per_gpu
 
 
-class Measure(Section):
+class Measure(KeySection):
     """Which steps of a run are measured, and when it may end early."""
 
     warmup_steps: int | None = Field(default=None, ge=0, le=1_000_000, examples=[50])
@@ -283,7 +240,7 @@ class Measure(Section):
         return ACCELERATORS[device].warmup_steps if self.warmup_steps is None else self.warmup_steps
 
 
-class Hang(Section):
+class Hang(KeySection):
     """When a run in which no rank makes a step any more is ended; null switches a bound off."""
 
     times_median_step: float | None = Field(default=10, ge=2, le=1_000_000)
@@ -294,7 +251,7 @@ class Hang(Section):
     """Seconds until the first step, and of a pause outside the training loop: a validation, a checkpoint."""
 
 
-class GateThresholds(Section):
+class GateThresholds(KeySection):
     """Thresholds that a stage must meet before the next one starts; one that is left out, or null, is not checked."""
 
     min_efficiency: float | None = Field(default=None, gt=0, le=1, examples=[0.8])
@@ -303,14 +260,14 @@ class GateThresholds(Section):
     """Minimum throughput of all GPUs together, in samples per second."""
     max_data_wait_fraction: float | None = Field(default=None, ge=0, le=1, examples=[0.1])
     """Maximum fraction of the step time spent waiting for data."""
-    max_efficiency: float = Field(default=1.05, ge=1, examples=[1.05])
+    max_efficiency: float = Field(default=terms.MOST_EFFICIENCY, ge=1, examples=[1.05])
     """An efficiency whose whole interval is above this closes the gate, because the baseline was disturbed."""
-    jobs_differ_percent: float = Field(default=2, ge=0, le=100)
+    jobs_differ_percent: float = Field(default=terms.JOBS_DIFFER_PERCENT, ge=0, le=100)
     """Usual standard deviation of this stage's throughput between jobs, in per cent. A verdict that it can turn is
     uncertain; where several jobs measure a scale, they count as well. 0 where all jobs have one node for themselves."""
 
 
-class Repeats(Section):
+class Repeats(KeySection):
     """Repetitions of every measurement: as many as it takes to know it, within bounds."""
 
     at_least: int = Field(default=3, ge=1, le=MOST_REPEATS)
@@ -337,11 +294,11 @@ class Repeats(Section):
         return self
 
 
-class Stage(Section):
+class Stage(KeySection):
     """One rung of the ladder: its scales, the limits of their jobs, and the gate that opens the next one."""
 
     name: ClassVar[str]
-    scales: Scales
+    scales: types.Scales
     runtime: int = Field(default=20, ge=1, le=43_200)
     """Time limit of each scale's job in minutes; the job runs every variant, mode and repeat of its scale."""
     gate: GateThresholds = Field(default_factory=GateThresholds, examples=[{"min_efficiency": 0.8}])
@@ -353,7 +310,7 @@ class Stage1(Stage):
     """The first scale, the baseline of every efficiency: one GPU, or the smallest scale that the training fits."""
 
     name = "stage1"
-    scales: Annotated[Scales, Field(max_length=1)] = Field(
+    scales: Annotated[types.Scales, Field(max_length=1)] = Field(
         default=("1x1",), validate_default=True, examples=[["1x1"], ["1x2"]]
     )
     """One scale: 1x1, or a larger one if the training does not fit one GPU."""
@@ -363,7 +320,7 @@ class Stage2(Stage):
     """Several GPUs of one node."""
 
     name = "stage2"
-    scales: Scales = Field(examples=[["1x2", "1x4"]])
+    scales: types.Scales = Field(examples=[["1x2", "1x4"]])
     """Scales of one node with two or more GPUs, and more than stage1's."""
 
 
@@ -371,11 +328,11 @@ class Stage3(Stage):
     """Several nodes."""
 
     name = "stage3"
-    scales: Scales = Field(examples=[["2x1", "2x4"]])
+    scales: types.Scales = Field(examples=[["2x1", "2x4"]])
     """Scales of two or more nodes, with more GPUs than stage1's."""
 
 
-class Stages(Section):
+class Stages(KeySection):
     """The stages of the ladder. A stage that is left out, or null, is skipped."""
 
     stage1: Stage1 = Field(examples=[{"scales": ["1x1"], "runtime": 10}])
@@ -383,52 +340,57 @@ class Stages(Section):
     stage3: Stage3 | None = Field(default=None, examples=[{"scales": ["2x1"], "runtime": 10}])
 
 
-class FingerprintKeys(Section):
+class FingerprintKeys(KeySection):
     """Comparison of two runs before their throughputs are divided."""
 
-    may_differ: Annotated[Several[FieldName], DIFFERENT] = Field(default=(), examples=[["num_workers"]])
+    may_differ: Annotated[Several[types.FieldName], DIFFERENT] = Field(default=(), examples=[["num_workers"]])
     """Fields that differ between scales on purpose; the report shows both values."""
 
 
-class VariantNetwork(Section):
+class VariantNetwork(KeySection):
     """Overrides of cluster.yaml's network."""
 
-    backend: BackendOrAuto | None = None
+    backend: types.BackendOrAuto | None = None
     """Backend of torch.distributed."""
-    interface: InterfaceName | None = Field(default=None, examples=["ib0"])
+    interface: types.InterfaceName | None = Field(default=None, examples=["ib0"])
     """Network interface of NCCL and Gloo."""
 
 
-class Variant(Section):
+class Variant(KeySection):
     """Overrides of one variant; left out or null keeps the base value."""
 
-    launcher: Launcher | None = None
+    launcher: types.Launcher | None = None
     """Overrides cluster.yaml's launcher; python starts one process for all GPUs of a node."""
     numa_binding: NumaBinding | None = None
     """Overrides cluster.yaml's numa_binding."""
     network: VariantNetwork = Field(default_factory=VariantNetwork, examples=[{"backend": "gloo"}])
-    args: Arguments = Field(default=(), examples=[["--epochs", 8]])
+    args: types.Arguments = Field(default=(), examples=[["--epochs", 8]])
     """Arguments appended to the workload's."""
-    env: Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
+    env: types.Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
     """Environment variables added to the workload's and the network's, whose values they override."""
-    reason: Text | None = Field(default=None, examples=["Gloo as a check on NCCL"])
+    reason: types.Text | None = Field(default=None, examples=["Gloo as a check on NCCL"])
     """Why the variant is measured; shown in the report."""
 
 
-class Preflight(Section):
+class Preflight(KeySection):
     """The test of the nodes, their network and the collectives, in each scale's job before its runs."""
 
     enabled: bool = True
     """False starts the runs without it."""
-    timeout_s: float = Field(default=60, ge=5, le=3600)
-    """Time limit of each of its two parts in seconds: the nodes and their network; the collectives."""
+    timeout_s: float | None = Field(default=None, ge=5, le=3600, examples=[120])
+    """Time limit of each of its two parts in seconds: the nodes and their network; the collectives; null: 60, and one
+    more for every 4 nodes, which load torch from one file system."""
     min_busbw_gb_per_s: float | None = Field(default=None, gt=0, examples=[20])
     """Minimum bus bandwidth of an all-reduce at scales of several nodes, in GB/s as nccl-tests defines it; null checks
     none."""
 
+    def limit_s(self, nodes: int) -> float:
+        """Return the time limit of each part on so many nodes."""
+        return 60.0 + start_allowance_s(nodes) if self.timeout_s is None else self.timeout_s
+
 
 def _with_default(variants: dict[str, Variant]) -> dict[str, Variant]:
-    if REFERENCE_VARIANT not in variants:
+    if terms.REFERENCE_VARIANT not in variants:
         raise refused("the variant that the gates judge is missing", "add default: {} under variants")
     return variants
 
@@ -436,7 +398,7 @@ def _with_default(variants: dict[str, Variant]) -> dict[str, Variant]:
 _EMPTY = BeforeValidator(lambda variant: {} if variant is None else variant)
 _Variants = Annotated[
     dict[
-        Annotated[str, form(NAME, f"{NAME_WORDS} (a variant's name becomes a directory)", 60)],
+        Annotated[str, form(types.NAME, f"{types.NAME_WORDS} (a variant's name becomes a directory)", 60)],
         Annotated[Variant, _EMPTY, Field(examples=[{"network": {"backend": "gloo"}}])],
     ],
     Field(max_length=100),
@@ -444,23 +406,23 @@ _Variants = Annotated[
 ]
 
 
-class Logs(Section):
+class Logs(KeySection):
     """What is kept of the output of a run."""
 
-    max_mb_per_node: int = Field(default=DEFAULT_LOG_MB, ge=1, le=1_000_000)
+    max_mb_per_node: int = Field(default=terms.DEFAULT_LOG_MB, ge=1, le=1_000_000)
     """Limit of the logs of one run on each node, in MB. Of more output the first half of this and the end are kept."""
 
 
-class Monitor(Section):
+class Monitor(KeySection):
     """The samples of each node during a run: GPUs, CPUs, memory, network."""
 
     enabled: bool = True
     """False samples nothing."""
-    every_s: float = Field(default=2, ge=LEAST_EVERY_S, le=60)
+    every_s: float = Field(default=2, ge=terms.LEAST_EVERY_S, le=60)
     """Seconds from one sample to the next."""
 
 
-class Report(Section):
+class Report(KeySection):
     """The training whose time and cost the report computes for each scale, by epochs, samples or steps; without it, for
     a million samples."""
 
@@ -474,6 +436,9 @@ class Report(Section):
     """Trainings that the project needs, with seeds, searches and repetitions: for the hours to ask for."""
     reserve: float = Field(default=0.1, ge=0, le=1)
     """Reserve on these hours for failed jobs and restarts, a fraction."""
+    tables: str | None = Field(default=None, min_length=1, examples=["256x4"])
+    """A scale, or a part of a run's name: the report writes the steps of its ranks and the samples of its nodes as CSV
+    files, which runs of up to 64 ranks have anyway."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -486,14 +451,14 @@ class Report(Section):
 class Experiment(SettingsFile, title="The experiment"):
     """What to train, at which scales, how often, and the thresholds of the gates between stages."""
 
-    results: Directory = "results"
+    results: types.Directory = "results"
     """Directory for all output; created if missing."""
     workload: Workload = Field(examples=[{"script": "train.py", "batch_per_gpu": 32}])
     measure: Measure = Field(default_factory=Measure)
     hang: Hang = Field(default_factory=Hang)
     modes: Annotated[Several[Mode], Field(min_length=1), DIFFERENT] = ("weak",)
     """How the batch depends on the scale. weak keeps the batch per GPU, strong keeps the global batch."""
-    repeats: Annotated[Repeats, OrNumber(MOST_REPEATS)] = Field(
+    repeats: Annotated[Repeats, types.OrNumber(MOST_REPEATS)] = Field(
         default_factory=Repeats, json_schema_extra={"default": 3}
     )
     """Repetitions of every measurement: a number, or as many as it takes. Intervals of 2 are very wide, 1 has
@@ -524,12 +489,13 @@ class Experiment(SettingsFile, title="The experiment"):
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of the user, checked. config, cluster: their files, for the line of each key."""
+    """All settings of the user, checked."""
 
     experiment: Experiment
     site: Site
-    config: Document = field(default_factory=lambda: Document(Path("config/config.yaml")))
-    cluster: Document = field(default_factory=lambda: Document(Path("config/cluster.yaml")))
+    # The files, for the line of each key.
+    config: YamlFile = field(default_factory=lambda: YamlFile(Path("config/config.yaml")))
+    cluster: YamlFile = field(default_factory=lambda: YamlFile(Path("config/cluster.yaml")))
 
     def with_batch(self, batch_per_gpu: int) -> "Settings":
         """Return the settings with this batch in place of a range."""

@@ -18,7 +18,7 @@ from ddp_ladder.common.model import Model, Schema
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import conflicts
 from ddp_ladder.settings.keys import Experiment, Settings, Site
-from ddp_ladder.settings.yaml import AS_TYPED, Document, KeyPath, key_name, shown
+from ddp_ladder.settings.yaml import AS_TYPED, KeyPath, YamlFile, key_name, shown
 
 OF_MODULE = Path("config of the module")  # in place of a file name
 OVERLAY = "overlay"
@@ -47,18 +47,15 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
 # Documents
 
 
-def _documents(config_file: Path | None, cluster_file: Path, given: dict[str, Any]) -> tuple[Document, Document]:
+def _documents(config_file: Path | None, cluster_file: Path, given: dict[str, Any]) -> tuple[YamlFile, YamlFile]:
     """Read both files, and check only that they are YAML."""
     overlays = [Path(located(str(given.pop(OVERLAY))))] if OVERLAY in given else []
     given = {key: _typed(value, (key,)) if isinstance(value, dict | list) else value for key, value in given.items()}
-    if config_file is None:
-        cluster, *over = map(yaml.read, (cluster_file, *overlays))
-        config, given = Document(OF_MODULE, given), {}
-    else:
-        config, cluster, *over = map(yaml.read, (config_file, cluster_file, *overlays))
+    config = YamlFile(OF_MODULE, given) if config_file is None else yaml.read(config_file)
+    cluster, *over = map(yaml.read, (cluster_file, *overlays))
     for document in over:
         config = _overridden(config, document.data, document)
-    return _overridden(config, given), cluster
+    return _overridden(config, {} if config_file is None else given), cluster
 
 
 def _typed(value: Any, path: KeyPath) -> Any:
@@ -72,7 +69,7 @@ def _typed(value: Any, path: KeyPath) -> Any:
     return yaml.scalar(value) if isinstance(value, str) and AS_TYPED.isdisjoint(path[:-1]) else value
 
 
-def _overridden(document: Document, overrides: Mapping[str, Any], origin: Document | None = None) -> Document:
+def _overridden(document: YamlFile, overrides: Mapping[str, Any], origin: YamlFile | None = None) -> YamlFile:
     """Return the document with ``overrides`` on top, and the keys replaced. origin: None for the command line."""
     replaced: set[KeyPath] = set()
 
@@ -89,7 +86,7 @@ def _overridden(document: Document, overrides: Mapping[str, Any], origin: Docume
 # From pydantic's errors to messages
 
 
-def _validated(checked: Sequence[tuple[Document, type[Model]]]) -> list[Any]:
+def _validated(checked: Sequence[tuple[YamlFile, type[Model]]]) -> list[Any]:
     """Return the sections that documents hold. Raises UserError with all mistakes, in the order of their lines."""
     values: list[Any] = []
     problems: list[Problem] = []
@@ -97,8 +94,8 @@ def _validated(checked: Sequence[tuple[Document, type[Model]]]) -> list[Any]:
         try:
             values.append(model.model_validate(document.data))
         except ValidationError as errors:
-            found = [_explained(error, document, model) for error in errors.errors() if not _follows(error)]
-            problems += [problem for _, problem in sorted(found, key=lambda item: item[0])]
+            by_line = [_explained(error, document, model) for error in errors.errors() if not _follows(error)]
+            problems += [problem for _, problem in sorted(by_line, key=lambda item: item[0])]
     if problems:
         raise UserError(problems)
     return values
@@ -109,7 +106,7 @@ def _follows(error: ErrorDetails) -> bool:
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
 
 
-def _explained(error: ErrorDetails, document: Document, model: type[Model]) -> tuple[int, Problem]:
+def _explained(error: ErrorDetails, document: YamlFile, model: type[Model]) -> tuple[int, Problem]:
     """Return the line and the message of an error."""
     part = section = schema(model)
     data: Any = document.data
@@ -141,16 +138,10 @@ def _explained(error: ErrorDetails, document: Document, model: type[Model]) -> t
 
 
 _WHAT = {
-    "literal_error": "not one of the allowed values",
-    "greater_than": "too small",
-    "greater_than_equal": "too small",
-    "less_than_equal": "too large",
-    "string_pattern_mismatch": "not in the expected format",
-    "too_short": "empty",
-    "string_too_short": "empty",
-    "too_long": "too many",
-    "string_too_long": "too many characters",
-}
+    "literal_error": "not one of the allowed values", "string_pattern_mismatch": "not in the expected format",
+    "greater_than": "too small", "greater_than_equal": "too small", "less_than_equal": "too large",
+    "too_short": "empty", "string_too_short": "empty", "too_long": "too many", "string_too_long": "too many characters",
+}  # fmt: skip
 _SEE = "see config/README.md"
 
 
@@ -245,18 +236,15 @@ def _bounds(part: Part) -> str:
     if low is not None and high is not None:
         return f" from {low} to {high}"
     bounds = {"above": above, "at least": low, "at most": high}
-    words = " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound is not None)
-    return f" {words}" if words else ""
+    return " and".join(f" {word} {bound}" for word, bound in bounds.items() if bound is not None)
 
 
 def _example(part: Part, key: str) -> str | None:
     """Return a line to type, ``repeats: 3``; only the value if key is empty."""
-    values = [*part.get("examples", []), *part.get("enum", [])]
-    if part.get("default") is not None:
-        values.append(part["default"])
-    if not values:
-        return None
-    return f"{key}: {flow(values[0])}" if key else flow(values[0])
+    default = part.get("default")
+    values = [*part.get("examples", []), *part.get("enum", []), *([] if default is None else [default])]
+    text = flow(values[0]) if values else None
+    return f"{key}: {text}" if text and key else text
 
 
 def flow(value: Any) -> str:

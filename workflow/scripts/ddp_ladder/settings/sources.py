@@ -16,16 +16,15 @@ from ddp_ladder.settings.load import OVERLAY, load_settings
 
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
-WITHOUT_TRAINING = frozenset(
-    {"compare", "doctor", "eject", "new_site", "report"}
-)  # quick targets that run on this machine alone
+# Quick targets that run on this machine alone.
+WITHOUT_TRAINING = frozenset({"compare", "doctor", "eject", "new_site", "report"})
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Files and overrides of this start's settings. config: None if the overrides are a whole experiment."""
+    """Files and overrides of this start's settings."""
 
-    config: Path | None
+    config: Path | None  # None if the overrides are a whole experiment
     cluster: Path
     overrides: Mapping[str, Any]
     preflight_scale: str | None = None  # of `snakemake preflight`
@@ -106,10 +105,8 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
 def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
     """Take what only this start has out of the values. Raises UserError for a centre that is not known."""
     scale, centre = (values.pop(key, None) for key in ("preflight_scale", "centre"))
-    return {
-        "preflight_scale": None if scale is None else str(scale),
-        "centre": None if centre is None else centre_file(str(centre)).stem,
-    }
+    centre = None if centre is None else centre_file(str(centre)).stem
+    return {"preflight_scale": None if scale is None else str(scale), "centre": centre}
 
 
 def centre_file(name: str) -> Path:

@@ -19,6 +19,8 @@ PLAIN_VARIANT = "plain"
 MOST_REPEATS = 100
 MOST_GPUS = 128  # of one node
 DEFAULT_LOG_MB = 100
+MOST_EFFICIENCY = 1.05  # above this, a baseline is suspect
+JOBS_DIFFER_PERCENT = 2  # usual standard deviation of the throughput between jobs
 LEAST_EVERY_S = 0.2  # from one sample of a node to the next
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,14 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
-class Document:
-    """One YAML file as plain data, with the place of each part.
-
-    lines: line (from 1) of each key and list item.
-    overridden: keys with a value from another document that was laid over this one, or None for the command line.
-    """
+class YamlFile:
+    """One YAML file as plain data, with the place of each part."""
 
     file: Path
     data: dict[str, Any] = field(default_factory=dict)
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    overridden: Mapping[KeyPath, Document | None] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # from 1, of each key and list item
+    # Keys with a value from another file that was laid over this one, or from the command line (None).
+    overridden: Mapping[KeyPath, YamlFile | None] = field(default_factory=dict)
 
     def where(self, *path: str | int) -> str:
         """Return ``config/config.yaml, line 14: measure.max_steps``."""
@@ -51,13 +48,16 @@ class Document:
         """Return the line of a key, or of its nearest parent in the file; 0 if there is none."""
         if self._overridden_at(path) is not None:
             return 0
-        prefixes = (path[:length] for length in range(len(path), 0, -1))
-        return next((self.lines[prefix] for prefix in prefixes if prefix in self.lines), 0)
+        return next((self.lines[head] for head in _heads(path) if head in self.lines), 0)
 
     def _overridden_at(self, path: KeyPath) -> KeyPath | None:
         """Return the path, or its nearest parent, that was overridden; None if neither was."""
-        heads = (path[:length] for length in range(len(path), 0, -1))
-        return next((head for head in heads if head in self.overridden), None)
+        return next((head for head in _heads(path) if head in self.overridden), None)
+
+
+def _heads(path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path, then its parents, the nearest first."""
+    return (path[:length] for length in range(len(path), 0, -1))
 
 
 def key_name(path: KeyPath) -> str:
@@ -76,7 +76,7 @@ def shown(value: object) -> str:
     """Return a value for a message: one printable line, text in quotes, long values cut."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def scalar(text: str) -> str | int | float | bool | None:
@@ -91,18 +91,18 @@ def scalar(text: str) -> str | int | float | bool | None:
     return float(text) if is_number else text
 
 
-def read(file: Path) -> Document:
+def read(file: Path) -> YamlFile:
     """Read a YAML mapping. Raises UserError for the first thing that is none."""
     lines: dict[KeyPath, int] = {}
     place, allowed = "", "lines of the form key: value, in YAML"
     advice = (
         "check indentation, brackets and quotation marks there and on the line before; put text with a colon, @ or % "
+        'and placeholders such as "{lr}" in quotes'
     )
-    advice += 'and placeholders such as "{lr}" in quotes'
     try:
         root = yaml.compose(file.read_bytes().decode("utf-8-sig"), Loader=yaml.BaseLoader)
         if isinstance(root, yaml.MappingNode):
-            return Document(file, _mapping(root, (), lines), lines)
+            return YamlFile(file, _mapping(root, (), lines), lines)
         what, advice = "the file is empty, or holds no keys", f"restore the shipped file: git checkout -- {file}"
     except FileNotFoundError:
         what, allowed, advice = "there is no such file", f"a file, {places()}", "check the spelling and the directory"
@@ -123,12 +123,12 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int]) -
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise yaml.MarkedYAMLError(problem="a list or mapping as a key", problem_mark=key.start_mark)
-        here = (*path, key.value)
-        if here in lines:
-            problem = f"duplicate key {key_name(here)}, first on line {lines[here]}"
+        inner = (*path, key.value)
+        if inner in lines:
+            problem = f"duplicate key {key_name(inner)}, first on line {lines[inner]}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-        lines[here] = key.start_mark.line + 1
-        data[key.value] = _value(value, here, lines)
+        lines[inner] = key.start_mark.line + 1
+        data[key.value] = _value(value, inner, lines)
     return data
 
 

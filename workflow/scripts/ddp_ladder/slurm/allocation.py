@@ -39,13 +39,12 @@ def own_allocation(environment: Mapping[str, str], salloc: str) -> AllocatedReso
 
     salloc: asks for one that has room for all scales.
     """
-    job_id = environment.get("SLURM_JOB_ID")
-    if not job_id:
-        where, what = f"--profile {profile('allocation')}", "this is not inside a Slurm allocation"
-        advice = f"start it inside `{salloc}`, or let the scales queue as jobs: --profile {profile('slurm')}"
-        raise UserError(Problem(where, what, "SLURM_JOB_ID is not set", next=advice))
-    question = ["scontrol", "show", "job", "--details", job_id]
-    return parse_allocation(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
+    if job_id := environment.get("SLURM_JOB_ID"):
+        question = ["scontrol", "show", "job", "--details", job_id]
+        return parse_allocation(job_id, answer(job_id, lambda within_s: run_command(question, within_s)))
+    where, what = f"--profile {profile('allocation')}", "this is not inside a Slurm allocation"
+    advice = f"start it inside `{salloc}`, or let the scales queue as jobs: --profile {profile('slurm')}"
+    raise UserError(Problem(where, what, "SLURM_JOB_ID is not set", next=advice))
 
 
 def parse_allocation(job_id: str, shown: str) -> AllocatedResources:

@@ -14,7 +14,7 @@ from typing import Literal
 from uuid import uuid4
 
 from ddp_ladder.common.files import read_json, sha256, write_json
-from ddp_ladder.common.formats import duration
+from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
 
@@ -30,16 +30,14 @@ _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* 
 # If control groups do not limit memory, a job that takes too much is FAILED or CANCELLED.
 _OUT_OF_MEMORY = re.compile(r"memory limit|oom.?kill|out of memory", re.IGNORECASE)
 
-_SQUEUE = "iTSNr"
-
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job as Slurm reports it. reason: why it waits or ended; nodes, start: may be empty."""
+    """The state of a job as Slurm reports it; what it does not report is empty."""
 
     state: str
-    reason: str = ""
-    nodes: str = ""
+    reason: str = ""  # why it waits or ended
+    nodes: str = ""  # in Slurm's short form
     start: str = ""  # when it started, or is expected to: 2026-11-20T23:40:00
 
     @property
@@ -85,13 +83,10 @@ def slurms_words(log: str) -> list[str]:
 def advice(job: JobState, words: str, stage: str) -> Advice:
     """Return why a job ended, and what to do. words: Slurm's message in its log. Asks Slurm which node is dead."""
     if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
-        which = ",".join(dead)
-        return Advice(
-            f"{which} does not answer Slurm: it died, or its network did",
-            f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}",
-        )
-    found = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
-    return Advice(found.why, found.next.format(stage=stage))
+        why = f"{in_short(dead)} does not answer Slurm: it died, or its network did"
+        return Advice(why, f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}")
+    usual = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
+    return Advice(usual.why, usual.next.format(stage=stage))
 
 
 # Of `man squeue`, JOB REASON CODES, those that a job of a ladder often has; any other is shown by its name alone.
@@ -160,13 +155,14 @@ def _queued(job_ids: list[str], within_s: float | None) -> dict[str, JobState]:
     if not job_ids:
         return {}
     try:
-        rows = squeue(_SQUEUE, "--states=all", f"--jobs={','.join(job_ids)}", within_s=within_s)
+        rows = squeue("iTSNr", "--states=all", f"--jobs={','.join(job_ids)}", within_s=within_s)
         return {job.strip(): job_state(*rest) for job, *rest in rows}
     except SlurmError as error:
         if not unknown(str(error)):
             raise
     # One forgotten job makes squeue fail for all: ask for each.
-    return {job: state for each in job_ids if len(job_ids) > 1 for job, state in _queued([each], within_s).items()}
+    answers = [_queued([job_id], within_s) for job_id in job_ids if len(job_ids) > 1]
+    return {job_id: state for answer in answers for job_id, state in answer.items()}
 
 
 def _accounted(job_ids: list[str]) -> dict[str, JobState]:
@@ -231,8 +227,7 @@ def job_end_file(results: Path, scale: str) -> Path:
 
 def write_job_end(results: Path, end: JobEnd) -> Path:
     """Write the end for the gate and the next start; return the file."""
-    path = job_end_file(results, end.scale)
-    write_json(path, asdict(end))
+    write_json(path := job_end_file(results, end.scale), asdict(end))
     return path
 
 
@@ -290,12 +285,12 @@ def jobs_by_name(results: Path, given_up: Callable[[], bool] = lambda: False) ->
 
     given_up: as in run_command. Raises SlurmError.
     """
-    found = []
-    for job, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all", given_up=given_up):
+    jobs = []
+    for job_id, state, start, nodes, reason, name in squeue("iTSNrj", "--states=all", given_up=given_up):
         form = _NAME.fullmatch(name)
         if form and form["results"] == _digest(results):
-            found.append(NamedJob(job, name, form["scale"], job_state(state, start, nodes, reason)))
-    return sorted(found, key=lambda one: int(one.id))
+            jobs.append(NamedJob(job_id, name, form["scale"], job_state(state, start, nodes, reason)))
+    return sorted(jobs, key=lambda job: int(job.id))
 
 
 def _digest(results: Path) -> str:
@@ -331,17 +326,14 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Submission:
-    """One call of sbatch: its arguments, with --parsable and --job-name, and the script that it reads.
-
-    earlier: the job of a killed start that makes the same runs; it is followed while it goes on.
-    """
+    """One call of sbatch."""
 
     label: str  # begins each line for the user
     scale: str
     name: str
-    argv: Sequence[str]
-    script: str
-    earlier: str | None = None
+    argv: Sequence[str]  # with --parsable and --job-name
+    script: str  # that sbatch reads
+    earlier: str | None = None  # the job of a killed start that makes the same runs; it is followed while it goes on
 
 
 class Submitter:
@@ -361,7 +353,6 @@ class Submitter:
             return set(self._jobs)
 
     def over(self, job_id: str) -> None:
-        """Record that a job has ended."""
         with self._lock:
             self._jobs.discard(job_id)
 
@@ -379,16 +370,16 @@ class Submitter:
         failed: SlurmError | None = None
         for turn, pause_s in enumerate((0.0, *PAUSES_S)):
             try:
-                found = self._look(wanted, pause_s)
+                queued = self._look(wanted, pause_s)
             except SlurmError as silent:
                 if self._stopped_s is not None:
                     break
                 self._say(f"{wanted.label}: Slurm does not show the queue ({silent}); asking again")
                 continue  # a second job may be one too many
-            if found:
-                what = "of a killed start goes on" if found == wanted.earlier else "is in the queue all the same"
-                self._say(f"{wanted.label}: job {found} {what}")
-                return found
+            if queued:
+                what = "of a killed start goes on" if queued == wanted.earlier else "is in the queue all the same"
+                self._say(f"{wanted.label}: job {queued} {what}")
+                return queued
             if self._stopped_s is not None:
                 raise Stopped
             if turn == len(PAUSES_S):
@@ -397,8 +388,7 @@ class Submitter:
                 return self._sbatch(wanted, again=failed is not None)
             except SlurmError as error:
                 if not error.is_undecided:
-                    advice = "correct what sbatch names: `slurm` and `node` in cluster.yaml"
-                    raise Refused(str(error), advice) from None
+                    raise Refused(str(error), "correct what sbatch names: `slurm` and `node` in cluster.yaml") from None
                 failed = error
                 self._say(f"{wanted.label}: {failed}; looking whether it was submitted")
         raise NotSubmitted(

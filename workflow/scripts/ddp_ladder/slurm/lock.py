@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from ddp_ladder.common.files import read_json, touched_s, write_json
 from ddp_ladder.common.messages import Problem, UserError
@@ -36,23 +37,18 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds a lock. job_id: "start" for a start of Snakemake. ended: whether it has released it."""
+    """What holds a lock."""
 
-    job_id: str
+    job_id: str  # START for a start of Snakemake
     process: ProcessId
     user: str
     directory: str  # where it was started
     since_s: float  # unix time
-    ended: bool = False
+    ended: bool = False  # it has released the lock
 
     @classmethod
     def here(cls, job_id: str) -> Holder:
-        """Return the holder that this process is."""
-        try:
-            user = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:
-            user = str(os.getuid())
-        return cls(job_id, ProcessId.own(), user, str(Path.cwd()), time.time())
+        return cls(job_id, ProcessId.own(), psutil.Process().username(), str(Path.cwd()), time.time())
 
     @property
     def since(self) -> str:
@@ -74,16 +70,13 @@ START = "start"
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that may be taken, in messages ``label: another job holds what``.
-
-    ends_within_s: how long to wait for a living holder on this machine, which may be about to end.
-    """
+    """A lock that may be taken."""
 
     directory: Path
     name: str
-    label: str
+    label: str  # in messages: "label: another job holds what"
     what: str
-    ends_within_s: float = 0.0
+    ends_within_s: float = 0.0  # the wait for a living holder on this machine, which may be about to end
 
     @classmethod
     def of_start(cls, results: Path) -> Lock:
@@ -92,7 +85,6 @@ class Lock:
 
     @classmethod
     def of_scale(cls, results: Path, scale: str, label: str) -> Lock:
-        """Return the lock on the run directories of a scale."""
         return cls(results / "jobs", scale, label, "its run directories", ENDS_WITHIN_S)
 
     @property
@@ -103,8 +95,7 @@ class Lock:
     @property
     def touched_s(self) -> float:
         """When it was last touched (unix time); 0 if there is none."""
-        newest = self.newest  # lists the directory
-        return 0.0 if newest is None else _touched_s(newest)
+        return _touched_s(newest) if (newest := self.newest) else 0.0
 
     @property
     def files(self) -> list[Path]:
@@ -115,25 +106,22 @@ class Lock:
 
 @dataclass(frozen=True)
 class Held:
-    """A lock as others see it. is_alive: whether its holder has not let go of it and shows life."""
+    """A lock as others see it."""
 
     holder: Holder
-    is_alive: bool
+    is_alive: bool  # its holder has not let go of it and shows life
 
 
 def look(lock: Lock) -> Held | None:
     """Return who holds a lock, or held it last, without waiting for a sign of life; None without one to read."""
-    newest = lock.newest
-    holder = None if newest is None else _read(newest)
-    if newest is None or holder is None:
+    if (newest := lock.newest) is None or (holder := _read(newest)) is None:
         return None
     return Held(holder, _is_alive(holder, newest, lambda path: time.time() - _touched_s(path) < SEEN_AFTER_S))
 
 
 def is_held(lock: Lock) -> bool:
     """Return True if a lock has a living holder, as far as others see it."""
-    held_by = look(lock)
-    return held_by is not None and held_by.is_alive
+    return (held_by := look(lock)) is not None and held_by.is_alive
 
 
 @contextlib.contextmanager
@@ -232,10 +220,8 @@ def _refusal(lock: Lock, path: Path) -> UserError:
         end = f"`scancel {holder.slurm_id}`" if holder.slurm_id else f"`kill {holder.process.pid}`"
     who = "start" if lock.name == START else "job"
     what = f"another {who} holds {lock.what}, and a second one would write to the same files"
-    found = f"{holder or 'a holder that cannot be read'} ({path})"
-    return UserError(
-        Problem(lock.label, what, found, next=f"wait for it, or end it with {end}; then start snakemake again")
-    )
+    advice = f"wait for it, or end it with {end}; then start snakemake again"
+    return UserError(Problem(lock.label, what, f"{holder or 'a holder that cannot be read'} ({path})", next=advice))
 
 
 def _beat(path: Path, lock: Lock, done: threading.Event, lost: Callable[[], None]) -> None:

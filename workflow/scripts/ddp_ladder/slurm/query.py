@@ -73,17 +73,9 @@ def run_command(
     is True, the command is ended as if its time were up.
     """
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
-    started_s = time.monotonic()
+    started_s, env, pipe = time.monotonic(), question_environment(os.environ), subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            argv,
-            env=question_environment(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
+        process = subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace")
     except OSError as error:
         raise SlurmError(f"{argv[0]}: {error.strerror}") from error
     with process:
@@ -169,10 +161,10 @@ def sacct(fields: str, *options: str, within_s: float | None = None) -> list[dic
     return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
 
 
-def no_job(job_id: str, found: str) -> Problem:
+def no_job(job_id: str, why: str) -> Problem:
     """Return the problem of an allocation that Slurm does not know."""
     advice = "look at it with `squeue --me`; if it has ended, ask for a new one with salloc or sbatch"
-    return Problem(f"Slurm job {job_id}", "Slurm does not show the nodes of this allocation", found, next=advice)
+    return Problem(f"Slurm job {job_id}", "Slurm does not show the nodes of this allocation", why, next=advice)
 
 
 # The environment of a query

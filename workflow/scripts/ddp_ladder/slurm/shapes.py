@@ -15,10 +15,10 @@ _GPUS = re.compile(r"\bgpu(?::([^:,()]+))?:(\d+)")
 
 @dataclass(frozen=True)
 class Shape:
-    """One node. gres: the name of its GPUs in Slurm, of the most common type; empty without GPUs."""
+    """What one node offers."""
 
     gpus: int
-    gres: str
+    gres: str  # name of its GPUs in Slurm, of the most common type; empty without GPUs
     cpus: int
     memory_mb: int
 
@@ -29,10 +29,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition, and how many of its nodes have which shape, the most common one first."""
+    """A partition."""
 
     name: str
-    shapes: Mapping[Shape, int]
+    shapes: Mapping[Shape, int]  # how many of its nodes have which shape, the most common one first
 
     @property
     def usual(self) -> Shape:
@@ -42,8 +42,8 @@ class Partition:
     @property
     def in_words(self) -> str:
         """``gpu: 6 nodes with 4 GPUs (gpu:a100), 8 CPUs and 16000 MB``."""
-        found = ", ".join(f"{count(number, 'node')} with {shape}" for shape, number in self.shapes.items())
-        return f"{self.name}: {found or 'no nodes'}"
+        nodes = ", ".join(f"{count(number, 'node')} with {shape}" for shape, number in self.shapes.items())
+        return f"{self.name}: {nodes or 'no nodes'}"
 
 
 def read_nodes() -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.accelerators.cpu import Cpu
 from ddp_ladder.platform.accelerators.cuda import Cuda
 
-ACCELERATORS: dict[str, Accelerator] = {each.name: each for each in (Cuda(), Cpu())}
+ACCELERATORS: dict[str, Accelerator] = {kind.name: kind for kind in (Cuda(), Cpu())}
 
 
 def is_gpu(kind: str) -> bool:

@@ -34,20 +34,18 @@ class NodeGpu(Model):
 class MonitoredGpu(Model):
     """A GPU that the run may use. Null: the driver does not report it."""
 
-    index: Annotated[int, Field(ge=0)] = Field(
-        description="The i of the columns gpu<i>_...: its place among the GPUs that the run may use."
-    )
+    index: Annotated[int, Field(ge=0)]  # the i of the columns gpu<i>_...: its place among the GPUs that the run may use
     name: Annotated[str, Field(min_length=1)]
     uuid: Annotated[str, Field(min_length=1)]
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
-    power_limit_w: float | None = Field(None, description="The limit that is enforced now.")
+    power_limit_w: float | None = None  # the limit that is enforced now
 
 
 class SampledGpu(Protocol):
-    """A GPU that is sampled. errors: why later samples lack what the first one had, by column."""
+    """A GPU that is sampled."""
 
     about: MonitoredGpu
-    errors: dict[str, str]
+    errors: dict[str, str]  # why later samples lack what the first one had, by column
 
     def read(self) -> dict[str, Value]:
         """Return its columns without gpu<i>_; a value that it does not report is left out."""
@@ -55,21 +53,18 @@ class SampledGpu(Protocol):
 
 @dataclass
 class Gpus:
-    """The GPUs of a run, and what of them cannot be sampled, and why."""
+    """The GPUs of a run."""
 
-    each: Sequence[SampledGpu] = ()
-    notes: tuple[str, ...] = ()
+    sampled: Sequence[SampledGpu] = ()
+    notes: tuple[str, ...] = ()  # what is not sampled, and why
 
     def sample(self) -> dict[str, Value]:
-        """Read each GPU and return its columns."""
-        return {
-            f"gpu{index}_{name}": value for index, gpu in enumerate(self.each) for name, value in gpu.read().items()
-        }
+        return {f"gpu{k}_{name}": value for k, gpu in enumerate(self.sampled) for name, value in gpu.read().items()}
 
     @property
     def errors(self) -> list[str]:
         """Why values are missing."""
-        return [f"GPU {k}: {what}: {why}" for k, gpu in enumerate(self.each) for what, why in gpu.errors.items()]
+        return [f"GPU {k}: {what}: {why}" for k, gpu in enumerate(self.sampled) for what, why in gpu.errors.items()]
 
 
 class Accelerator:

@@ -12,18 +12,10 @@ from typing import Any
 from ddp_ladder.platform.accelerators.accelerator import NO_REASON, Gpus, MonitoredGpu, Value
 
 REASONS = {
-    0x2: "application_clocks",
-    0x4: "power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "thermal",  # by the driver
-    0x40: "thermal",  # by the hardware
-    0x80: "hw_power_brake",
-    0x100: "display_clocks",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-"""Names of nvmlClocksEventReason*; that a GPU is idle (0x1) is none."""
+    0x2: "application_clocks", 0x4: "power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost", 0x20: "thermal",
+    0x40: "thermal", 0x80: "hw_power_brake", 0x100: "display_clocks", 0x200: "board_limit", 0x400: "reliability",
+}  # fmt: skip
+"""Names of nvmlClocksEventReason*; that a GPU is idle (0x1) is none. thermal: by the driver, or by the hardware."""
 
 
 def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
@@ -57,40 +49,34 @@ def open_nvidia(environment: Mapping[str, str]) -> Gpus:
 
 
 def _gpus(nvml: Any, chosen: str | None) -> Gpus:
-    found = []
+    handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError_NoPermission):  # a cgroup keeps it for other jobs, also from CUDA
-            found.append(nvml.nvmlDeviceGetHandleByIndex(index))
-    places = visible_gpus(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in found])
-    gpus = [NvidiaGpu(nvml, found[place], index) for index, place in enumerate(places)]
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
+    places = visible_gpus(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
+    gpus = [NvidiaGpu(nvml, handles[place], index) for index, place in enumerate(places)]
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
-        return Gpus(notes=(f"NVML: {len(found)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}",))
+        return Gpus(notes=(f"NVML: {len(handles)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}",))
     return Gpus(gpus)
 
 
 class NvidiaGpu:
-    """A GPU. errors: why later samples lack what the first one had, by column."""
+    """A GPU, as SampledGpu describes it."""
 
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle = nvml, handle
-        self._first_mj: float | None = None
-        self._lacks: set[str] = set()
+        self._first_mj: float | None = None  # of energy, when it was opened
+        self._lacks: set[str] = set()  # what it does not report at all: no error later
         self.errors: dict[str, str] = {}
         self.read()
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        limit_mw = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
         self._lacks, self.errors = {*self.errors}, {}
-        self.about = MonitoredGpu(
-            index=index,
-            name=nvml.nvmlDeviceGetName(handle),
-            uuid=nvml.nvmlDeviceGetUUID(handle),
-            memory_bytes=memory_bytes,
-            power_limit_w=limit_mw and limit_mw / 1000,
-        )
+        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
+        self.about = MonitoredGpu(index=index, name=name, uuid=uuid, memory_bytes=memory_bytes, power_limit_w=limit_w)
 
     def read(self) -> dict[str, Value]:
-        """Return its columns without gpu<i>_; a value that it does not report is left out."""
         nvml, handle = self._nvml, self._handle
         calls: dict[str, Callable[[], Value]] = {
             "busy_fraction": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -110,7 +96,6 @@ class NvidiaGpu:
         return float(energy_mj - self._first_mj) / 1000
 
     def _answer(self, what: str, call: Callable[[], Any]) -> Any:
-        """Return the answer of NVML; None if there is none."""
         try:
             return call()
         except self._nvml.NVMLError as error:

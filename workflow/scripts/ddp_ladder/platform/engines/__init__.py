@@ -13,4 +13,4 @@ from ddp_ladder.platform.engines.enroot import Enroot
 from ddp_ladder.platform.engines.podman_hpc import PodmanHpc
 from ddp_ladder.platform.engines.singularity import Singularity
 
-ENGINES: Mapping[str, Engine] = {each.name: each for each in (Apptainer(), Singularity(), Enroot(), PodmanHpc())}
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (Apptainer(), Singularity(), Enroot(), PodmanHpc())}

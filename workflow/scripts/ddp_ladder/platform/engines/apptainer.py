@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddp_ladder.platform.engines.engine import Engine, Use
+from ddp_ladder.platform.engines.engine import ContainerUse, Engine
 
 
 class Apptainer(Engine):
@@ -14,7 +14,7 @@ class Apptainer(Engine):
     gpu_options: ClassVar = {"nvidia": ("--nv",), "rocm": ("--rocm",)}
     clearing_options = ("--cleanenv", "-e", "--containall", "-C")
 
-    def command(self, use: Use) -> tuple[str, ...]:
+    def command(self, use: ContainerUse) -> tuple[str, ...]:
         shown = () if use.gpus is None else self.gpu_options[use.gpus]
         bound = (option for bind in use.binds for option in ("--bind", bind))
         entered = ("--pwd", use.directory) if use.is_elsewhere else ()

@@ -11,7 +11,7 @@ NAMES = 'compgen -e | grep -vxE "(LD_LIBRARY_)?PATH|LD_PRELOAD|HOME|(OLD)?PWD|SH
 
 
 @dataclass(frozen=True)
-class Use:
+class ContainerUse:
     """What a run wants of an image."""
 
     image: str
@@ -35,7 +35,7 @@ class Engine:
     hides_environment = False
     """It keeps the environment from the image; ``with_environment`` passes it on."""
 
-    def command(self, use: Use) -> tuple[str, ...]:
+    def command(self, use: ContainerUse) -> tuple[str, ...]:
         """Return the words before the program's own."""
         raise NotImplementedError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddp_ladder.platform.engines.engine import Engine, Use
+from ddp_ladder.platform.engines.engine import ContainerUse, Engine
 
 
 class Enroot(Engine):
@@ -15,7 +15,7 @@ class Enroot(Engine):
     gpu_options: ClassVar = {"nvidia": ()}
     hides_environment = True
 
-    def command(self, use: Use) -> tuple[str, ...]:
+    def command(self, use: ContainerUse) -> tuple[str, ...]:
         mounts = (f"--mount={_fstab(bind)}" for bind in use.binds)
         return (*self.with_environment(), *mounts, *use.args, use.image, "env", "--chdir", use.directory)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddp_ladder.platform.engines.engine import Engine, Use
+from ddp_ladder.platform.engines.engine import ContainerUse, Engine
 
 
 class PodmanHpc(Engine):
@@ -15,7 +15,7 @@ class PodmanHpc(Engine):
     gpu_options: ClassVar = {"nvidia": ("--gpu",)}
     hides_environment = True
 
-    def command(self, use: Use) -> tuple[str, ...]:
+    def command(self, use: ContainerUse) -> tuple[str, ...]:
         host = ("--rm", "--network=host", "--ipc=host", "--pid=host")
         gpus = () if use.gpus is None else self.gpu_options[use.gpus]
         bound = (f"--volume={bind}" if ":" in bind else f"--volume={bind}:{bind}" for bind in use.binds)

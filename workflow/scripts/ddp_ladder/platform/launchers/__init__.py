@@ -10,6 +10,6 @@ from ddp_ladder.platform.launchers.python import Python
 from ddp_ladder.platform.launchers.srun import Srun
 from ddp_ladder.platform.launchers.torchrun import Torchrun
 
-LAUNCHERS: Mapping[str, Launcher] = {each.name: each for each in (Torchrun(), Srun(), Mpirun(), Python())}
-WITH_RANKS: Mapping[str, Launcher] = {name: each for name, each in LAUNCHERS.items() if each.sets_ranks}
+LAUNCHERS: Mapping[str, Launcher] = {launcher.name: launcher for launcher in (Torchrun(), Srun(), Mpirun(), Python())}
+WITH_RANKS: Mapping[str, Launcher] = {name: launcher for name, launcher in LAUNCHERS.items() if launcher.sets_ranks}
 """Those that a site may have; the others are for a variant."""

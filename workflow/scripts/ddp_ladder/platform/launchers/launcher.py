@@ -20,9 +20,9 @@ NO_JOB_OF_SLURM = 100_000_000
 @with_config(IN_A_MODEL)
 @dataclass(frozen=True)
 class Rendezvous:
-    """The rendezvous endpoint of a run. id: unique per job and attempt, so that no process of another run can join."""
+    """The rendezvous endpoint of a run."""
 
-    id: str
+    id: str  # unique per job and attempt, so that no process of another run can join
     host: str
     port: int
 
@@ -109,24 +109,17 @@ class Launcher:
 
     def processes(self, start: Start) -> tuple[Process, ...]:
         """Return the processes that a node starts."""
-        run, argv = start.run, (*start.python, *start.command)
-        job_id = start.rendezvous.simulated_job_id
-        step = self.step_variables(run, job_id, start.simulated) if start.simulated else {}
+        run, head, node_rank = start.run, start.rendezvous, start.node_rank
+        step = self.step_variables(run, head.simulated_job_id, start.simulated) if start.simulated else {}
+        common: dict[str, object] = {"GROUP_RANK": node_rank, "MASTER_ADDR": head.host, "MASTER_PORT": head.port}
+        common |= {"WORLD_SIZE": run.world_size, "LOCAL_WORLD_SIZE": run.gpus_per_node}
         made = []
         for local_rank in range(run.gpus_per_node):
-            rank = start.node_rank * run.gpus_per_node + local_rank
-            env = {
-                **step,
-                **(self.task_variables(rank, local_rank, start.node_rank) if step else {}),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(local_rank),
-                "WORLD_SIZE": str(run.world_size),
-                "LOCAL_WORLD_SIZE": str(run.gpus_per_node),
-                "GROUP_RANK": str(start.node_rank),
-                "MASTER_ADDR": start.rendezvous.host,
-                "MASTER_PORT": str(start.rendezvous.port),
-            }
-            made.append(Process(argv, env))
+            rank = node_rank * run.gpus_per_node + local_rank
+            task = self.task_variables(rank, local_rank, node_rank) if step else {}
+            own = {"RANK": rank, "LOCAL_RANK": local_rank, **common}
+            env = {**step, **task, **{name: str(value) for name, value in own.items()}}
+            made.append(Process((*start.python, *start.command), env))
         return tuple(made)
 
     def step_variables(self, run: Run, job_id: str, nodes: Sequence[str]) -> dict[str, str]:

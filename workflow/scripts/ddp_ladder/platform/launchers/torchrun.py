@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ddp_ladder.common.files import SCRIPTS
+from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.platform.launchers.launcher import Launcher, Process, Run, Start
 
 TORCHRUN = SCRIPTS / "torchrun.py"  # runs torchrun and records how its ranks failed
 
-# How long torchrun waits for the other nodes: longer than their start-ups differ, shorter than its default of 600.
+# How long torchrun waits for the other nodes, with start_allowance_s for many: longer than their start-ups differ,
+# shorter than its default of 600.
 JOIN_TIMEOUT_S = 300
 
 # If the configuration sets one of these, torchrun's own log files stay where it puts them.
@@ -47,7 +49,7 @@ class Torchrun(Launcher):
             "--max-restarts=0",
             "--rdzv-backend=static",
             f"--rdzv-id={rdzv_id}",
-            f"--rdzv-conf=timeout={JOIN_TIMEOUT_S}",
+            f"--rdzv-conf=timeout={JOIN_TIMEOUT_S + start_allowance_s(run.nodes):.0f}",
             f"--master-addr={host}",
             f"--master-port={port}",
         )

@@ -1,0 +1,94 @@
+"""The rows of a long run: single steps, then blocks, in little memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from ddp_ladder_instrument import table as table_module
+from ddp_ladder_instrument.contract import HEADER, MOST_ROWS
+from ddp_ladder_instrument.log import COLUMNS, WHOLE_EVENTS
+from ddp_ladder_instrument.table import DdpTimes, StepTable
+
+
+def add(table: StepTable, steps: int) -> None:
+    """Add steps of 1, 2, 3, ... samples, which take 10 ms each."""
+    for k in range(table.count + 1, table.count + steps + 1):
+        table.add(k, 1, 0.01, 0.001, k, 0.002, 1, 1, 1, k)
+
+
+def test_a_million_steps_take_few_megabytes() -> None:
+    table = StepTable()
+    add(table, 10**6)
+    assert (table.count, table.block, table.all_samples) == (10**6, 128, 10**6 * (10**6 + 1) // 2)
+    in_memory = sum(len(each) * each.itemsize for each in table._columns)
+    in_files = sum(len(each) * 8 for each in table.columns())
+    # A log's events, and of each as many bytes for its mark.
+    log_bytes = 2 * WHOLE_EVENTS * COLUMNS * 8
+    assert max(in_memory, in_files) < 2 * 10**6
+    assert in_files + log_bytes < 11 * 10**6
+    assert in_memory + log_bytes / 2 < 10 * 10**6
+    assert len(table.samples) <= MOST_ROWS
+    assert sum(table.samples) == table.all_samples
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "SINGLE_ROWS", 8)
+    monkeypatch.setattr(table_module, "MOST_ROWS", 16)
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(
+    ("steps", "sizes"),
+    [
+        (16, [1] * 16),
+        (17, [1] * 8 + [2] * 4 + [1]),
+        (24, [1] * 8 + [2] * 8),
+        (25, [1] * 8 + [4] * 4 + [1]),
+        (39, [1] * 8 + [4] * 7 + [3]),
+        (41, [1] * 8 + [8] * 4 + [1]),
+    ],
+)
+def test_the_number_of_steps_alone_decides_the_rows(steps: int, sizes: list[int]) -> None:
+    table = StepTable()
+    add(table, steps)
+    assert table.sizes() == sizes
+    ends = [*itertools.accumulate(sizes)]
+    columns = dict(zip(HEADER, table.columns(), strict=True))
+    assert [*columns["step"]] == [*columns["ended_at_s"]] == ends
+    assert [*columns["samples"]] == [sum(range(end - size + 1, end + 1)) for end, size in zip(ends, sizes, strict=True)]
+    assert [*columns["collectives_s"]] == pytest.approx([0.002 * size for size in sizes])
+    again = StepTable.of_rows([*zip(*table._columns, strict=True)], table.count)
+    assert (again.sizes(), again.columns()[1]) == (sizes, table.columns()[1])
+    for first in range(steps + 1):  # the row that begins with the next step, or later
+        row = table.row_after(first)
+        assert sum(sizes[:row]) >= first
+        assert row == 0 or sum(sizes[: row - 1]) < first
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_further_steps_do_not_change_a_copy_and_a_step_may_last_longer() -> None:
+    table = StepTable()
+    add(table, 18)
+    copy = table.copy()
+    add(table, 30)
+    assert (copy.count, copy.sizes()[-2:]) == (18, [2, 2])
+    table.extend(0, 0, 0.5, 0.0, 99.0, 0.0, 1, 0, 0, 99.0)
+    assert (table.ended_at_s[-1], table.recent_s[-1]) == (99.0, 0.51)
+    assert table.step_time_s[-1] == pytest.approx(0.01 * table.sizes()[-1] + 0.5)
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize("judged_steps", [5, 12])
+def test_rows_of_a_log_are_continued_by_those_that_were_counted_live(judged_steps: int) -> None:
+    judged, live = StepTable(), StepTable()
+    add(live, 25)
+    for k in range(judged_steps):
+        judged.add(0, 0, 1.0, 0.0, k, 0.0, 1, 1, 1, k)
+    judged.ddp[3] = DdpTimes(1.0, 1.0, 1.0, 1.0)
+    judged.continue_with(live)
+    single = min(judged_steps, 8)
+    assert judged.sizes() == live.sizes()
+    assert judged.samples.tolist() == [0] * single + live.samples.tolist()[single:]
+    assert [*judged.ddp] == [3]

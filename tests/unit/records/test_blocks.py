@@ -1,0 +1,157 @@
+"""The figures of a long run, whose steps are in blocks, are those of all its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ddp_ladder.assembly.assemble import record_of
+from ddp_ladder.assembly.own_runs import record_in
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.measuring import pauses
+from ddp_ladder.records import steps as steps_module
+from ddp_ladder.records.raw_files import read_raw_run
+from ddp_ladder.records.record import Record
+from ddp_ladder.records.steps import Steps, csv_of
+from ddp_ladder_instrument.contract import HEADER, SINGLE_ROWS
+from ddp_ladder_instrument.table import DdpTimes, StepTable
+from instrument_support import INSTRUMENT, run_plainly, script
+from make_records import make_spec
+from make_runs import STARTED_AT_S, edit_rank, write_content, write_run
+
+STEPS, STEP_S, PAUSE_S = 50_000, 0.01, 0.4
+EPOCH = 5_000
+TOLERANCE = 0.002  # of medians: those of the means of blocks
+
+
+def columns(rank: int, steps: int = STEPS) -> list[np.ndarray]:
+    """Return the columns of a rank: noise, slow steps at first and later on, and an epoch's begin now and then."""
+    random = np.random.default_rng(rank)
+    times_s = STEP_S * random.lognormal(0.0, 0.05, steps)
+    times_s[:300] *= 3
+    times_s[steps // 2 :: 97] *= 4
+    idle_s = np.where(np.arange(steps) % EPOCH == 0, PAUSE_S, 0.0)
+    ends_s = STARTED_AT_S + 10 + np.cumsum(times_s + idle_s)
+    samples = np.where(np.arange(steps) % EPOCH == EPOCH - 1, 17, 64)
+    zeros = np.zeros(steps)
+    return [samples, zeros, times_s, 0.1 * times_s, ends_s, 0.05 * times_s]
+
+
+def as_blocks(of_rank: list[np.ndarray], ddp: bool) -> np.ndarray:
+    table = StepTable()
+    for samples, padding, *times_s in zip(*(column.tolist() for column in of_rank), strict=True):
+        table.add(int(samples), int(padding), *times_s, 1, 1, 1, times_s[2])
+    if ddp:
+        table.ddp = {row: DdpTimes(0.003, 0.004, 0.003, 0.002) for row in range(0, SINGLE_ROWS, 4)}
+    return np.array(table.columns())
+
+
+def as_steps(of_rank: list[np.ndarray], ddp: bool) -> np.ndarray:
+    matrix = np.full((len(HEADER), len(of_rank[0])), np.nan)
+    matrix[0] = np.arange(1, len(of_rank[0]) + 1)
+    matrix[1:6], matrix[-1] = of_rank[:5], of_rank[5]
+    if ddp:
+        matrix[6:10, 0:SINGLE_ROWS:4] = np.array([[0.003, 0.004, 0.003, 0.002]]).T
+    return matrix
+
+
+def record(run: RunDirectory, matrices: list[np.ndarray], count: int = STEPS) -> Record:
+    for rank, matrix in enumerate(matrices):
+        write_content(run, rank, matrix.astype("<f8").tobytes(), count)
+        end_s = float(matrix[5][-1]) + 0.3
+        phases = {"epoch_steps": [*range(1, STEPS, EPOCH)], "validations_s": [], "saves_s": []}
+        edit_rank(run, rank, ended_at_s=end_s, training_s=end_s - float(matrix[5][0]), phases=phases)
+    return record_of(read_raw_run(run))
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_blocks_have_the_figures_of_their_steps(tmp_path: Path, ddp: bool) -> None:
+    run = write_run(tmp_path, make_spec("1x2", warmup_steps=20))
+    ranks = [columns(rank) for rank in (0, 1)]
+    full = record(run, [as_steps(each, ddp) for each in ranks])
+    found = record(run, [as_blocks(each, ddp) for each in ranks])
+    assert len(read_raw_run(run).ranks[0].steps.size) < 20_480
+    assert (found.status, found.failure) == (full.status, full.failure)
+    for ours, true in ((found.throughput, full.throughput), (found.timing, full.timing)):
+        assert ours
+        assert true
+    now, then = found.throughput, full.throughput
+    assert now
+    assert then
+    assert now.statistic == then.statistic
+    assert now.samples_per_s_end_to_end == pytest.approx(then.samples_per_s_end_to_end, rel=1e-12)
+    assert now.samples_per_s == pytest.approx(then.samples_per_s, rel=TOLERANCE)
+    ours, true = found.timing, full.timing
+    assert ours
+    assert true
+    assert ours.warmup_steps == pytest.approx(true.warmup_steps, abs=8)
+    assert ours.measured_steps + ours.warmup_steps == true.measured_steps + true.warmup_steps == STEPS
+    assert ours.step_time_s == pytest.approx(true.step_time_s, rel=TOLERANCE)
+    assert ours.data_wait_fraction == pytest.approx(true.data_wait_fraction, rel=1e-9)
+    for one, other in zip(found.ranks, full.ranks, strict=True):
+        assert (one.steps, one.samples) == (other.steps, other.samples) == (STEPS, other.samples)
+    assert found.fingerprint == full.fingerprint
+    assert found.owners_s["between passes"] == pytest.approx(9 * PAUSE_S, abs=0.01)
+    assert found.owners_s == pytest.approx(full.owners_s, rel=0.05, abs=0.05)
+    assert [remark.name for remark in found.remarks] == [remark.name for remark in full.remarks]
+    assert found.step
+    assert full.step
+    assert found.step.timed_steps == (full.step.timed_steps if ddp else 0)
+    assert found.step.step_s == pytest.approx(full.step.step_s, rel=0.03)
+
+
+def test_samples_over_time_are_exact(tmp_path: Path) -> None:
+    """Without a warm-up of its own: both leave out the same steps."""
+    run = write_run(tmp_path, make_spec("1x1", warmup_steps=64))
+    of_rank = columns(0)
+    of_rank[2][:300] /= 3
+    full, found = record(run, [as_steps(of_rank, False)]), record(run, [as_blocks(of_rank, False)])
+    assert found.throughput
+    assert full.throughput
+    assert found.timing
+    assert found.timing.warmup_steps == 64
+    assert found.throughput.samples_per_s_total == pytest.approx(full.throughput.samples_per_s_total, rel=1e-12)
+
+
+def test_ranks_that_made_different_numbers_of_steps_have_the_same_blocks() -> None:
+    fewer, more = (Steps.of(as_blocks([c[:steps] for c in columns(0)], False)) for steps in (30_001, 40_000))
+    assert (fewer.block, more.block) == (2, 4)
+    equal = fewer.in_blocks(4, SINGLE_ROWS)
+    rows = len(equal.size) - 1  # its last block is not full
+    assert equal.size[:rows].tolist() == more.size[:rows].tolist()
+    assert equal.samples[:rows].tolist() == more.samples[:rows].tolist()
+    assert equal.ended_at_s is not None
+    assert more.ended_at_s is not None
+    assert equal.ended_at_s[:rows].tolist() == more.ended_at_s[:rows].tolist()
+    assert (equal.count, int(equal.size[-1])) == (30_001, 1)
+    assert csv_of(equal).splitlines()[-1].startswith("30001,")
+
+
+LONG = """
+    import torch
+    from ddp_ladder_instrument import table
+    from torch.utils.data import DataLoader, TensorDataset
+    table.SINGLE_ROWS, table.MOST_ROWS = 64, 128
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for (x,) in DataLoader(TensorDataset(torch.ones(403, 8)), 4):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_real_run_with_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (steps_module, pauses):
+        monkeypatch.setattr(module, "SINGLE_ROWS", 64)
+    done = run_plainly(tmp_path, INSTRUMENT, script(tmp_path, LONG), env={"DDP_LADDER_DIRECTORY": "own"})
+    assert done.code == 0, done.err
+    assert "283 steps after 20 of warm-up" in done.err
+    found = record_in(tmp_path / "own")
+    (rank,) = found.ranks
+    assert (found.status, rank.steps, rank.samples) == ("ok", 303, 3 * 403)
+    assert found.timing
+    assert found.timing.measured_steps + found.timing.warmup_steps == 303
+    assert (tmp_path / "own/ranks/rank0.steps").stat().st_size == 8 * len(HEADER) * (64 + 60)
