@@ -168,16 +168,13 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     ("ranks", "verdict", "why", "next_step"),
     [
         (
-            [rank(0), rank(1, process="stopped", stack=None)],
-            "a rank was stopped",
+            [rank(0), rank(1, process="stopped", stack=None)], "a rank was stopped",
             "rank 1 (node 0, node0): its process 101 was stopped; rank 0 waited in barrier()",
             "find out what stopped it on node0",
         ),
         (
-            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)],
-            "no first step",
-            "line 7, in train; rank 1 (node 0, node0) after 0 steps",
-            "hang.first_step_s",
+            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)], "no first step",
+            "line 7, in train; rank 1 (node 0, node0) after 0 steps", "hang.first_step_s",
         ),
         (
             [
@@ -189,29 +186,22 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "without rank and world size",
         ),
         (
-            [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)],
-            "a rank that fails waits for the others",
+            [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)], "a rank that fails waits for the others",
             "in validate, in barrier(), while it handled KeyError: 'x'; rank 1 waited in all_reduce()",
             "fix what raised",
         ),
         (
-            [rank(0), rank(1, phase="ended", steps=11)],
-            "a rank left the others",
-            "its script ended after 11 steps",
+            [rank(0), rank(1, phase="ended", steps=11)], "a rank left the others", "its script ended after 11 steps",
             "same",
         ),
         (
-            [rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)],
-            "the training hung",
+            [rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)], "the training hung",
             'rank 1 (node 0, node0) after 12 steps: File "train.py", line 7, in train; '
-            "rank 0 (node 0, node0): its script ended after 12 steps; no rank",
-            "see why it does not go on",
+            "rank 0 (node 0, node0): its script ended after 12 steps; no rank", "see why it does not go on",
         ),
         (
-            [rank(0, phase="ended", stack=None), rank(1, phase="ended")],
-            "the processes did not end",
-            "rank 0 (node 0, node0): its script ended after 12 steps",
-            "_shutdown",
+            [rank(0, phase="ended", stack=None), rank(1, phase="ended")], "the processes did not end",
+            "rank 0 (node 0, node0): its script ended after 12 steps", "_shutdown",
         ),
         (
             [rank(0, phase="ended", process="gone", stack=None), rank(1, phase="ended", stack=SLEEPS)],
@@ -221,19 +211,15 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
         ),
         ([rank(0), rank(1)], "the training hung", "in barrier(); rank 1 (node 0", "network.interface"),
         (
-            [rank(0), rank(1, stack=REDUCES)],
-            "the ranks are in different collectives",
-            'after 12 steps: File "train.py", line 21, in validate, in all_reduce()',
-            "same collective calls",
+            [rank(0), rank(1, stack=REDUCES)], "the ranks are in different collectives",
+            'after 12 steps: File "train.py", line 21, in validate, in all_reduce()', "same collective calls",
         ),
         (
-            [rank(0), rank(1, stack=None, process="uninterruptible")],
-            "the training hung",
-            "it left no stack (uninterruptible)",
-            "see why",
+            [rank(0), rank(1, stack=None, process="uninterruptible")], "the training hung",
+            "it left no stack (uninterruptible)", "see why",
         ),
     ],
-)
+)  # fmt: skip
 def test_each_hang_has_its_verdict(ranks: list[RankStall], verdict: str, why: str, next_step: str) -> None:
     failure = hang_failure(reports(*ranks), STACKS)
     assert failure.verdict == verdict

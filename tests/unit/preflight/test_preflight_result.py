@@ -70,24 +70,20 @@ def test_each_pair_of_nodes_is_as_fast_as_its_slowest_rank_and_untested_ones_are
 
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
     "shared device": (
-        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)},
-        "node1",
+        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)}, "node1",
         "ranks 0, 1 share one device of node1: GPU-0",
     ),
     "another torch": (
-        {"rank3": {"versions": {"torch": "2.7.0", "cuda": None, "nccl": None}}},
-        "node2",
+        {"rank3": {"versions": {"torch": "2.7.0", "cuda": None, "nccl": None}}}, "node2",
         "torch 2.7.0 on rank 3, and 2.8.0 on others",
     ),
     "wrong value": (
-        {"rank1": {"sizes": [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}},
-        "node1",
+        {"rank1": {"sizes": [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}}, "node1",
         "an all-reduce of 4096 bytes returned wrong values on rank 1: int64, round 1: 1 of 512",
     ),
     "silent rank": ({"rank3": None}, "node2", "no report came from rank 3 on node2"),
     "rank that raised": (
-        {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},
-        "node2",
+        {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}}, "node2",
         "rank 2 failed while joining the process group: ValueError: odd",
     ),
     "rank that was stopped": (
@@ -112,8 +108,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "rank 1 is still all-reducing, and fell silent",
     ),
     "all ranks hang": (
-        {f"rank{k}": {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"} for k in range(4)},
-        "",
+        {f"rank{k}": {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"} for k in range(4)}, "",
         "all ranks are still all-reducing after 60 s",
     ),
     "one rank hangs elsewhere": (
@@ -137,7 +132,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "node2",
         "rank 2 is still importing torch after 60 s",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -70,27 +70,27 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
     warmup = _warmup(raw)
     ranks = _alike(raw, warmup)
     throughput, timing = _figures(raw, ranks, warmup)
-    found = tuple(each for each in diagnoses(raw, throughput) if each.check.name not in left_out)
-    failure = None if all(each.check.ok for each in found) else explain(raw, found)
+    judged = tuple(check for check in diagnoses(raw, throughput) if check.check.name not in left_out)
+    failure = None if all(check.check.ok for check in judged) else explain(raw, judged)
     step = None
     if ranks and throughput is not None:
-        step = parts_of_run(ranks, [raw.node_rank(each.end) for each in ranks], warmup, throughput.statistic)
+        step = parts_of_run(ranks, [raw.node_rank(rank.end) for rank in ranks], warmup, throughput.statistic)
     if ranks and timing is not None and not raw.reads_log:
         timing = timing.replace(exposed_comm_fraction=_exposed_comm_fraction(raw, timing, step))
     usage = usage_of(raw, warmup, timing, step)
     owners_s = owners_of(whole, step)
-    remarks = (*on_waits, *on_uneven, *_remarks(raw, found, throughput, warmup, owners_s))
+    remarks = (*on_waits, *on_uneven, *_remarks(raw, judged, throughput, warmup, owners_s))
     return Record(
         status="failed" if failure else "ok",
         spec=raw.spec,
         spec_hash=raw.run.spec_hash,
         job=raw.run.job,
         world=_world(raw),
-        ranks=tuple(_rank(warmup, each) for each in raw.ranks.values()),
+        ranks=tuple(_rank(warmup, files) for files in raw.ranks.values()),
         throughput=throughput,
         timing=timing,
         fingerprint=_fingerprint(raw),
-        checks=tuple(_without_secrets(each.check) for each in found),
+        checks=tuple(_without_secrets(check.check) for check in judged),
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, remarks)),
         step=step,
@@ -286,7 +286,7 @@ def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) 
 
 def _remarks(
     raw: RawRun,
-    found: Sequence[Diagnosis],
+    judged: Sequence[Diagnosis],
     throughput: Throughput | None,
     warmup: Warmup,
     owners_s: Mapping[str, float],
@@ -296,5 +296,5 @@ def _remarks(
         steps = [(rank.steps, rank.end.phases) for rank in raw.ranks.values()]
         of_loop = [*remark_on_loop(throughput.samples_per_s, steps, warmup.steps)]
         yield from of_loop or remark_on_owners(owners_s)  # both are about time in no step: the first says more
-    if raw.agents and all(each.check.ok for each in found):
-        yield from after_training(raw, found)
+    if raw.agents and all(check.check.ok for check in judged):
+        yield from after_training(raw, judged)

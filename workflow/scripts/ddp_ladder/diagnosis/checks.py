@@ -166,14 +166,14 @@ def _misplaced(raw: RawRun) -> Iterator[str]:
 
 def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
     """Compare what the ranks ran, and on what."""
-    found = _disagreements(ends)
-    fields = {name.partition(":")[0] for name in found}
-    words = in_short([f"{name}: {text}" for name, text in found.items()], NAMED, "; ")
+    differing = _disagreements(ends)
+    fields = {name.partition(":")[0] for name in differing}
+    words = in_short([f"{name}: {text}" for name, text in differing.items()], NAMED, "; ")
     hints = [SAME_FILES] if fields & set(FILES) else []
     hints += [SAME_SOFTWARE] if fields & set(SOFTWARE) else []
     return diagnose(
         "ranks agree",
-        bool(ends) and not found,
+        bool(ends) and not differing,
         words or f"{len(ends)} ranks alike",
         "the same on every rank",
         "the ranks are not alike",
@@ -191,26 +191,24 @@ def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
     for some in alike.values():
         for name, value in _compared(some[0]):
             fields.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).extend(some)
-    found = {}
+    differing = {}
     for name, of_field in fields.items():
         if len(of_field) > 1:
             largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
             words = distinct_words(name, *(json.loads(value) for value, _ in largest_first))
             parts = [f"{word} on {_places(some)}" for word, (_, some) in zip(words, largest_first, strict=True)]
-            found[name] = in_short(parts, NAMED)
-    return found
+            differing[name] = in_short(parts, NAMED)
+    return differing
 
 
 def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
     """Yield name and value of what must be the same on every rank; of a mapping, of each entry that the rank has."""
     for item in MUST_MATCH:
-        if not item.measured or item.name in NOT_OF_ALL:
-            continue
-        if item.name in end.fingerprint.unread:
-            continue  # a remark says it, and no ratio is given
+        if not item.measured or item.name in (*NOT_OF_ALL, *end.fingerprint.unread):
+            continue  # of what is unread a remark says it, and no ratio is given
         value = getattr(end.fingerprint, item.name)
         if isinstance(value, Mapping):
-            yield from ((f"{item.name}: {key}", one) for key, one in value.items())
+            yield from ((f"{item.name}: {key}", of_key) for key, of_key in value.items())
         elif value is not None or not (item.where_known or item.name in UNKNOWN):
             yield item.name, value
     yield "DistributedDataParallel", "used" if end.ddp else "not used"

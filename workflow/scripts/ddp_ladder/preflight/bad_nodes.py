@@ -32,8 +32,8 @@ class BadNode(Model):
     @property
     def in_words(self) -> str:
         """Return ``node7 failed the preflight of job 12: it left no answer``."""
-        found = in_short([finding.measured for finding in self.findings], separator="; ")
-        return f"{self.node} failed the preflight of job {self.job}: {found}"
+        what = in_short([finding.measured for finding in self.findings], separator="; ")
+        return f"{self.node} failed the preflight of job {self.job}: {what}"
 
 
 class BadNodes(Model):

@@ -28,6 +28,7 @@ Name = Annotated[str, Field(min_length=1)]
 Duration = Annotated[float, Field(ge=0)]  # seconds
 
 OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
+SHORT = 8  # hexadecimal digits of a tensor's digest
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
@@ -76,7 +77,6 @@ class RunFile(RawFile):
 
     @property
     def all_agents(self) -> tuple[Agent, ...]:
-        """Return all agents, in the order of their ranks."""
         return agents_of(len(self.nodes), self.agents_per_node)
 
     def first_agent(self, node_rank: int) -> Agent:
@@ -112,6 +112,10 @@ class SilentAgent(Model):
     local_rank: Count | None
     silent_s: Duration
     has_begun: bool  # False: it never gave a sign
+
+    @property
+    def agent(self) -> Agent:
+        return Agent(self.node_rank, self.local_rank)
 
 
 class RunEnd(RawFile):
@@ -186,6 +190,10 @@ class AgentEnd(RawFile):
     monitor: MonitorEnd | None = None  # None if this agent did not sample its node
 
     @property
+    def agent(self) -> Agent:
+        return Agent(self.node_rank, self.local_rank)
+
+    @property
     def failed(self) -> bool:
         """Return True if it ended with another exit code than 0, or by a signal."""
         return self.exit_code != 0 or bool(self.signal)
@@ -235,7 +243,13 @@ class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
     not_finite: NotFinite = Field(default_factory=lambda: NotFinite(count=0, names=()))
-    tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = ()  # name and short digest of each
+    names: Several[str] = ()  # of each tensor, on rank 0 alone: all ranks have the same
+    digests: Annotated[str, Field(pattern="^([0-9a-f]{8})*$")] = ""  # of each, short, in the same order
+
+    @property
+    def of_each(self) -> tuple[str, ...]:
+        """Return the short digest of each tensor."""
+        return tuple(self.digests[k : k + SHORT] for k in range(0, len(self.digests), SHORT))
 
 
 class Ddp(Model):

@@ -144,10 +144,10 @@ class Evidence(Model):
 
 
 class Memory(NamedTuple):
-    """The memory of one rank: its peak and what it can have, in bytes. limit_bytes: None if it is not known."""
+    """The memory of one rank."""
 
     peak_bytes: int
-    limit_bytes: int | None
+    limit_bytes: int | None  # what it can have; None if it is not known
 
     @property
     def headroom_fraction(self) -> float | None:
@@ -198,7 +198,7 @@ def placed(verdict: str, place: str, why: str) -> str:
 
 def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:
     """Return evidence as one text, each line with its speaker; lines that ``known`` contains are left out."""
-    return "\n".join(f"{each.speaker}: {each.line}" for each in evidence if each.line not in known)
+    return "\n".join(f"{line.speaker}: {line.line}" for line in evidence if line.line not in known)
 
 
 class Fingerprint(RankFingerprint):

@@ -101,12 +101,8 @@ def run_node(task: NodeTask) -> int:
     log = log_of_agent(task.directory, task.run, task.agent)
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
-    error = interface = None
-    heartbeats: Path | None = None
-    watch: HangWatch | None = None
-    monitor: NodeMonitor | None = None
-    beside, gpus = ThreadPoolExecutor(1), None
-    code = 1
+    error = interface = heartbeats = watch = monitor = gpus = None
+    beside, code = ThreadPoolExecutor(1), 1
     try:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
@@ -253,12 +249,11 @@ def _supervise(
     for index, child in enumerate(children):
         threading.Thread(target=_report_end, args=(child, index, events), daemon=True).start()
     running, first_failure, deadline = len(children), 0, None
-    signalled: set[int] = set()
-    passed_on: set[int] = set()
+    signalled, passed_on = set[int](), set[int]()
     failed_at_s: dict[int, float] = {}
     while running:
         try:
-            kind, number = events.get(timeout=_until(deadline))
+            kind, number = events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except Empty:
             signalled |= _signal_all(children, signal.SIGKILL)
             deadline = None
@@ -288,10 +283,6 @@ def _supervise(
 def _report_end(child: subprocess.Popen[bytes], index: int, events: SimpleQueue[tuple[str, int]]) -> None:
     child.wait()
     events.put(("exit", index))
-
-
-def _until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> set[int]:
@@ -344,6 +335,4 @@ def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:
 
 def _cpus() -> list[int]:
     """Return the CPUs that this process may use; all of them if the system does not report it."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [*range(os.cpu_count() or 1)]

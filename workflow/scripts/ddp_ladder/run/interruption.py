@@ -52,8 +52,8 @@ def _interrupt(signum: int, _frame: object) -> None:
     if _delayed is not None:
         _delayed.append(signum)
         return
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for later in SIGNALS:
+        signal.signal(later, signal.SIG_IGN)
     leave_lost_terminal()
     raise Interrupted(signum)
 

@@ -22,7 +22,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.diagnosis.failures import silence_in_words
+from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
@@ -61,17 +61,14 @@ MARGIN_S = END_S + KILLED_S + WRITING_S
 
 @dataclass(frozen=True)
 class Context:
-    """Objects and limits that all runs of one job share.
-
-    deadline_s: on the monotonic clock, when the runs' time is up. end_s: time for agents to end after SIGTERM.
-    """
+    """Objects and limits that all runs of one job share."""
 
     job: ScaleJob
     results: Path
     nodes: Nodes
-    deadline_s: float
+    deadline_s: float  # on the monotonic clock, when the runs' time is up
     console: RunConsole
-    end_s: float = END_S
+    end_s: float = END_S  # for agents to end after SIGTERM
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -277,12 +274,10 @@ def failed_preflight(context: Context) -> Finding | None:
 def _made(context: Context, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
     """Run, if the time holds it. runs: known so far."""
     directory, needed_s = context.directory(spec), needed_for(spec, runs)
-    why = ""
-    if context.left_s <= 0:
+    if context.left_s <= 0 or context.left_s < needed_s:
         why = "the job's time was up before it could start"
-    elif context.left_s < needed_s:
-        why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
-    if why:
+        if context.left_s > 0:
+            why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
         longer = f"raise stages.{spec.stage}.runtime and start snakemake again"
         return leave_out_run(directory, spec, "no time", why, longer)
     try:
@@ -445,8 +440,8 @@ def _supervise(
                 except Empty:
                     signs.look()
                     if stalls.is_hang(signs.files):
-                        found = hang_failure([*stalls.reports.values()], "")
-                        context.console.ending(f"{found.verdict}: {found.why}")
+                        hang = hang_failure([*stalls.reports.values()], "")
+                        context.console.ending(f"{hang.verdict}: {hang.why}")
                         return {"outcome": "hang"}, False
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
@@ -471,7 +466,6 @@ def _supervise(
 
 
 def _overdue(signs: SignsOfLife) -> str:
-    """Return why a job step is ended whose agents have ended, or will not go on."""
     if signs.orphan:
         agent, end = signs.orphan
         return f"the slurmstepd of {agent} ({end.host}) has died"
