@@ -147,7 +147,9 @@ def read_raw_run(
             problems.append(f"{path.relative_to(directory.path)} is damaged: {error}")
 
     ended: RunEnd | None = None
-    agents, ranks, unwritten = {}, {}, []
+    agents: dict[Agent, AgentEnd] = {}
+    ranks: dict[int, RankFiles] = {}
+    unwritten: list[str] = []
     with noted(directory.ended):
         ended = _of_run(run, RunEnd, directory.ended, content.read(directory.ended))
     for agent in run.all_agents:
@@ -156,7 +158,7 @@ def read_raw_run(
         for k in run.ranks_of(agent):
             if only_ranks is None or k in only_ranks:
                 with noted(path := directory.ranks / f"rank{k}.json"):
-                    end = _of_run(run, RankEnd, path, content.read(path, agent))
+                    end = _sharing(_of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
                     with noted(path := directory.ranks / f"rank{k}.steps"):
                         if end.rank != k:
                             raise ValueError(f"its end record is that of rank {end.rank}")
@@ -179,6 +181,14 @@ def read_raw_run(
     with contextlib.suppress(OSError, ValueError):
         profiling = _of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
     return RawRun(content, run, ended, agents, ranks, tuple(problems), tuple(unwritten), stalls, profiling)
+
+
+def _sharing(end: RankEnd, before: RankFiles | None) -> RankEnd:
+    """Return an end record that holds the parts of the one before that equal its own: ranks may be thousands."""
+    if before is None:
+        return end
+    pairs = ((name, value, getattr(before.end, name)) for name, value in end)
+    return end.model_copy(update={name: other for name, value, other in pairs if value == other})
 
 
 def _judged(content: RawContent, agent: Agent, files: RankFiles) -> RankFiles:
