@@ -25,6 +25,7 @@ from make_runs import (
     write_run,
     write_steps,
 )
+from make_stalls import agent_stall, rank_stall
 
 Change = Callable[[RunDirectory], Any]
 AT_S = STARTED_AT_S + 9
@@ -149,14 +150,8 @@ def seen(rank: int, signal: str | None, at_s: float = AT_S - 1, exit_code: int =
 
     def change(run: RunDirectory) -> None:
         node, local = node_of(run, rank)
-        end = {
-            "rank": rank,
-            "local_rank": local,
-            "pid": 7,
-            "signal": signal,
-            "exit_code": exit_code,
-            "ended_at_s": at_s,
-        }
+        end = {"rank": rank, "local_rank": local, "pid": 7, "signal": signal}
+        end |= {"exit_code": exit_code, "ended_at_s": at_s}
         edit(run.agent_end(Agent(node)), lambda agent: agent.setdefault("failed_ranks", []).append(end))
         edit_agent(run, node, exit_code=1)
 
@@ -205,13 +200,11 @@ def looks(node: int, elsewhere: int | None) -> Change:
     waits = frame.replace("train.py", "torch/distributed/distributed_c10d.py").replace("prepare", "barrier")
 
     def change(run: RunDirectory) -> None:
-        usual = {"stuck": False, "process": "alive", "pid": 7, "phase": "starting", "steps": 0, "step_s": None}
-        usual |= {"silent_s": 90.0, "sequence": None}
-        ranks = [{**usual, "rank": k, "stack": frame if k == elsewhere else waits} for k in (2 * node, 2 * node + 1)]
-        head = {key: read_json(run.ended)[key] for key in ("schema_version", "spec_hash", "job")}
-        place = {"node_rank": node, "local_rank": None, "node": f"node{node}", "host": f"node{node}"}
-        bounds = {"times_median_step": 10.0, "at_least_s": 60.0, "first_step_s": 1800.0}
-        write_json(run.look(Agent(node)), {**head, **place, "found_at_s": AT_S - 9, "bounds": bounds, "ranks": ranks})
+        usual = {"stuck": False, "phase": "starting", "steps": 0, "step_s": None, "silent_s": 90.0, "sequence": None}
+        numbers = (2 * node, 2 * node + 1)
+        ranks = [rank_stall(k, frame if k == elsewhere else waits, **usual) for k in numbers]
+        head = {key: read_json(run.ended)[key] for key in ("spec_hash", "job")}
+        write_json(run.look(Agent(node)), agent_stall(node, *ranks, found_at_s=AT_S - 9, **head).model_dump())
 
     return change
 
@@ -458,14 +451,8 @@ def test_the_cause_among_four_ranks(four: RunDirectory, name: str) -> None:
 
 def of_exception(exception: str, verdict: str, advice: str) -> tuple[Any, ...]:
     change = both(raised(1, exception), raised(0, LOST, AT_S - 5))
-    return (
-        change,
-        f"{verdict} (rank 1 on node1): ",
-        f"\nrank 1 (node1): {exception}",
-        "; 1. ",
-        advice,
-        "start snakemake",
-    )
+    words = (f"\nrank 1 (node1): {exception}", "; 1. ", advice, "start snakemake")
+    return (change, f"{verdict} (rank 1 on node1): ", *words)
 
 
 HANDLED = "During handling of the above exception, another exception occurred:"
@@ -784,10 +771,8 @@ def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
         ),
         (
             both(
-                *(
-                    both(raised(k, "RuntimeError: no such tracker", after_training=True), seen(k, None))
-                    for k in range(4)
-                )
+                *(raised(k, "RuntimeError: no such tracker", after_training=True) for k in range(4)),
+                *(seen(k, None) for k in range(4)),
             ),
             "the script raised an exception: rank 0: RuntimeError: no such tracker",
         ),

@@ -17,7 +17,7 @@ from ddp_ladder.diagnosis.hangs import (
     without_own,
 )
 from ddp_ladder.records.raw_models import AgentStall, RankStall, Unreached
-from ddp_ladder.settings.keys import Hang
+from make_stalls import agent_stall, rank_stall
 
 STACKS = "nodes/hang-*.json"
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
@@ -29,37 +29,12 @@ REDUCES = WAITS.replace("barrier", "all_reduce")
 
 
 def rank(number: int, **changes: Any) -> RankStall:
-    fields = {
-        "stuck": True,
-        "process": "alive",
-        "pid": 100 + number,
-        "phase": "training",
-        "steps": 12,
-        "step_s": 0.25,
-        "silent_s": 62.0 + number,
-        "sequence": 20,
-        "stack": WAITS,
-    }
-    return RankStall.model_validate({"rank": number, **fields, **changes})
+    return rank_stall(number, **{"stack": WAITS, **changes})
 
 
 def reports(*ranks: RankStall) -> list[AgentStall]:
     """One report for each node of two ranks."""
-    return [
-        AgentStall(
-            schema_version=1,
-            spec_hash="0",
-            job={"id": "1", "attempt": 1, "run_id": "r"},
-            node_rank=node,
-            local_rank=None,
-            node=f"node{node}",
-            host=f"node{node}",
-            found_at_s=1000.0,
-            bounds=Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0),
-            ranks=ranks[2 * node : 2 * node + 2],
-        )
-        for node in range((len(ranks) + 1) // 2)
-    ]
+    return [agent_stall(node, *ranks[2 * node : 2 * node + 2]) for node in range((len(ranks) + 1) // 2)]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import write_json
+from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import PreflightResult, by_scale, outcome, read_result, result_of
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Job
+from ddp_ladder.records.raw_models import FailedRank, read_run_file
 from ddp_ladder.settings.keys import Preflight
-from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, probe_rank, write_preflight, write_result
+from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, agent_end, probe_rank, write_preflight, write_result
 from make_records import make_plan_of, make_specs
 from result_table import long_text
 
@@ -189,12 +189,8 @@ def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path)
 
 def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> PreflightResult:
     failed = FailedRank(rank=1, local_rank=1, pid=7, exit_code=exit_code, ended_at_s=STARTED_AT_S + 5, signal=signal)
-    run = json.loads((results / "preflight/2x2/run.json").read_text())
-    end = AgentEnd(
-        schema_version=1, spec_hash=run["spec_hash"], job=Job(**run["job"]), node_rank=0, local_rank=None, node="node1",
-        host="node1", launched_at_s=STARTED_AT_S, ended_at_s=STARTED_AT_S + 6, exit_code=1, signal=None,
-        failed_ranks=(failed,), argv=(), cpus=(),
-    )  # fmt: skip
+    run = read_run_file(RunDirectory(results / "preflight/2x2"))
+    end = agent_end(run, exit_code=1, failed_ranks=(failed,))
     write_json(results / "preflight/2x2/nodes/node0.json", end.model_dump())
     return write_result(results, JOB)
 

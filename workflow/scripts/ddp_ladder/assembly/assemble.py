@@ -56,10 +56,7 @@ SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which D
 
 
 def assemble(directory: RunDirectory) -> Record:
-    """Read the run directory and build its record.
-
-    Raises OSError or ValueError if run.json, which describes the run, is missing or damaged.
-    """
+    """Read the run directory and build its record. Raises OSError or ValueError if run.json is missing or damaged."""
     return record_of(read_raw_run(directory))
 
 

@@ -179,10 +179,7 @@ class Shared:
 
 
 def most_shared(ends: Sequence[RankEnd]) -> Shared:
-    """Return which two ranks share the most samples.
-
-    A sample counts if it occurs once on its rank: a constant proves nothing.
-    """
+    """Return which ranks share most. A sample counts if it occurs once on its rank: a constant proves nothing."""
     distinct: dict[int, list[str]] = {}
     for end in sorted(ends, key=lambda end: end.rank):
         if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:

@@ -143,10 +143,7 @@ def left_early(case: Case) -> Failure | None:
 
 
 def saved_state(case: Case) -> Failure | None:
-    """Return the failure of a run that was cut short but saved its state (exit code 75).
-
-    Read from the ranks, because the launcher replaces their exit codes by its own.
-    """
+    """Return the failure of a run that saved its state: exit code 75 of ranks, which launchers replace by their own."""
     saved = [end for end in case.raw.ends if end.exit_code == os.EX_TEMPFAIL]
     if not saved or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
         return None

@@ -204,20 +204,19 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: LoaderSpeeds) -> S
     A rank waits for slower ones at unknown places of its steps, so it is slower only if its mean step is longer.
     """
     step_s, waits_s = steps.step_s.mean(axis=1), steps.data_wait_s.mean(axis=1)
-    alone = len(step_s) == 1
-    typical = _lower_median(step_s[:, None])[0]
-    data_s = float(np.sort(waits_s)[(len(waits_s) - 1) // 2])
-    data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
+    alone, middle, most_s = len(step_s) == 1, (len(step_s) - 1) // 2, float(waits_s.max())
+    typical_s, data_s = float(np.sort(step_s)[middle]), float(np.sort(waits_s)[middle])
+    data_s += _of_loaders(data_s, most_s, typical_s - most_s, loaders)
     longest = int(step_s.argmax())
     longest_s = float(step_s[longest])
-    kind, slow_ranks = held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
+    kind, slow_ranks = held_up(step_s[:, None], longest_s - typical_s, np.ones(1), nodes)
     return StepParts(
         timed_steps=0,
         step_s=longest_s,
         compute_s=None,
         exposed_comm_s=0.0 if alone else None,
-        data_wait_s=min(data_s, float(step_s[typical])),
-        imbalance_s=longest_s - float(step_s[typical]),
+        data_wait_s=min(data_s, typical_s),
+        imbalance_s=longest_s - typical_s,
         imbalance_data_s=None,
         imbalance_compute_s=None,
         comm_s=None,

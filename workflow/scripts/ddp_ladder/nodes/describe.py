@@ -45,10 +45,7 @@ def machine_directory(results: Path, scale: object) -> Path:
 
 
 def read_machines(results: Path) -> dict[str, tuple[NodeDescription, ...]]:
-    """Return the nodes of each scale, in the order of the scales' sizes and of the nodes' names.
-
-    A damaged file is left out.
-    """
+    """Return the nodes of each scale, by the scales' sizes and the nodes' names. Damaged files are left out."""
     nodes: dict[str, list[NodeDescription]] = {}
     for path in sorted((results / "machine").glob("*/*/machine.json")):
         with suppress(OSError, ValueError):

@@ -165,10 +165,7 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
 
 
 def _other_processes(run: RunUse) -> Iterator[UsageFinding]:
-    """Yield the nodes whose CPUs other processes used, where the training lacked them.
-
-    A training on GPUs lacks them if its ranks waited for data.
-    """
+    """Yield nodes whose CPUs other processes used, where the training lacked them: on GPUs, if it waited for data."""
     felt = not run.on_gpus or run.wait >= MUCH_WAIT
     shared = [node for node in run.nodes if felt and _are_full(node) and _is_shared(node, run)]
     if not shared:

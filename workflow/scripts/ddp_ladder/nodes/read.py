@@ -144,10 +144,7 @@ class Timeline:
 
 
 def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
-    """Return the timeline of a run that lasted from ``begin_s`` to ``end_s``, unix times.
-
-    steps: of one of its ranks; None if they are not known.
-    """
+    """Return the timeline of a run between two unix times. steps: of one of its ranks; None if not known."""
     if steps is None or not len(steps.ended_at_s):
         return Timeline((Span("run", begin_s, max(begin_s, end_s)),))
     ends_s = np.maximum.accumulate(steps.ended_at_s)  # a clock may have been set back

@@ -77,7 +77,6 @@ class NodeMonitor:
     def _describe(self, sampler: NodeSampler) -> None:
         about = MonitorFile(
             **self._run,
-            schema_version=1,
             host=socket.gethostname(),
             every_s=self._every_s,
             interface=sampler.interface,

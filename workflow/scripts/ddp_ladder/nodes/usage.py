@@ -210,10 +210,7 @@ def _throttled(gpu: GpuSamples, during: NDArray[np.bool_]) -> dict[str, float] |
 
 
 def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | None:
-    """Return a GPU's energy in the measured training, by its counter or, without one, as the integral of its power.
-
-    Between two samples it grows evenly.
-    """
+    """Return a GPU's energy in the measured training, by its counter or, without one, as the integral of its power."""
     joules, power_w = gpu.columns["energy_j"], gpu.columns["power_w"]
     if len(_known(joules)) < 2:
         known = ~np.isnan(power_w)
@@ -224,6 +221,7 @@ def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | N
         return None
     joules, times_s = np.maximum.accumulate(joules[known]), times_s[known]
     edges = [(span.begin_s, span.end_s) for span in timeline.measured]
+    # Between two samples it grows evenly.
     return _rounded(math.fsum(float(np.diff(np.interp(edge, times_s, joules))[0]) for edge in edges))
 
 

@@ -214,10 +214,7 @@ def networks_used(used: Iterable[str]) -> dict[str, Transport | None]:
 
 
 def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
-    """Yield shared devices and differing versions.
-
-    nodes: their names in findings, by node rank.
-    """
+    """Yield shared devices and differing versions. nodes: their names in findings, by node rank."""
     yield from _devices(spec, ranks, nodes)
     yield from _versions(spec, ranks, nodes)
 

@@ -96,9 +96,7 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
         link_error = error.strerror or str(error)
     try:
         return NodeFacts(
-            schema_version=1,
-            spec_hash=run.spec_hash,
-            job=run.job,
+            **run.identity,
             node=node_name(),
             host=socket.gethostname(),
             node_rank=node_rank,

@@ -20,10 +20,7 @@ TELL = f"{leave_out()}, and tell the site's support"
 
 
 def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[Finding, ...]:
-    """Return the findings, errors first; empty if the nodes are as planned.
-
-    facts: by the nodes' names in findings, in the order of the node ranks; None for a node that left none.
-    """
+    """Return the findings, errors first. facts: by the nodes' names in findings, in their order; None: it left none."""
     known = {name: fact for name, fact in facts.items() if fact}
     several = len({fact.node for fact in known.values()}) > 1
     found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]

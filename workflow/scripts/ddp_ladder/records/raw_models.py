@@ -71,6 +71,11 @@ class RunFile(RawFile):
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Return the fields by which a file is one of this run."""
+        return {"schema_version": 1, "spec_hash": self.spec_hash, "job": self.job}
+
+    @property
     def agents(self) -> int:
         """Return the number of agents on all nodes."""
         return len(self.nodes) * self.agents_per_node

@@ -80,10 +80,7 @@ class NodeTask:
 
 
 def run_node(task: NodeTask) -> int:
-    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n).
-
-    Raises NotWritten if its log or its end record cannot be written.
-    """
+    """Run this agent's part, write its end record, return the exit code (128 + n for signal n). Raises NotWritten."""
     raise_open_files()
     parent = os.getppid()
     die_with_parent(signal.SIGTERM, parent)
@@ -141,9 +138,7 @@ def run_node(task: NodeTask) -> int:
     if task.run.preflight is None:
         pack(task.directory, task.agent, task.run.ranks_of(task.agent))
     end = AgentEnd(
-        schema_version=1,
-        spec_hash=task.spec.hash,
-        job=task.run.job,
+        **task.run.identity,
         node_rank=task.agent.node_rank,
         local_rank=task.agent.local_rank,
         node=node_name(),
@@ -199,7 +194,7 @@ def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
         gpus = ACCELERATORS[run.spec.device].monitor({**os.environ, **run.spec.env})
         return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
-    place = {"spec_hash": run.spec_hash, "job": run.job, "node_rank": node_rank, "node": node_name()}
+    place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
 

@@ -109,10 +109,7 @@ def leave_all_out(context: Context, reason: NoBatch) -> None:
 
 
 def _tried(context: Context, plan: Plan, batch: int, before: Sequence[Trial]) -> Trial:
-    """Run a batch and return what became of it. before: earlier trials.
-
-    Raises NoBatch for a failure that is not of its size.
-    """
+    """Run a batch; return the trial. Raises NoBatch for a failure that is not of its size."""
     place = f"fit/{batch}"
     spec = trial_spec(with_batch(plan, batch, f"{plan.results}/{place}"), before)
     own = replace(context, results=context.results / place, console=_Console())

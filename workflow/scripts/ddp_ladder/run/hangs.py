@@ -186,9 +186,7 @@ class HangWatch:
     def _write(self, path: Path, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
         tested, unreached = self._tested() if path == self._report and self._agent.is_first else ((), ())
         stall = AgentStall(
-            schema_version=1,
-            spec_hash=self._run.spec_hash,
-            job=self._run.job,
+            **self._run.identity,
             node_rank=self._agent.node_rank,
             local_rank=self._agent.local_rank,
             node=node_name(),
@@ -400,10 +398,7 @@ _STATES: Mapping[str, ProcessState] = {
 
 
 def find_process(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
-    """Return the state and the id of a heartbeat's process, if it is a descendant of this one, in this numbering.
-
-    A container has a numbering of its own.
-    """
+    """Return state and id of a heartbeat's process, a descendant of this one. Containers number their own processes."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():

@@ -128,10 +128,7 @@ class VariantStopped(Exception):
 
 
 class RunsSoFar:
-    """What is known of the runs that matter to a job.
-
-    While a run goes on, the record of the one before it may still be being assembled.
-    """
+    """What is known of the runs that matter to a job. The record of the last one may still be being assembled."""
 
     def __init__(self, console: RunConsole, records: Mapping[str, Record], stopped: Mapping[str, str]) -> None:
         self._console = console
@@ -228,10 +225,7 @@ def _stopped(directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record:
 
 
 def _in_turn(context: Context, plan: Plan, runs: RunsSoFar) -> Iterator[RunSpec]:
-    """Yield the planned runs, then one further repeat after the other while it is wanted and the time holds it.
-
-    runs: grow meanwhile.
-    """
+    """Yield the planned runs, then further repeats while one is wanted and the time holds it. runs: grow meanwhile."""
     job = context.job
     yield from job.runs
     runs.settle()
@@ -377,9 +371,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         with suppress(OSError):
             path.unlink(missing_ok=True)
     end = RunEnd(
-        schema_version=1,
-        spec_hash=spec.hash,
-        job=job,
+        **run.identity,
         host=socket.gethostname(),
         started_at_s=started_at_s,
         ended_at_s=time.time(),

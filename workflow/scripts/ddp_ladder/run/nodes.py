@@ -70,10 +70,7 @@ class ThisMachine:
         return 1
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
-        """Return an address of the first node that every node of the run reaches, and a port that is free there.
-
-        Raises NoRendezvous.
-        """
+        """Return an address of the first node that all nodes reach, and a port free there. Raises NoRendezvous."""
         try:
             return address_towards(spec.interface, LOOPBACK), free_port(key)
         except OSError as error:

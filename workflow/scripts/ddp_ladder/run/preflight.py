@@ -58,10 +58,7 @@ class PreflightOf:
         return PreflightDirectory(result_file(self.results, self.job.scale).with_suffix(""))
 
     def run(self) -> PreflightResult:
-        """Test the nodes, then the collectives unless a node failed; write and return the result.
-
-        Raises Interrupted, with every process ended.
-        """
+        """Test nodes, and collectives unless a node failed; write and return the result. Raises Interrupted."""
         identity = Job(id=self.nodes.job_id, attempt=1, run_id=uuid4().hex)
         started_at_s, has_collectives, problem = time.time(), False, None
         self.prepare(identity)
@@ -129,10 +126,8 @@ class PreflightOf:
 
 
 def _marker(directory: PreflightDirectory, identity: Job) -> Path:
-    """Return the file by which a node sees that the shared directory is shared.
-
-    Its name is new in each job: a node may remember that an earlier look found nothing.
-    """
+    """Return the file by which a node sees that the shared directory is shared."""
+    # Its name is new in each job: a node may remember that an earlier look found nothing.
     return directory.facts / f"marker.{identity.run_id}"
 
 
