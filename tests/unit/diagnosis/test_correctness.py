@@ -37,10 +37,6 @@ def remarks(run: RunDirectory) -> tuple[Remark, ...]:
     return record.remarks
 
 
-def test_a_good_run_needs_no_remark(run: RunDirectory) -> None:
-    assert remarks(run) == ()
-
-
 @pytest.mark.parametrize(
     ("device", "verdict", "why", "next_step"),
     [

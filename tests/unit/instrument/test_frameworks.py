@@ -17,8 +17,6 @@ warm = warmed("torch", "torch._dynamo", "pytorch_lightning", "accelerate", "tran
         "lightning_trainer.py 3",
         "hf_accelerate.py shard",
         "hf_accelerate.py split",
-        "hf_accelerate.py prompts",
-        "hf_accelerate.py one_row",
         "hf_trainer.py 2",
     ],
 )

@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 from ddp_ladder.common.files import Agent, NotWritten, RunDirectory, read_bytes, sha256, written_atomically
 
-KINDS = ("json", "steps", "log", "unwritten")
+FILES = ("rank{}.json", "rank{}.steps", "rank{}.log", "rank{}.unwritten", "metrics{}.jsonl")  # of a rank
 
 
 def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
@@ -22,7 +22,7 @@ def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
 
     On a full disk they stay where they are.
     """
-    files = [directory.ranks / f"rank{rank}.{kind}" for rank in ranks for kind in KINDS]
+    files = [directory.ranks / name.format(rank) for rank in ranks for name in FILES]
     if agent.is_first:
         files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
     written = [file for file in files if file.exists()]
