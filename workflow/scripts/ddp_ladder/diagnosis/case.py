@@ -15,6 +15,7 @@ from operator import attrgetter
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.correctness import Diagnosis
 from ddp_ladder.diagnosis.signatures import (
@@ -347,10 +348,8 @@ def root_printed(case: Case) -> Failure | None:
     """
     if not case.ended_badly or case.raw.unwritten or case.outcome == "not written":
         return None
-    led: dict[int, list[range]] = {}  # by the words
-    for end in case.raw.ends:
-        if end.exception and (at := case.raised.find(end.rank, end.exception)):
-            led.setdefault(id(at[0]), []).append(traceback_to(at[0].lines, at[1]))
+    raised = (case.raised.find(end.rank, end.exception) for end in case.raw.ends if end.exception)
+    led = grouped((id(words), traceback_to(words.lines, index)) for words, index in filter(None, raised))
     root = (
         match
         for match in case.printed_matches

@@ -12,6 +12,7 @@ from typing import Any
 from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.diagnosis.failures import is_complete
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut
@@ -88,14 +89,10 @@ def _problems(raw: RawRun) -> str:
 
 
 def _exit_codes(raw: RawRun) -> Diagnosis:
-    ranks: dict[str, list[int]] = {}  # by how they ended
-    for end in raw.ends:
-        if end.failed:
-            ranks.setdefault(cut(str(end.exception or end.exit_code), LONGEST_OF_SEVERAL), []).append(end.rank)
-    agents: dict[str, list[str]] = {}
-    for agent, of_agent in raw.agents.items():
-        if of_agent.failed:
-            agents.setdefault(str(of_agent.signal or of_agent.exit_code), []).append(str(agent))
+    failed = [(str(end.exception or end.exit_code), end.rank) for end in raw.ends if end.failed]
+    ranks = grouped((cut(how, LONGEST_OF_SEVERAL), rank) for how, rank in failed)  # by how they ended
+    ends = raw.agents.items()
+    agents = grouped((str(end.signal or end.exit_code), str(agent)) for agent, end in ends if end.failed)
     bad = [in_short([f"{rank_numbers(alike)}: {how}" for how, alike in ranks.items()], NAMED)] if ranks else []
     bad += [in_short([f"{in_short(alike, NAMED)}: {how}" for how, alike in agents.items()], NAMED)] if agents else []
     outcome = raw.ended.outcome if raw.ended else "no end recorded"
@@ -169,9 +166,8 @@ def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
 
 def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
     """Return each field that differs, with which ranks have which value."""
-    alike: dict[str, list[RankEnd]] = {}  # by all that is compared: hardly ever more than a few
-    for end in ends:
-        alike.setdefault(json.dumps([*_compared(end)], sort_keys=True), []).append(end)
+    # By all that is compared: hardly ever more than a few.
+    alike = grouped((json.dumps([*_compared(end)], sort_keys=True), end) for end in ends)
     fields: dict[str, dict[str, list[RankEnd]]] = {}
     for some in alike.values():
         for name, value in _compared(some[0]):

@@ -14,6 +14,7 @@ import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
 
 from ddp_ladder.common.formats import in_short, rank_numbers
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
@@ -119,9 +120,7 @@ def world(raw: RawRun, own_account: bool) -> Diagnosis:
 
 
 def _devices(raw: RawRun) -> Diagnosis:
-    held: dict[tuple[str, str], list[int]] = {}
-    for end in raw.ends:
-        held.setdefault((end.host, end.device.id), []).append(end.rank)
+    held = grouped(((end.host, end.device.id), end.rank) for end in raw.ends)
     kinds = sorted({end.device.kind for end in raw.ends})
     several = [(host, ranks) for (host, _), ranks in held.items() if len(ranks) > 1]
     shared = [f"{rank_numbers(ranks)} on {host} use one device" for host, ranks in several]
@@ -433,7 +432,5 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
 
 def _each_on_ranks(values: Mapping[int, int | None], unit: str = "") -> str:
     """Return ``64 on ranks 0, 2-7, 32 on rank 1``. values: by rank."""
-    ranks: dict[int | None, list[int]] = {}
-    for rank, value in values.items():
-        ranks.setdefault(value, []).append(rank)
+    ranks = grouped((value, rank) for rank, value in values.items())
     return in_short([f"{value}{unit} on {rank_numbers(alike)}" for value, alike in ranks.items()], NAMED)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec
@@ -86,10 +87,7 @@ def size_rows(ranks: Sequence[ProbeRank]) -> tuple[SizeRow, ...]:
 
 def pair_rows(ranks: Sequence[ProbeRank], names: Sequence[str]) -> tuple[PairRow, ...]:
     """Return the pairs of nodes, each with the time of its slowest rank."""
-    measured: dict[tuple[int, int], list[ProbePair]] = {}
-    for rank in ranks:
-        for pair in rank.pairs:
-            measured.setdefault(pair.nodes, []).append(pair)
+    measured = grouped((pair.nodes, pair) for rank in ranks for pair in rank.pairs)
     return tuple(_pair_row((names[a], names[b]), several) for (a, b), several in sorted(measured.items()))
 
 
@@ -220,10 +218,7 @@ def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iter
 
 
 def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
-    users: dict[tuple[str, str], list[int]] = {}
-    for k, rank in sorted(ranks.items()):
-        if rank.device:
-            users.setdefault((rank.host, rank.device.id), []).append(k)
+    users = grouped(((rank.host, rank.device.id), k) for k, rank in sorted(ranks.items()) if rank.device)
     for (host, device), several in users.items():
         if len(several) > 1:
             what = f"{rank_numbers(several)} share one device of {host}: {device}"

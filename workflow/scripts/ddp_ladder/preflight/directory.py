@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.case import words_of_agent
 from ddp_ladder.diagnosis.signatures import Words, of_srun, read_lines
@@ -71,9 +72,7 @@ def assemble_preflight(
     spec, nodes, facts = run.spec, node_names(run), facts_by_node(directory, run)
     files = {k: _of_this_job(ProbeRank, directory.ranks / f"rank{k}.json", run) for k in range(spec.world_size)}
     ranks = {k: file for k, file in files.items() if file is not None and file.rank == k}
-    on_node: dict[int, list[ProbeRank]] = {}
-    for rank in ranks.values():
-        on_node.setdefault(rank.node_rank, []).append(rank)
+    on_node = grouped((rank.node_rank, rank) for rank in ranks.values())
     several = [*ranks.values()] if len(ranks) == spec.world_size > 1 else []
     sizes, pairs = collectives.size_rows(several), collectives.pair_rows([*ranks.values()], nodes)
     fitted = collectives.fit(sizes)

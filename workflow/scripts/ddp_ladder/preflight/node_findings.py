@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from ddp_ladder.common.formats import count, in_short
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Finding, leave_out
 from ddp_ladder.node.network import is_loopback
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
@@ -40,9 +41,7 @@ _NO_ANSWER = error(
 
 def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return each finding once, in the order of its first node, with the names of all its nodes."""
-    nodes: dict[tuple[str, ...], list[Finding]] = {}
-    for found in findings:
-        nodes.setdefault((found.severity, found.measured, found.wanted, found.next), []).append(found)
+    nodes = grouped(((found.severity, found.measured, found.wanted, found.next), found) for found in findings)
     return tuple(same[0].replace(place=in_short([found.place for found in same])) for same in nodes.values())
 
 
