@@ -54,9 +54,7 @@ def write_report(ladder: LadderResults, written_on: date | None = None, centre: 
         "attribution": attribution_figure([point for point in view.rungs if point.variant == REFERENCE_VARIANT]),
         **({"fit": fit_figure(ladder.fit)} if ladder.fit else {}),
     }
-    images = {
-        figure: drawn(figure) for figure in dict.fromkeys(figures.values())
-    }  # a figure with two names is drawn once
+    images = {figure: drawn(figure) for figure in dict.fromkeys(figures.values())}  # each once, also with two names
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in images[figure].items()}
     usage, pictures = draw_usage(ladder.directory, view.runs)
     chapters, pdf = centre.chapters if centre else (), None
