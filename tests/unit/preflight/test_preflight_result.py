@@ -68,6 +68,8 @@ def test_each_pair_of_nodes_is_as_fast_as_its_slowest_rank_and_untested_ones_are
     assert not any("not tested" in finding.measured for finding in stopped.findings)  # a consequence
 
 
+PAIR = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534]"
+LATE_RANK = {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"}
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
     "shared device": (
         {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)}, "node1",
@@ -87,46 +89,27 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
         "rank 2 failed while joining the process group: ValueError: odd",
     ),
     "rank that was stopped": (
-        {
-            f"rank{k}": {"doing": "all-reducing", "step": 5, "error": None if k == 3 else "not over after 60 s"}
-            for k in range(4)
-        },
-        "node2",
+        {f"rank{k}": LATE_RANK | {"error": None} if k == 3 else LATE_RANK for k in range(4)}, "node2",
         "rank 3 is still all-reducing, and fell silent",
     ),
     "rank that was killed": (
         {
             "rank1": {"doing": "all-reducing", "step": 5},
-            "rank2": {
-                "doing": "all-reducing",
-                "step": 5,
-                "error": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
-                "[10.0.0.1]:8133",
-            },
+            "rank2": LATE_RANK | {"error": f"RuntimeError: {PAIR} Connection closed by peer [10.0.0.1]:8133"},
         },
         "node1",
         "rank 1 is still all-reducing, and fell silent",
     ),
     "all ranks hang": (
-        {f"rank{k}": {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"} for k in range(4)}, "",
-        "all ranks are still all-reducing after 60 s",
+        {f"rank{k}": LATE_RANK for k in range(4)}, "", "all ranks are still all-reducing after 60 s",
     ),
     "one rank hangs elsewhere": (
-        {
-            f"rank{k}": {
-                "doing": "all-reducing",
-                "step": 5,
-                "error": "not over after 60 s",
-                "frame": "wait (site.py:8)" if k == 2 else "all_reduce (c10d.py:9)",
-            }
-            for k in range(4)
-        },
-        "node2",
-        "rank 2 is still all-reducing in wait (site.py:8) after 60 s",
+        {f"rank{k}": LATE_RANK | {"frame": "wait (a.py:8)" if k == 2 else "all_reduce (c.py:9)"} for k in range(4)},
+        "node2", "rank 2 is still all-reducing in wait (a.py:8) after 60 s",
     ),
     "rank that hangs": (
         {
-            f"rank{k}": {"doing": doing, "step": step, "error": "not over after 60 s"}
+            f"rank{k}": LATE_RANK | {"doing": doing, "step": step}
             for k, (doing, step) in enumerate([("joining", 4), ("joining", 4), ("importing torch", 1), ("joining", 4)])
         },
         "node2",

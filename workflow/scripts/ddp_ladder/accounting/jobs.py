@@ -22,7 +22,7 @@ from pydantic import Field
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
-from ddp_ladder.common.model import Model, Version1
+from ddp_ladder.common.model import Count, Model, Positive, Version1
 from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
@@ -40,9 +40,7 @@ SIGNIFICANT = 10
 DIGITS = 10
 
 Kind = Literal["measure", "preflight", "fit"]
-Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
 
 
 class JobRow(Model):

@@ -250,18 +250,13 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
         return log_figures(rates, spec.warmup_steps, spec.global_batch, ended.wall_s) if rates else (None, None)
     if not ranks:
         return None, None
-    exposed = [rank.end.ddp.exposed_comm_s for rank in ranks if rank.end.ddp]
-    startups = [rank.end.startup_s.get("total") for rank in ranks]
-    trained = [value for rank in ranks if (value := rank.end.training_s) is not None]
-    return measure(
-        [rank.steps for rank in ranks],
-        warmup,
-        [value for value in exposed if value is not None],
-        max((value for value in startups if value is not None), default=None),
-        max(0.0, ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0)),
-        max(trained) if len(trained) == len(ranks) else None,
-        weakest(rank.end.source for rank in ranks),
-    )
+    ends, steps = [rank.end for rank in ranks], [rank.steps for rank in ranks]
+    exposed_s = [end.ddp.exposed_comm_s for end in ends if end.ddp and end.ddp.exposed_comm_s is not None]
+    startup_s = max((total for end in ends if (total := end.startup_s.get("total")) is not None), default=None)
+    trained_s = [value for end in ends if (value := end.training_s) is not None]
+    training_s = max(trained_s) if len(trained_s) == len(ranks) else None
+    wall_s = max(0.0, ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0))
+    return measure(steps, warmup, exposed_s, startup_s, wall_s, training_s, weakest(end.source for end in ends))
 
 
 def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) -> float | None:

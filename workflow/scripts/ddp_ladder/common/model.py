@@ -12,6 +12,10 @@ LONGEST_VALUE = 80  # characters of a value in a message
 
 T = TypeVar("T")
 Several = Annotated[tuple[T, ...], Strict(False)]  # a tuple, read from a JSON array; its items are strict
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+Duration = Annotated[float, Field(ge=0)]  # seconds
 
 
 def _only(version: int) -> Callable[[int], int]:

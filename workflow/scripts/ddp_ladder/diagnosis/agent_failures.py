@@ -45,19 +45,18 @@ def silent_agent(case: Case) -> Failure | None:
     if ended is None or not ended.silent or ended.found_at_s is None:
         return None
     first, nodes = ended.silent[0], case.raw.run.nodes
+    if case.own_at_s < ended.found_at_s - first.silent_s:
+        return None
     node = None if _on_all_nodes(ended.silent, nodes) else nodes[first.node_rank]
     look = f"see on {node} what stopped or slowed it (a signal SIGSTOP, memory, the node's own log, the file system of "
     look += f"the results); if the node is broken, {leave_out()}; then start snakemake again"
     shared = f"see whether the nodes can write below {case.raw.directory.path}; then start snakemake again"
-    return _of_supervision(
-        case,
-        Failure(
-            verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
-            why=silence_in_words(ended.silent, nodes),
-            next=look if node else shared,
-            node=node,
-            at_s=ended.found_at_s - first.silent_s,
-        ),
+    return Failure(
+        verdict="an agent gave no sign of life" if node else "no agent gave a sign of life",
+        why=silence_in_words(ended.silent, nodes),
+        next=look if node else shared,
+        node=node,
+        at_s=ended.found_at_s - first.silent_s,
     )
 
 
@@ -81,40 +80,29 @@ def lost_daemon(case: Case) -> Failure | None:
     """Return the failure of a node whose step daemon died, which ends its agent."""
     orphans = (end for end in case.raw.agents.values() if end.orphaned and end.signal in TERMINATED)
     end = min(orphans, key=by_end, default=None)
-    if end is None:
+    if end is None or case.own_at_s < end.ended_at_s:
         return None
-    return _of_supervision(
-        case,
-        Failure(
-            verdict="a step daemon died",
-            why=f"the slurmstepd of {end.agent} ({end.host}), the parent of its agent, died during the run",
-            next=f"read slurmd's log on {end.host}, and `dmesg` or `journalctl -k` there: often it was the "
-            f"out-of-memory killer; if it recurs, {leave_out()}; then start snakemake again",
-            **_of_node(end),
-        ),
+    return Failure(
+        verdict="a step daemon died",
+        why=f"the slurmstepd of {end.agent} ({end.host}), the parent of its agent, died during the run",
+        next=f"read slurmd's log on {end.host}, and `dmesg` or `journalctl -k` there: often it was the out-of-memory "
+        f"killer; if it recurs, {leave_out()}; then start snakemake again",
+        **_of_node(end),
     )
 
 
 def lost_srun(case: Case) -> Failure | None:
     """Return the failure of a run whose srun was ended by a signal that the job did not send."""
     ended = case.raw.ended
-    if ended is None or ended.srun_signal is None:
+    if ended is None or ended.srun_signal is None or case.own_at_s < (ended.found_at_s or 0.0):
         return None
-    return _of_supervision(
-        case,
-        Failure(
-            verdict="srun was killed",
-            why=f"the run's srun on {ended.host} was ended by {ended.srun_signal}; its job step was then ended",
-            next=signal_advice(ended.srun_signal, ended.host)[1],
-            node=ended.host,
-            at_s=ended.found_at_s,
-        ),
+    return Failure(
+        verdict="srun was killed",
+        why=f"the run's srun on {ended.host} was ended by {ended.srun_signal}; its job step was then ended",
+        next=signal_advice(ended.srun_signal, ended.host)[1],
+        node=ended.host,
+        at_s=ended.found_at_s,
     )
-
-
-def _of_supervision(case: Case, failure: Failure) -> Failure | None:
-    """Return this failure, unless a rank failed by itself before."""
-    return None if failure.at_s is not None and case.own_at_s < failure.at_s else failure
 
 
 def lost_launcher(case: Case) -> Failure | None:

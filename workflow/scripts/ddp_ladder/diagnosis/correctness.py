@@ -133,15 +133,10 @@ def _devices(raw: RawRun) -> Diagnosis:
     if not shared:
         next_step = f"let the script train on {raw.spec.device}, or correct "
         next_step += "node.gpus and network.backend in cluster.yaml"
-    return diagnose(
-        "distinct devices",
-        len(held) == raw.spec.world_size and kinds == [raw.spec.device],
-        f"{len(held)} x {'/'.join(kinds) or 'none'}",
-        f"{raw.spec.world_size} x {raw.spec.device}",
-        "several ranks share one device" if shared else "",
-        in_short(shared, NAMED, "; "),
-        next_step,
-    )
+    ok, verdict = len(held) == raw.spec.world_size and kinds == [raw.spec.device], "several ranks share one device"
+    measured, wanted = f"{len(held)} x {'/'.join(kinds) or 'none'}", f"{raw.spec.world_size} x {raw.spec.device}"
+    why = in_short(shared, NAMED, "; ")
+    return diagnose("distinct devices", ok, measured, wanted, verdict if shared else "", why, next_step)
 
 
 def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
@@ -155,18 +150,12 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     if shared.known < len(ends) and shared.fraction < MOST_SHARED:
         yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
-    loader = ends[0].loader
+    loader, ok, verdict = ends[0].loader, shared.fraction < MOST_SHARED, "ranks train on the same data"
     first, second = shared.ranks
     measured = f"ranks {first} and {second} share {100 * shared.fraction:.0f} % of their first samples"
-    yield diagnose(
-        "disjoint data",
-        shared.fraction < MOST_SHARED,
-        measured if shared.fraction else "no two ranks share any of their first samples",
-        wanted,
-        "ranks train on the same data",
-        f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
-        OWN_SAMPLES,
-    )
+    why = f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})"
+    measured = measured if shared.fraction else "no two ranks share any of their first samples"
+    yield diagnose("disjoint data", ok, measured, wanted, verdict, why, OWN_SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -210,15 +199,8 @@ def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     if not any(end.parameters for end in ends):
         return
     bad = [text for end in ends if (text := _not_finite(end))]
-    yield diagnose(
-        "finite",
-        not bad,
-        bad[0] if bad else "all parameters",
-        "finite parameters at the end",
-        "the training diverged",
-        in_short(bad, NAMED, "; "),
-        DIVERGED,
-    )
+    measured, wanted = bad[0] if bad else "all parameters", "finite parameters at the end"
+    yield diagnose("finite", not bad, measured, wanted, "the training diverged", in_short(bad, NAMED, "; "), DIVERGED)
 
 
 def _not_finite(end: RankEnd) -> str:
@@ -306,15 +288,10 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     what = "was called with one and the same epoch" if called else "was not called, or only with 0,"
     what = "was called" if ok else what
     measured = f"set_epoch {what} in {repeated[0].passes} passes over the training data"
-    yield diagnose(
-        "order of samples",
-        ok,
-        measured,
-        "set_epoch before each pass of a sampler that shuffles",
-        "every epoch has the same order",
-        f"{repeated[0].sampler} shuffles, but {measured}",
-        "call sampler.set_epoch(epoch) at the beginning of each epoch",
-    )
+    wanted, verdict = "set_epoch before each pass of a sampler that shuffles", "every epoch has the same order"
+    why = f"{repeated[0].sampler} shuffles, but {measured}"
+    next_step = "call sampler.set_epoch(epoch) at the beginning of each epoch"
+    yield diagnose("order of samples", ok, measured, wanted, verdict, why, next_step)
 
 
 # Remarks: worth knowing, although it may be intended

@@ -18,8 +18,7 @@ from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ddp_ladder.common.model import Model, Several
-from ddp_ladder.nodes.files import Count
+from ddp_ladder.common.model import Count, Model, Several
 from ddp_ladder.nodes.usage import Figure
 
 Array = NDArray[np.float64]

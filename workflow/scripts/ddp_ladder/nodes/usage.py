@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model, Several
-from ddp_ladder.nodes.files import FABRIC, Count, MonitorFile, Name
+from ddp_ladder.common.model import Count, Model, Name, Several
+from ddp_ladder.nodes.files import FABRIC, MonitorFile
 from ddp_ladder.nodes.read import GpuSamples, NodeSamples, Timeline, Values
 
 Figure = Annotated[float, Field(ge=0)]

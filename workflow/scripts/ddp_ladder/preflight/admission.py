@@ -93,7 +93,7 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
             if error.is_undecided:
                 what = f"Slurm does not say whether it takes the job of {job.scale}"
                 advice = "nothing: it is submitted without this check"
-                problems.append(_Waits("sbatch --test-only", what, str(error), next=advice))
+                problems.append(_Waiting("sbatch --test-only", what, str(error), next=advice))
                 continue
             words = _in_short(str(error))
             refused.setdefault((_keys(words, job, settings), words), []).append(job)
@@ -104,13 +104,13 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
     problems += [_problem(keys, words, these, settings, partitions) for (keys, words), these in refused.items()]
     problems += _of_partitions(jobs, settings, partitions)
     return Admission(
-        refused=tuple(problem for problem in problems if not isinstance(problem, _Waits)),
-        waits=tuple(problem for problem in problems if isinstance(problem, _Waits)),
+        refused=tuple(problem for problem in problems if not isinstance(problem, _Waiting)),
+        waits=tuple(problem for problem in problems if isinstance(problem, _Waiting)),
         starts=starts,
     )
 
 
-class _Waits(Problem):
+class _Waiting(Problem):
     """A job that Slurm takes, and starts only after a change."""
 
 
@@ -141,9 +141,9 @@ def _problem(
     request = " ".join(sbatch_options(jobs[-1], {}))
     if words == NOT_BEGUN and job.slurm.reservation:
         what = f"the reservation has not begun; the jobs of {scales} wait for it"
-        return _Waits(_where("slurm.reservation", job, settings), what, request, next="nothing, if meant")
+        return _Waiting(_where("slurm.reservation", job, settings), what, request, next="nothing, if meant")
     if words == NO_SUCH_NODES and (down := _nodes_down(job)):
-        return _Waits(
+        return _Waiting(
             keys[0],
             f"Slurm cannot start {scales} now; the jobs wait for nodes to come back",
             found=f"{words}; not up: {in_short(down, MOST_NAMES)}",
@@ -241,4 +241,4 @@ def _of_partitions(jobs: Sequence[ScaleJob], settings: Settings, partitions: Par
         if those and all(partition.get("State") == "DOWN" for partition in those):
             what = f"the partition {', '.join(names)} starts no jobs now"
             advice = "choose another partition, or wait until the site has opened it"
-            yield _Waits(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)
+            yield _Waiting(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)

@@ -11,10 +11,9 @@ from pydantic import Field
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Name, Several, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.raw_models import Name
 from ddp_ladder.slurm.query import host_names
 
 SUPPORT = "tell the site's support; once it is repaired, delete it from {file}"

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
 from ddp_ladder.common.messages import Finding, leave_out
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
-from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RankDevice, RawFile
+from ddp_ladder.records.raw_models import RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
 MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven

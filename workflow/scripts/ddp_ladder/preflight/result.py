@@ -14,8 +14,8 @@ from pydantic import Field
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import DASH, duration, significant
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.records.raw_models import Count, Duration, Job, Name, Positive
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version1
+from ddp_ladder.records.raw_models import Job
 
 SCHEMA_VERSION = 1
 PREFLIGHT_FAILED = "the preflight failed"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
-from ddp_ladder.common.model import Model, Several, Version2
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
@@ -21,11 +21,6 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.settings.keys import Hang, Monitor
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
-
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, Field(ge=0)]  # seconds
 
 OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
 SHORT = 8  # hexadecimal digits of a tensor's digest

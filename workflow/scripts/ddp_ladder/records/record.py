@@ -10,23 +10,11 @@ from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.model import Model, Several, Version2
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import (
-    Count,
-    Ddp,
-    Duration,
-    Flops,
-    Job,
-    Name,
-    Parameters,
-    Positive,
-    RankFingerprint,
-    RankSummary,
-    Source,
-)
+from ddp_ladder.records.raw_models import Ddp, Flops, Job, Parameters, RankFingerprint, RankSummary, Source
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Model, Name, Several
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
@@ -32,7 +32,6 @@ from ddp_ladder.report.proposal import Chapter
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import centre_file
 
-Name = Annotated[str, Field(min_length=1)]
 RuleVerdict = Literal["pass", "fail", "cannot be checked"]
 Parameters = Mapping[str, float]
 UNKNOWN: RuleVerdict = "cannot be checked"

@@ -306,17 +306,12 @@ def _failed_ranks(
             python = training_python(starts[0].argv)
             raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
     else:
-        seen = [
-            {
-                "rank": int(starts[child].env.get("RANK", 0)),
-                "local_rank": int(starts[child].env.get("LOCAL_RANK", 0)),
-                "pid": children[child].pid,
-                "exit_code": children[child].returncode,
-                "ended_at_s": ended_at_s,
-            }
-            for child, ended_at_s in at_s.items()
-        ]
-    return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
+        seen = []
+        for index, ended_at_s in at_s.items():
+            rank, local_rank = (int(starts[index].env.get(name, 0)) for name in ("RANK", "LOCAL_RANK"))
+            end = {"pid": children[index].pid, "exit_code": children[index].returncode, "ended_at_s": ended_at_s}
+            seen.append({"rank": rank, "local_rank": local_rank, **end})
+    return [FailedRank(**end, signal=signal_of(end["exit_code"])) for end in seen]
 
 
 def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:

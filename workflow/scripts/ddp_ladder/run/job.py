@@ -343,19 +343,11 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
+    key, before = f"{job.id}.{job.attempt}.{spec.name}", RunDirectory(directory.attempts / str(attempt - 1))
+    more: dict[str, Any] = {"repository": _repository(spec), "goes_on": _goes_on(before)}
+    more |= {"hang": hang_bounds(context.job.hang, spec, runs), "monitor": context.job.monitor}
     try:
-        run = write_run_file(
-            context.nodes,
-            context.job,
-            spec,
-            directory,
-            job,
-            f"{job.id}.{job.attempt}.{spec.name}",
-            repository=_repository(spec),
-            hang=hang_bounds(context.job.hang, spec, runs),
-            monitor=context.job.monitor,
-            goes_on=_goes_on(RunDirectory(directory.attempts / str(attempt - 1))),
-        )
+        run = write_run_file(context.nodes, context.job, spec, directory, job, key, **more)
     except NoRendezvous as error:
         return not_run(spec, "no nodes", str(error), error.next_step)
     context.console.started(spec)
