@@ -80,9 +80,7 @@ def float32_products(on_gpu: bool) -> str:
     products = _fp32_precision(backends.cuda if on_gpu else backends.mkldnn, "matmul")
     if products is not None:
         others = backends.cudnn if on_gpu else backends.mkldnn
-        convolutions, recurrent = (
-            OTHERS.get(str(_fp32_precision(others, each)), "float32") for each in ("conv", "rnn")
-        )
+        convolutions, recurrent = (OTHERS.get(str(_fp32_precision(others, op)), "float32") for op in ("conv", "rnn"))
         words = PRODUCTS.get(products, "highest")
         words += f", {convolutions} convolutions" if convolutions != "float32" else ""
         return words + (f", {recurrent} recurrent layers" if recurrent != convolutions else "")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,18 +33,14 @@ MOST_ELEMENTS = 8192  # of a tensor that are in a digest
 
 
 class BatchSizes:
-    """The sizes of the batches of one pass.
-
-    usual: samples of a whole batch, if the loader puts them together. seen: number of batches.
-    items: the loader puts nothing together: it gives what the dataset has for an index, or for a list of them.
-    real: batches before those with which the sampler pads; None: no batch is padding.
-    unclear: sizes that an unclear batch may have, of this pass, or of all that train; empty if all were clear.
-    """
+    """The sizes of the batches of one pass."""
 
     def __init__(self, usual: int | None = None, items: bool = False, real: int | None = None) -> None:
-        self.usual, self.items, self.real = usual, items, real
-        self.seen = 0
-        self.unclear: list[int] = []
+        self.usual = usual  # samples of a whole batch, if the loader puts them together
+        self.items = items  # it puts nothing together: it gives what the dataset has for an index, or a list of them
+        self.real = real  # batches before those with which the sampler pads; None: no batch is padding
+        self.seen = 0  # batches
+        self.unclear: list[int] = []  # sizes that an unclear batch of this loader may have; empty: all were clear
         self._left_out = False  # indices whose samples did not arrive
         self._settled = False  # the number can be had without a look at the whole batch
         self._whole = False  # a batch of the usual size was seen
@@ -74,7 +70,7 @@ class BatchSizes:
         if announced is None:
             size, unclear = _read(content, self.usual, self.items)
             self._whole = self._whole or (size == self.usual and not unclear)
-            smaller = [each for each in unclear if 0 < each < (self.usual or 0)]
+            smaller = [few for few in unclear if 0 < few < (self.usual or 0)]
             if self._whole and len(smaller) == 1:  # the last batch
                 size, unclear = smaller[0], ()
         elif batch is None:
@@ -92,20 +88,17 @@ class BatchSizes:
 
 
 class Content:
-    """What a batch holds that may show its size.
-
-    firsts: first and number of dimensions of each tensor. seconds: second dimensions. lengths: of all lists, outermost
-    first. records: length of a list of samples that were not put together: mappings, tuples or objects of one kind.
-    sizes: what may be the number of samples.
-    """
+    """What a batch holds that may show its size."""
 
     def __init__(self, batch: object) -> None:
-        self.firsts: list[tuple[int, int]] = []
-        self.seconds: set[int] = set()
-        self.lengths: list[int] = []
+        self.firsts: list[tuple[int, int]] = []  # first and number of dimensions of each tensor
+        self.seconds: set[int] = set()  # second dimensions
+        self.lengths: list[int] = []  # of all lists, outermost first
         self._search(batch, 0)
         kinds = {_kind(item) for item in batch} if isinstance(batch, (list, tuple)) else {None}
+        # The length of a list of samples that were not put together: mappings, tuples or objects of one kind.
         self.records = self.lengths[0] if self.lengths and len(kinds) == 1 and None not in kinds else None
+        # What may be the number of samples.
         self.sizes = {size for size, _ in self.firsts} or {*self.lengths}
         if self.records and self.firsts:
             self.sizes.add(self.records)
@@ -203,10 +196,9 @@ def _doubted(content: Content) -> tuple[int, ...]:
 
     A batch: of several tensors, at least one with more dimensions than one, all have the same first dimension.
     """
-    is_alike = (
-        len(content.firsts) > 1 and len(content.sizes) == 1 and max(dimensions for _, dimensions in content.firsts) > 1
-    )
-    return tuple(sorted({1, *content.sizes})) if is_alike else ()
+    is_alike = len(content.firsts) > 1 and len(content.sizes) == 1
+    has_inputs = any(dimensions > 1 for _, dimensions in content.firsts)
+    return tuple(sorted({1, *content.sizes})) if is_alike and has_inputs else ()
 
 
 def _compared(content: Content, announced: int) -> tuple[int, tuple[int, ...]]:
@@ -227,27 +219,24 @@ def digest(batch: object) -> str | None:
 
     There is none for a batch that is on a device already: reading it would wait for the device.
     """
+    elements = hashlib.blake2b(digest_size=8)
     with torch._C.DisableTorchFunctionSubclass():  # of a subclass (MONAI's MetaTensor) the plain tensor
-        return _digest(list(_tensors(batch, 0)))
-
-
-def _digest(tensors: Sequence[Tensor]) -> str | None:
-    if not tensors or any(each.device.type != "cpu" or each.layout != torch.strided for each in tensors):
-        return None
-    found = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        flat = tensor.detach().reshape(-1)
-        plain = flat[:: max(1, flat.numel() // MOST_ELEMENTS)].contiguous()
-        size = plain.numel() * plain.element_size()
-        if size and not plain.data_ptr():  # a wrapper of other tensors
+        tensors = list(_tensors(batch, 0))
+        if not tensors or any(tensor.device.type != "cpu" or tensor.layout != torch.strided for tensor in tensors):
             return None
-        if size:
-            found.update((ctypes.c_char * size).from_address(plain.data_ptr()))
-    return found.hexdigest()
+        for tensor in tensors:
+            flat = tensor.detach().reshape(-1)
+            plain = flat[:: max(1, flat.numel() // MOST_ELEMENTS)].contiguous()
+            size = plain.numel() * plain.element_size()
+            if size and not plain.data_ptr():  # a wrapper of other tensors
+                return None
+            if size:
+                elements.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+    return elements.hexdigest()
 
 
-def _tensors(batch: object, depth: int) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
+def _tensors(batch: object, depth: int) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
         if not batch.is_nested:
             yield batch
         return

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
-from ddp_ladder_instrument.hooks import Wrap, eager, patch, patch_everywhere
+from ddp_ladder_instrument.hooks import Wrap, eager, patch, patch_everywhere, patch_method
 from ddp_ladder_instrument.python_hooks import when_imported
 
 Note = Callable[[str, float, float, int, int, int], None]
@@ -162,7 +162,7 @@ class Calls:
         def noted(begin_s: float, end_s: float, caller: FrameType, args: Any, kwargs: Any) -> None:
             if name:
                 self._functional = _kind(name, caller)
-            of_call = (_bytes(args, kwargs), _size_of(*args, *kwargs.values())) if name else (0, 0)
+            of_call = (_bytes(args, kwargs), _group_size(args, kwargs)) if name else (0, 0)
             if self._functional:
                 self._add(self._functional, begin_s, end_s, *of_call)
 
@@ -223,23 +223,18 @@ def patch_collectives(note: Note, mark: Callable[[], int]) -> None:
 
 def patch_join(note: Callable[[], None]) -> None:
     """Call ``note`` when a Join context of a DistributedDataParallel is entered, as its join() returns one."""
-    entered = eager(note)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def enter(self: Any) -> Any:
-            if self._enable and any(isinstance(each, DistributedDataParallel) for each in self._joinables):
-                entered()
-            return original(self)
+    def enter(join: Any) -> None:
+        if join._enable and any(isinstance(joinable, DistributedDataParallel) for joinable in join._joinables):
+            note()
 
-        return enter
-
-    patch(Join, "__enter__", wrap)
+    patch_method(Join, "__enter__", enter)
 
 
 def _patch_public(calls: Calls) -> None:
     """Patch the functions in torch.distributed, and what torch.compile takes in their place."""
     originals = {getattr(c10d, name): name for name in NAMES if hasattr(c10d, name)}
-    wraps = {name: calls.wrap(name) for each, name in originals.items() if not hasattr(each, "__deprecated__")}
+    wraps = {name: calls.wrap(name) for public, name in originals.items() if not hasattr(public, "__deprecated__")}
     patch_everywhere(c10d, wraps)
     patched = {original: getattr(c10d, name) for original, name in originals.items() if name in wraps}
     # What torch.compile puts into its graph in place of each.
@@ -278,29 +273,17 @@ def _bytes(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
         if isinstance(value, torch.Tensor):
             most = max(most, value.nbytes)
         elif isinstance(value, list):
-            most = max(most, sum(each.nbytes for each in value if isinstance(each, torch.Tensor)))
+            most = max(most, sum(part.nbytes for part in value if isinstance(part, torch.Tensor)))
     return most
 
 
 def _group_size(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-    """Return the number of ranks in the call's group; 0 if this rank is not in it."""
+    """Return the number of ranks in a call's group, mesh, or mesh and its dimension; 0 if this rank is not in it."""
     group = kwargs.get("group")
-    for value in args if group is None else ():
-        if isinstance(value, c10d.ProcessGroup):
-            group = value
-    if group is None:
-        group = c10d.GroupMember.WORLD
-    return 0 if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER else int(group.size())
-
-
-def _size_of(*arguments: Any) -> int:
-    """Return the number of ranks of a functional collective: its group is a group, or a mesh and its dimension."""
-    for value in arguments:
-        if isinstance(value, c10d.ProcessGroup):
+    for value in args if group is None else (group,):
+        if isinstance(value, (c10d.ProcessGroup, DeviceMesh)):
             return int(value.size())
-        if isinstance(value, tuple) and isinstance(value[0], DeviceMesh):
+        if isinstance(value, tuple) and value and isinstance(value[0], DeviceMesh):
             return int(value[0].size(value[1]))
-        if isinstance(value, DeviceMesh):
-            return int(value.size())
-    group = c10d.GroupMember.WORLD
-    return 0 if group is None else int(group.size())
+    world = c10d.GroupMember.WORLD
+    return 0 if world is None or group is c10d.GroupMember.NON_GROUP_MEMBER else int(world.size())

@@ -119,13 +119,13 @@ class DdpTimings:
             return
         machine = self._recorder.machine
         ended_s = machine.clock_s(ended_at_ns * NANOSECOND_S)  # DDP has unix time
-        found = bisect_left(machine.table.host_ended_s, ended_s)
-        if found >= machine.table.single:
+        row = bisect_left(machine.table.host_ended_s, ended_s)
+        if row >= machine.table.single:
             return
         if not self._newest[1]:
-            self._first = found, data["iteration"]
-        self._newest = found, data["iteration"]
-        if self._level is None or is_timed(found, self._level):
+            self._first = row, data["iteration"]
+        self._newest = row, data["iteration"]
+        if self._level is None or is_timed(row, self._level):
             keys = ("forward_compute", "backward_compute", "backward_comm", "backward_compute_comm_overlap")
             forward_s, *others_s = (data.get(f"{key}_time", 0) * NANOSECOND_S for key in keys)
             self._recorder.log.add(log.DDP, forward_s, ended_s, self.wrapped, *others_s)

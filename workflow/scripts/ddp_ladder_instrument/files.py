@@ -45,10 +45,10 @@ def write_atomically(path: Path, parts: Iterable[str | bytes], durable: bool = T
 
 
 class NotMeasured(list[str]):
-    """The quantities that could not be measured, each with the reason. unread: those of the fingerprint."""
+    """The quantities that could not be measured, each with the reason."""
 
     def __init__(self) -> None:
-        self.unread: list[str] = []
+        self.unread: list[str] = []  # those of the fingerprint
 
     def attempt(self, quantity: str, measure: Callable[[], Any]) -> Any:
         """Return the result of ``measure``; if it raises, return None and add the reason."""
@@ -103,8 +103,8 @@ def one_line(error: BaseException) -> str:
 def chain_of(error: BaseException) -> list[BaseException]:
     """Return an exception and those that led to it."""
     chain = [error]
-    for one in chain:  # it grows
-        chain += [each for each in (one.__cause__, one.__context__) if each is not None and each not in chain]
+    for later in chain:  # it grows
+        chain += [cause for cause in (later.__cause__, later.__context__) if cause is not None and cause not in chain]
     return chain
 
 
@@ -114,11 +114,7 @@ class RunSettingsError(Exception):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of one run that this rank needs. ``launched_at_s`` is Unix time.
-
-    secrets: the names of variables that hold one. is_own: the ladder did not start the run. memory_mb: of the job on
-    this node, 1024^2 bytes each.
-    """
+    """The settings of one run that this rank needs."""
 
     directory: Path
     spec_hash: str
@@ -128,12 +124,12 @@ class RunSettings:
     max_seconds: float | None
     samples_per_step: int | None
     device: str | None
-    launched_at_s: float | None
+    launched_at_s: float | None  # Unix time
     profile_steps: int = 0
     count_flops: bool = False
-    secrets: tuple[str, ...] = ()
-    is_own: bool = False
-    memory_mb: int | None = None
+    secrets: tuple[str, ...] = ()  # names of variables that hold one
+    is_own: bool = False  # the ladder did not start the run
+    memory_mb: int | None = None  # of the job on this node, 1024^2 bytes each
 
 
 def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:

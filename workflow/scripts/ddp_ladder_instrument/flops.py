@@ -1,10 +1,10 @@
 """The FLOPs of training steps, counted from the shapes of the operators that torch dispatches.
 
 Some steps of the warm-up are counted, which no figure contains: a script may have none after the measured ones. They
-are several, so that it shows if steps differ; then more are counted, up to the end of the warm-up. Matrix
-products and convolutions count, as in torch.utils.flop_counter,
-whose formulas are used; attention counts in full also where it is causal. What recomputes activations in the backward
-pass (torch.utils.checkpoint, or a function of the script's own) is kept apart, as it is no work of the model.
+are several, so that it shows if steps differ; then more are counted, up to the end of the warm-up. Matrix products and
+convolutions count, as in torch.utils.flop_counter, whose formulas are used; attention counts in full also where it is
+causal. What recomputes activations in the backward pass (torch.utils.checkpoint, or a function of the script's own) is
+kept apart, as it is no work of the model.
 
 Nothing is counted where that could change the run, or where kernels hide their products; the record then says why.
 """
@@ -18,17 +18,14 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_ladder_instrument import accelerator, torch_facts
 from ddp_ladder_instrument.files import one_line
-from ddp_ladder_instrument.recorder import NEVER
-
-if TYPE_CHECKING:
-    from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.recorder import NEVER, Recorder
 
 STEPS = 3
 FIRST = 2  # the first steps compile, choose kernels and show which batches are drawn ahead
@@ -162,7 +159,7 @@ class FlopCounter(TorchDispatchMode):
             phase = "recomputed" if torch.is_grad_enabled() and _in_checkpoint() else "backward"
         if packet.__name__.endswith("attention_backward") or packet is ON_CPU[1]:
             flops = flops * 4 // 5  # one of the five products computes the scores again
-        dtype = next(each.dtype for each in args if isinstance(each, torch.Tensor))
+        dtype = next(operand.dtype for operand in args if isinstance(operand, torch.Tensor))
         self.flops[phase, dtype, "conv" in packet.__name__] += flops
 
 
@@ -305,8 +302,8 @@ class StepFlops:
     @property
     def _spread(self) -> float:
         """Return (most - least) / mean of the FLOPs per sample of the counted steps."""
-        each = self._of_model
-        return (max(each) - min(each)) / (statistics.fmean(each) or 1.0)
+        flops = self._of_model
+        return (max(flops) - min(flops)) / (statistics.fmean(flops) or 1.0)
 
     def _why_not(self) -> str | None:
         """Return why the counted steps give no figure."""
@@ -322,13 +319,13 @@ class StepFlops:
         if not self._steps:
             return NO_STEPS
         rows, calls = machine.table.count, machine.calls
-        each = round(calls / rows)
-        if abs(calls - each * rows) > MOST_UNEVEN * calls + each:
+        optimizers = round(calls / rows)
+        if abs(calls - optimizers * rows) > MOST_UNEVEN * calls + optimizers:
             return UNEVEN
-        found, number = self._of_model, len(self._steps)
-        if not any(found):
+        flops, number = self._of_model, len(self._steps)
+        if not any(flops):
             return "no matrix product was seen"
-        if number > 1 and statistics.stdev(found) / math.sqrt(number) > MOST_ERROR * statistics.fmean(found):
+        if number > 1 and statistics.stdev(flops) / math.sqrt(number) > MOST_ERROR * statistics.fmean(flops):
             return f"the FLOPs per sample of {number} steps differ by {100 * self._spread:.0f} %: too much for a mean"
         return None
 

@@ -75,7 +75,7 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _disarmed(hook: Callable[..., Any], error: Exception) -> Callable[..., None]:
     """Note that this hook failed, and return what replaces it; raise what a signal's handler in the script raised."""
-    handlers = {getattr(signal.getsignal(each), "__code__", None) for each in signal.valid_signals()}
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
     if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
         raise error
     FAILED_HOOKS.note(f"{HOOK}{getattr(hook, '__qualname__', hook)}", error)
@@ -136,16 +136,30 @@ def patch_grad_scaler(recorder: Recorder) -> None:
     patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
 
 
-def patch_call(owner: Any, name: str, after: Callable[[Sequence[Any], float], None]) -> None:
-    """Call ``after`` with the arguments of each call of ``owner.name`` and the time at which it began."""
+def patch_call(owner: Any, name: str, after: Callable[[float, Sequence[Any]], None]) -> None:
+    """Call ``after`` with the time at which each call of ``owner.name`` began, and its arguments."""
     called = eager(after)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             begin_s = time.perf_counter()
             result = original(*args, **kwargs)
-            called(args, begin_s)
+            called(begin_s, args)
             return result
+
+        return call
+
+    patch(owner, name, wrap)
+
+
+def patch_method(owner: type, name: str, before: Callable[[Any], None]) -> None:
+    """Call ``before`` with the object of which ``owner.name`` is called."""
+    called = eager(before)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            called(self)
+            return original(self, *args, **kwargs)
 
         return call
 
@@ -154,7 +168,7 @@ def patch_call(owner: Any, name: str, after: Callable[[Sequence[Any], float], No
 
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> None:
     """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
-    patch_call(DistributedDataParallel, "_ddp_init_helper", lambda args, _begin_s: on_wrapped(args[0]))
+    patch_call(DistributedDataParallel, "_ddp_init_helper", lambda _begin_s, args: on_wrapped(args[0]))
 
 
 def patch_forward(note: Callable[[int, int, int, int], None], modules: weakref.WeakKeyDictionary[Any, int]) -> None:
@@ -182,11 +196,11 @@ def patch_forward(note: Callable[[int, int, int, int], None], modules: weakref.W
 
 def _dimensions(inputs: Sequence[Any]) -> tuple[int, int]:
     """Return the first two dimensions of the first tensor among a model's inputs; -1: there is none."""
-    for each in inputs:
-        if isinstance(each, torch.Tensor) and not each.is_nested:
-            return (each.size(0) if each.dim() else -1), (each.size(1) if each.dim() > 1 else -1)
-        if isinstance(each, (list, tuple)) and each:
-            return _dimensions(each)
+    for value in inputs:
+        if isinstance(value, torch.Tensor) and not value.is_nested:
+            return (value.size(0) if value.dim() else -1), (value.size(1) if value.dim() > 1 else -1)
+        if isinstance(value, (list, tuple)) and value:
+            return _dimensions(value)
     return -1, -1
 
 
@@ -195,7 +209,7 @@ def patch_fsdp(module: Any) -> None:
     patch_call(module.FlatParamHandle, "shard", _note_shards)
 
 
-def _note_shards(args: Sequence[Any], _begin_s: float) -> None:
+def _note_shards(_begin_s: float, args: Sequence[Any]) -> None:
     handle = args[0]
     if handle.uses_sharded_strategy:
         flat = handle.flat_param
@@ -207,7 +221,7 @@ def _note_shards(args: Sequence[Any], _begin_s: float) -> None:
 def patch_pipelining(module: Any, recorder: Recorder) -> None:
     """Note the first of a pipeline's stages that this rank holds."""
 
-    def note(args: Sequence[Any], _begin_s: float) -> None:
+    def note(_begin_s: float, args: Sequence[Any]) -> None:
         held, stages = int(args[0].stage_index), int(args[0].num_stages)
         recorder.hold_stage(held if recorder.stages is None else min(held, recorder.stages[0]), stages)
 
@@ -274,13 +288,10 @@ def watch_autocast(on_dtype: Callable[[torch.dtype], None], steps: Callable[[], 
 
 
 class Trained:
-    """The modules that are trained as a whole, as opposed to their parts and to other models.
-
-    optimizers: those that have stepped.
-    """
+    """The modules that are trained as a whole, as opposed to their parts and to other models."""
 
     def __init__(self, optimizers: Collection[Any]) -> None:
-        self._optimizers = optimizers
+        self._optimizers = optimizers  # that have stepped
         self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def forget(self) -> None:
@@ -292,8 +303,10 @@ class Trained:
         known = self._known.get(module)
         if known is None:
             held = {id(parameter) for parameter in module.parameters()}
-            each = [[tensor for group in one.param_groups for tensor in group["params"]] for one in self._optimizers]
-            known = any({id(tensors[0]), id(tensors[-1])} <= held for tensors in each if tensors)
+            stepped = [
+                [p for group in optimizer.param_groups for p in group["params"]] for optimizer in self._optimizers
+            ]
+            known = any({id(tensors[0]), id(tensors[-1])} <= held for tensors in stepped if tensors)
             self._known[module] = known
         return known
 
@@ -318,33 +331,5 @@ def patch_modes(recorder: Recorder, trained: Trained) -> None:
 
 def patch_zero_grad(note: Callable[[Any], None], trained: Trained) -> None:
     """Note where gradients are discarded: with the optimizer, or None if it is those of the whole model."""
-    zeroed, of_module = eager(note), eager(lambda module: note(None) if trained.holds(module) else None)
-
-    def wrap(after: Callable[[Any], None]) -> Wrap:
-        def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-            def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-                after(self)
-                return original(self, *args, **kwargs)
-
-            return zero_grad
-
-        return wrapped
-
-    patch(torch.optim.Optimizer, "zero_grad", wrap(zeroed))
-    patch(torch.nn.Module, "zero_grad", wrap(of_module))
-
-
-def patch_backward(note: Callable[[float], None]) -> None:
-    """Note each backward pass, with its begin. Tensor.backward calls torch.autograd.backward too."""
-    noted = eager(note)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            begin_s = time.perf_counter()
-            result = original(*args, **kwargs)
-            noted(begin_s)
-            return result
-
-        return backward
-
-    patch(torch.autograd, "backward", wrap)
+    patch_method(torch.optim.Optimizer, "zero_grad", note)
+    patch_method(torch.nn.Module, "zero_grad", lambda module: note(None) if trained.holds(module) else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -41,15 +42,17 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
 
 def cpu_model() -> str:
     """Return the processor's name, from the kernel if it gives one."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                if key.strip() == "model name":
-                    return value.strip()
-    except OSError:
-        pass  # not Linux: use the portable answer below
-    return platform.processor() or platform.machine()
+    return _of_kernel("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
+def _of_kernel(path: str, name: str) -> str | None:
+    """Return the value of the first line ``name: value`` of a file of the kernel; None if it has none."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # OSError: not Linux
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return None
 
 
 def cpus() -> int:
@@ -77,13 +80,8 @@ def peak_memory_bytes() -> int:
 
     It is read from /proc if possible: getrusage starts with the launcher's peak, which a child inherits.
     """
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux: use getrusage below
+    if highest := _of_kernel("/proc/self/status", "VmHWM"):
+        return int(highest.split()[0]) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -103,7 +101,7 @@ def memory_limit_bytes(memory_mb: int | None) -> int:
 
 def _group_limits_bytes() -> list[int]:
     """Return the memory limits of this process's control groups and of those above them, of version 1 and 2."""
-    found = []
+    limits_bytes = []
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
@@ -118,12 +116,11 @@ def _group_limits_bytes() -> list[int]:
             continue
         parts = path.strip("/").split("/")
         for depth in range(len(parts) + 1):
-            try:
-                with open(os.path.join(root, *parts[:depth], name), encoding="ascii") as file:
-                    found.append(int(file.read()))
-            except (OSError, ValueError):
-                pass  # the root has no limit, a container may not see those above it; "max" is none
-    return found
+            path = os.path.join(root, *parts[:depth], name)
+            # The root has no limit, a container may not see those above it; "max" is none.
+            with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+                limits_bytes.append(int(file.read()))
+    return limits_bytes
 
 
 def modules() -> Iterator[dict[str, Any]]:
@@ -147,33 +144,23 @@ def source_files() -> dict[str, str]:
             files.add(os.path.realpath(path))
     inside = sorted(path for path in files if path.startswith(root + os.sep))
     library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
-    chosen = [path for path in inside if not path.startswith((own, library)) and not _is_installed(path)]
+    chosen = [path for path in inside if not path.startswith((own, library)) and not any(map(path.count, INSTALLED))]
     return {os.path.relpath(path, root): digest for path in chosen[:MOST_FILES] if (digest := sha256(path))}
 
 
 def _root(main: str, package: str) -> str:
     """Return the directory that contains the script, or the top package of a module given with -m."""
-    levels = len(package.split(".")) if package else 0
     directory = os.path.dirname(main)
-    for _ in range(levels):
+    for _ in package.split(".") if package else ():
         directory = os.path.dirname(directory)
     return directory
-
-
-def _is_installed(path: str) -> bool:
-    return any(part in path for part in INSTALLED)
 
 
 def configuration_files(arguments: Sequence[str]) -> dict[str, str]:
     """Return the SHA-256 of the configuration files among the arguments (``conf.yaml``, ``--config=conf.yaml``)."""
     names = [argument.partition("=")[2] or argument for argument in arguments]
-    found = {}
-    for name in names:
-        if name.endswith(CONFIGURATION) and os.path.isfile(name):
-            digest = sha256(name)
-            if digest:
-                found[name] = digest
-    return found
+    files = [name for name in names if name.endswith(CONFIGURATION) and os.path.isfile(name)]
+    return {name: digest for name in files if (digest := sha256(name))}
 
 
 def sha256(path: str) -> str | None:

@@ -44,32 +44,31 @@ Sizes = tuple[Any, Announced]
 
 
 class LoaderHooks:
-    """What the patched loaders notify. on_batch: called with the pass and each batch of the first EARLY_STEPS."""
+    """What the patched loaders notify."""
 
     def __init__(self, recorder: Recorder, loaders: Loaders, on_batch: Callable[[LoaderPass, object], None]) -> None:
         self.recorder = recorder
-        self.loaders = loaders
-        self._on_batch = on_batch
+        self._on_batch = on_batch  # called with each batch of the first EARLY_STEPS
         self.begin, self.enter, self.count = eager(loaders.begin), eager(recorder.enter), eager(self._count)
         self.made = eager(self._made)
         self.end = _end(recorder)
 
-    def _made(self, iterator: Any, found: LoaderPass, entered_s: float, is_main: bool) -> None:
+    def _made(self, iterator: Any, pass_: LoaderPass, entered_s: float, is_main: bool) -> None:
         before = iterator.__dict__.get(PASS_ATTRIBUTE)
         if before is not None:  # persistent workers: the same iterator again
             self.end(before, False)
-        setattr(iterator, PASS_ATTRIBUTE, found)
-        found.iterator = weakref.ref(iterator, lambda _: self.end(found, False))
+        setattr(iterator, PASS_ATTRIBUTE, pass_)
+        pass_.iterator = weakref.ref(iterator, lambda _: self.end(pass_, False))
         if is_main:
-            self.recorder.made(found.number, entered_s)
+            self.recorder.made(pass_.number, entered_s)
 
-    def _count(self, found: LoaderPass, batch: object, announced: int | None, entered_s: float, mark: int) -> None:
+    def _count(self, pass_: LoaderPass, batch: object, announced: int | None, entered_s: float, mark: int) -> None:
         """Count a batch that the loader has just given; announced: the number of its indices, if they were counted."""
-        size, dropped = found.batch_sizes.measure(batch, announced)
+        size, dropped = pass_.batch_sizes.measure(batch, announced)
         recorder = self.recorder
-        recorder.drawn(found.number, entered_s, size + dropped, dropped, torch.is_grad_enabled(), mark)
+        recorder.drawn(pass_.number, entered_s, size + dropped, dropped, torch.is_grad_enabled(), mark)
         if recorder.steps < EARLY_STEPS:
-            self._on_batch(found, batch)
+            self._on_batch(pass_, batch)
 
     def patch_torch(self) -> None:
         """Patch torch's DataLoader."""
@@ -125,8 +124,8 @@ def _make(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
     def make(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         is_main = threading.get_ident() == MAIN_THREAD
         entered_s = time.perf_counter()
-        found = None if is_main and _is_inside() else notify.begin(loader, None, is_main)
-        if found is None:
+        pass_ = None if is_main and _is_inside() else notify.begin(loader, None, is_main)
+        if pass_ is None:
             original(self, loader, *args, **kwargs)
             return
         INSIDE.loader = INSIDE.loader or is_main
@@ -134,7 +133,7 @@ def _make(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
             original(self, loader, *args, **kwargs)
         finally:
             INSIDE.loader = INSIDE.loader and not is_main
-        notify.made(self, found, entered_s, is_main)
+        notify.made(self, pass_, entered_s, is_main)
 
     return make
 
@@ -146,11 +145,11 @@ def _end(recorder: Recorder) -> Callable[[LoaderPass, bool], None]:
     process = get_process()
 
     @eager
-    def end(found: LoaderPass, exhausted: bool) -> None:
-        if not found.living or is_ending() or get_process() != process:
+    def end(pass_: LoaderPass, exhausted: bool) -> None:
+        if not pass_.living or is_ending() or get_process() != process:
             return
-        found.living, found.iterator = False, None
-        recorder.ended(found.number, exhausted)
+        pass_.living, pass_.iterator = False, None
+        recorder.ended(pass_.number, exhausted)
 
     return end
 
@@ -163,22 +162,22 @@ def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
 
     def _next_data(self: Any) -> Any:
         state, outer = self.__dict__, INSIDE.outer
-        found: LoaderPass | None = state.get(PASS_ATTRIBUTE) if outer is None else None
+        pass_: LoaderPass | None = state.get(PASS_ATTRIBUTE) if outer is None else None
         is_main = get_thread() == MAIN_THREAD
         # Not counted: a loader that a dataset reads from (part of the outer one), and a pass that is over.
-        if not is_main or INSIDE.loader or (outer is None and (found is None or not found.living)):
+        if not is_main or INSIDE.loader or (outer is None and (pass_ is None or not pass_.living)):
             batch = original(self)
             next_size(state)
             return batch
         entered_s, mark = now(), NO_MARK
-        if found is not None and recorder.active != found.number:
-            mark = enter(found.number)
+        if pass_ is not None and recorder.active != pass_.number:
+            mark = enter(pass_.number)
         INSIDE.loader = True
         try:
             batch = original(self)
         except StopIteration:
-            if found is not None:
-                end(found, True)
+            if pass_ is not None:
+                end(pass_, True)
             raise
         except BaseException:
             next_size(state)
@@ -186,8 +185,8 @@ def _next(original: Callable[..., Any], notify: LoaderHooks) -> Callable[..., An
         finally:
             INSIDE.loader = False
         size = next_size(state)
-        if found is not None:
-            count(found, batch, size, entered_s, mark)
+        if pass_ is not None:
+            count(pass_, batch, size, entered_s, mark)
         elif outer is not None:
             outer.append(size)
         return batch
@@ -229,8 +228,8 @@ def _outer_iter(original: Callable[..., Any], notify: LoaderHooks, same: bool) -
 
     def iterate(self: Any) -> Iterator[Any]:
         entered_s = time.perf_counter()
-        found = None if _is_inside() else notify.begin(getattr(self, "pipeline", [self])[0], self)
-        if found is None:
+        pass_ = None if _is_inside() else notify.begin(getattr(self, "pipeline", [self])[0], self)
+        if pass_ is None:
             yield from original(self)
             return
         inner, announced, mark = original(self), Announced(), NO_MARK
@@ -240,18 +239,18 @@ def _outer_iter(original: Callable[..., Any], notify: LoaderHooks, same: bool) -
                 try:
                     batch = next(inner)
                 except StopIteration:
-                    end(found, True)
+                    end(pass_, True)
                     return
                 finally:
                     INSIDE.outer = None
                 if not same:
                     announced.clear()
-                count(found, batch, announced.popleft() if announced else None, entered_s, mark)
+                count(pass_, batch, announced.popleft() if announced else None, entered_s, mark)
                 yield batch
                 entered_s = time.perf_counter()
-                mark = enter(found.number) if recorder.active != found.number else NO_MARK
+                mark = enter(pass_.number) if recorder.active != pass_.number else NO_MARK
         finally:
-            end(found, False)
+            end(pass_, False)
             if hasattr(inner, "close"):  # an islice has none
                 inner.close()
 

@@ -56,10 +56,10 @@ class TorchObserver:
         # Each has its own guard: what fails in one of them does not end the recorder that calls it.
         read, check, epoch_of = eager(self.ddp.read), eager(self._limits.check), eager(self.loaders.epoch_of)
 
-        def replayed(args: Sequence[Any], begin_s: float) -> None:
+        def replayed(begin_s: float, args: Sequence[Any]) -> None:
             recorder.replayed(id(args[0]), begin_s)
 
-        def saved(_args: object, begin_s: float) -> None:
+        def saved(begin_s: float, _args: object) -> None:
             recorder.span(events.SAVE, begin_s, time.perf_counter())
 
         recorder.on_optimizer = eager(self._on_optimizer)
@@ -77,7 +77,8 @@ class TorchObserver:
         patch("gradients that are discarded", lambda: hooks.patch_zero_grad(recorder.zeroed, self._trained))
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("forward passes", lambda: hooks.patch_forward(recorder.forward, self.ddp.modules))
-        patch("backward passes", lambda: hooks.patch_backward(recorder.backward))
+        # Tensor.backward calls this one, too.
+        patch("backward passes", lambda: hooks.patch_call(torch.autograd, "backward", recorder.backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(accelerator.graphs(), "replay", replayed))
         patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
@@ -120,16 +121,16 @@ class TorchObserver:
         if accelerator.is_gpu(self.device):
             self._recorder.use_device(accelerator.Marks(self.device), accelerator.is_capturing)
 
-    def _on_batch(self, found: LoaderPass, batch: object) -> None:
+    def _on_batch(self, pass_: LoaderPass, batch: object) -> None:
         """Digest the first batches of each pass; only later is it known which passes are training."""
         digest = self._not_measured.attempt(FIRST_SAMPLES, lambda: batch_sizes.digest(batch))
         if digest:
-            self.loaders.digests.setdefault(found.number, []).append(digest)
+            self.loaders.digests.setdefault(pass_.number, []).append(digest)
 
     def _on_pass(self, number: int) -> None:
-        found = self.loaders.find(number)
-        if found is not None and found.iterator is not None:
-            self.workers.add(found.iterator())
+        pass_ = self.loaders.find(number)
+        if pass_ is not None and pass_.iterator is not None:
+            self.workers.add(pass_.iterator())
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])

@@ -144,8 +144,8 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     yield "peak memory", ", ".join(memory)
     if record["startup_s"]["total"] is not None:
         yield "start-up", f"{_figure(record['startup_s']['total'])} s to the end of the first step"
-    for each in record["not_measured"] or ([] if times_s else ["steps: no optimizer of torch made a step"]):
-        yield "not measured", each
+    for quantity in record["not_measured"] or ([] if times_s else ["steps: no optimizer of torch made a step"]):
+        yield "not measured", quantity
     yield "files", str(run.directory)
     yield "compare", f"python {Path(__file__).parents[1] / 'compare.py'} {run.directory} OTHER_DIRECTORY"
 

@@ -163,8 +163,8 @@ def hide_own_frames(own_directory: str) -> None:
     own = tuple(os.path.join(own_directory, part) for part in ("instrument.py", f"ddp_ladder_instrument{os.sep}"))
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        for each in chain_of(error):
-            each.__traceback__ = _without(each.__traceback__, own)
+        for linked in chain_of(error):
+            linked.__traceback__ = _without(linked.__traceback__, own)
         show(kind, error, error.__traceback__)
 
     sys.excepthook = excepthook
@@ -184,17 +184,14 @@ def _without(trace: TracebackType | None, own: tuple[str, ...]) -> TracebackType
 
 
 class ProgramEnd:
-    """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``).
-
-    handled: the exception that the script handled when it exited. after_training: it failed, but only after the limit.
-    """
+    """The end of the program: by the script itself, an exception, or a limit of the measurement (``ended_by``)."""
 
     def __init__(self) -> None:
         self.exit_code = 0
         self.ended_by = "script"
         self.exception: str | None = None
-        self.handled: str | None = None
-        self.after_training = False
+        self.handled: str | None = None  # the exception that the script handled when it exited
+        self.after_training = False  # it failed, but only after the limit
 
     def note(self, error: BaseException | None) -> None:
         """Note the error that ends the program."""

@@ -63,20 +63,13 @@ OF_SAMPLERS = ("_DatasetSamplerWrapper", "DatasetFromSampler")
 
 @dataclass(frozen=True)
 class Sampling:
-    """The facts about a loader's samplers. None: unknown.
+    """The facts about a loader's samplers. None: unknown."""
 
-    name: for the reader, ``RandomSampler in BatchSamplerShard``.
-    shards: they shard the data between ranks.
-    shuffle: the order is meant to differ between passes.
-    own_order: each pass has its own order without set_epoch.
-    real_samples: samples of one pass of this rank without padding; NEVER if nothing is padded, or it is not known.
-    """
-
-    name: str
-    shards: bool | None
-    shuffle: bool | None
-    own_order: bool
-    real_samples: int = NEVER
+    name: str  # for the reader, ``RandomSampler in BatchSamplerShard``
+    shards: bool | None  # the data between ranks
+    shuffle: bool | None  # the order is meant to differ between passes
+    own_order: bool  # each pass has its own order without set_epoch
+    real_samples: int = NEVER  # of one pass of this rank without padding; NEVER: nothing is padded, or not known
 
 
 UNKNOWN = Sampling("unknown", None, None, False)
@@ -272,8 +265,7 @@ def samples_of(index: Any, collates: bool) -> int | None:
 class Source:
     """What a pass draws from, read when its iterator is made: at its first step the loader itself may be gone.
 
-    sizes: of its batches, of which none is seen yet. facts: those of the record that cannot change. Nothing of the
-    script's is kept alive.
+    Nothing of the script's is kept alive.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -284,7 +276,7 @@ class Source:
         # Without indices, an item of the dataset is one sample, or a batch that the dataset has made.
         usual = 1 if items else loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
         self.sizes = BatchSizes(usual, items, real_batches(loader.batch_sampler))
-        self.facts: dict[str, Any] = {
+        self.facts: dict[str, Any] = {  # those of the record that cannot change
             "num_workers": loader.num_workers,
             "sampler": self.sampling.name,
             "shuffle": self.sampling.shuffle,
@@ -300,18 +292,14 @@ class Source:
 
 
 class LoaderPass:
-    """A pass over a loader, or over an outer one which draws from it; only weak references to them are kept.
-
-    number: in the log. source: what is known of the loader; None if it could not be read. iterator: a weak
-    reference whose callback ends the pass; None once it is over.
-    """
+    """A pass over a loader, or over an outer one which draws from it; only weak references to them are kept."""
 
     def __init__(self, number: int, source: Source | None, batch_sizes: BatchSizes) -> None:
-        self.number = number
-        self.source = source
+        self.number = number  # in the log
+        self.source = source  # None: the loader could not be read
         self.batch_sizes = batch_sizes
         self.living = True
-        self.iterator: Any = None
+        self.iterator: Any = None  # a weak reference whose callback ends the pass; None once it is over
 
 
 class Numbers:
@@ -331,12 +319,13 @@ class Numbers:
 
 
 class Loaders:
-    """The loaders of this rank, numbered as in the log, and their passes. unclear sizes: of all passes of a loader."""
+    """The loaders of this rank, numbered as in the log, and their passes."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._numbers, self._datasets = Numbers(), Numbers()
-        self._facts: list[dict[str, Any]] = []
+        # Of each loader, with the unclear sizes of all its passes; None inside means unknown, or not needed.
+        self.facts: list[dict[str, Any]] = []
         self._passes: dict[int, LoaderPass] = {}  # those that go on, and the last ones that are over
         self.digests: dict[int, list[str]] = {}
 
@@ -351,26 +340,20 @@ class Loaders:
         sizes = BatchSizes()
         if source is not None and (outer is None or (outer is loader and source.sizes.items)):
             sizes = source.sizes  # of others, an outer loader puts other batches together
-        found = LoaderPass(number, source, sizes)
-        found.batch_sizes.unclear = self._facts[loader_number]["unclear_sizes"]
-        for old in [each.number for each in self._passes.values() if not each.living][:-KEPT]:
+        sizes.unclear = self.facts[loader_number]["unclear_sizes"]
+        for old in [known.number for known in self._passes.values() if not known.living][:-KEPT]:
             del self._passes[old]
-        self._passes[number] = found
-        return found
+        self._passes[number] = LoaderPass(number, source, sizes)
+        return self._passes[number]
 
     def _number(self, loader: Any, source: Source | None) -> int:
         number = min(self._numbers.of(loader), MOST_LOADERS)
-        if number >= len(self._facts):
-            self._facts.append({"unclear_sizes": []})
+        if number >= len(self.facts):
+            self.facts.append({"unclear_sizes": []})
         if source is not None:
             dataset = source.dataset()
-            self._facts[number].update(
-                {
-                    **source.facts,
-                    "shards": source.sampling.shards,
-                    "dataset": None if dataset is None else self._datasets.of(dataset),
-                }
-            )
+            of_dataset = None if dataset is None else self._datasets.of(dataset)
+            self.facts[number].update(source.facts, shards=source.sampling.shards, dataset=of_dataset)
         return number
 
     def find(self, number: int) -> LoaderPass | None:
@@ -379,14 +362,9 @@ class Loaders:
 
     def epoch_of(self, number: int) -> int:
         """Return the epoch of a pass's sampler; -1 if it is not known."""
-        found = self._passes.get(number)
-        epoch = found.source.epoch() if found is not None and found.source is not None else None
+        pass_ = self._passes.get(number)
+        epoch = pass_.source.epoch() if pass_ is not None and pass_.source is not None else None
         return -1 if epoch is None else epoch
-
-    @property
-    def facts(self) -> list[dict[str, Any]]:
-        """The facts of each loader; None inside means unknown, or not needed."""
-        return self._facts
 
 
 def _weakly(thing: Any) -> Callable[[], Any]:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 from ddp_ladder_instrument.table import Phases, StepTable
 from ddp_ladder_instrument.trained import AFTER, OUTSIDE, Pass
 
 
 class PassTimer:
-    """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last.
-
-    owner: the pass that was entered last and is not over; the running segment belongs to it. None: to no step.
-    after: owns the time after a pass. outside: owns the time of a training loop without a DataLoader.
-    evaluating, between_steps: the model is in eval mode; and had been put there before the step's batch was drawn.
-    without_loader: no step had a DataLoader so far. paused_at: the number of steps when the training mode last ended.
-    """
+    """The time of each pass over a DataLoader, in segments: each belongs to the pass that was entered last."""
 
     def __init__(self, table: StepTable, phases: Phases) -> None:
         self._table = table
         self._phases = phases
-        self.evaluating = self.between_steps = False
-        self.without_loader = True
-        self.paused_at = -1
-        self.after, self.outside = Pass(AFTER), Pass(OUTSIDE)
+        self.evaluating = False  # the model is in eval mode
+        self.between_steps = False  # and had been put there before the step's batch was drawn
+        self.without_loader = True  # no step had a DataLoader so far
+        self.paused_at = -1  # the number of steps when the training mode last ended
+        self.after = Pass(AFTER)  # owns the time after a pass
+        self.outside = Pass(OUTSIDE)  # owns the time of a training loop without a DataLoader
         self.outside.begin_step(0)
-        self.owner: Optional[Pass] = self.outside
+        # The pass that was entered last and is not over: the running segment belongs to it. None: to no step.
+        self.owner: Pass | None = self.outside
         self._begin_s = 0.0
-        self._evaluated: Optional[Pass] = None  # the pass whose segment eval() ended
+        self._evaluated: Pass | None = None  # the pass whose segment eval() ended
         self._evaluated_with = 0.0, 0.0  # its seconds at eval()
-        self._validation: Optional[Pass] = None  # the pass that began since eval()
+        self._validation: Pass | None = None  # the pass that began since eval()
 
     def restart(self, now_s: float) -> None:
         """Discard the time so far, if no step was made: it was start-up, also for a loop without a DataLoader."""
@@ -38,23 +34,23 @@ class PassTimer:
             self._own(self.outside, now_s)
             self.outside.begin_step(0)
 
-    def enter(self, each: Pass, now_s: float) -> None:
+    def enter(self, pass_: Pass, now_s: float) -> None:
         """Make this pass the active one."""
         if self.owner is self.after:  # that time was between two passes, or followed eval mode: it belongs to no step
             self.owner = None
-        if each.before is None:
-            each.before = self.owner
-        if self.evaluating and each.step < 0:  # it begins
-            self._validation = self._validation or each
-        self._own(each, now_s)
+        if pass_.before is None:
+            pass_.before = self.owner
+        if self.evaluating and pass_.step < 0:  # it begins
+            self._validation = self._validation or pass_
+        self._own(pass_, now_s)
 
-    def leave(self, each: Pass, now_s: float) -> None:
+    def leave(self, pass_: Pass, now_s: float) -> None:
         """Return to the pass before this one, which is over."""
-        if self.owner is each:
-            self._own(self._return_to(each.before), now_s)
-        elif each.stepped and self.owner is not None and self.owner.number >= 0:  # one that is drawn from beside it
+        if self.owner is pass_:
+            self._own(self._return_to(pass_.before), now_s)
+        elif pass_.stepped and self.owner is not None and self.owner.number >= 0:  # one that is drawn from beside it
             self._own(self._return_to(self.owner), now_s)
-        each.before = None
+        pass_.before = None
 
     def eval_mode(self, now_s: float) -> None:
         """Note that the trained model was put in eval mode: the time from now on may be a validation."""
@@ -95,18 +91,18 @@ class PassTimer:
         self.evaluating = False
         self._phases.drop_evaluation()
 
-    def _return_to(self, each: Pass | None) -> Pass | None:
+    def _return_to(self, pass_: Pass | None) -> Pass | None:
         """Return the owner of the time after an interruption of ``each``: that pass, if in the middle of a step."""
-        if each is self.outside and self.without_loader:
-            return each
-        if each is not None and each.living and each.is_drawn(self._table.count):
-            return each
+        if pass_ is self.outside and self.without_loader:
+            return pass_
+        if pass_ is not None and pass_.living and pass_.is_drawn(self._table.count):
+            return pass_
         return None if self.evaluating else self.after
 
-    def give_after_to(self, each: Pass, now_s: float) -> None:
+    def give_after_to(self, pass_: Pass, now_s: float) -> None:
         """Give the time since the end of the last pass to this one; before the first step, it has no other owner."""
         if self.owner in (self.after, self.outside):
-            self.owner = each
+            self.owner = pass_
             self._own(self.after, now_s)
 
     def communicate(self, seconds: float) -> None:
@@ -145,11 +141,11 @@ class PassTimer:
 
 
 class OptimizerSteps:
-    """The optimizers that step in a row. in_row, in_row_before: steps in the last row, and in the one before it."""
+    """The optimizers that step in a row."""
 
     def __init__(self) -> None:
         self.last = self._of_row = -1
-        self.in_row = self.in_row_before = 0
+        self.in_row = self.in_row_before = 0  # steps in the last row, and in the one before it
 
     def is_another(self) -> bool:
         """Return True if another optimizer than the last one ended the last row."""
