@@ -14,6 +14,7 @@ from ddp_ladder_instrument.contract import NO_SPEC
 from ddp_ladder_instrument.table import StepTable
 from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
 
+SLURM = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 TRAIN = """
     import os, sys
     for name, given in {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS"}.items():
@@ -72,12 +73,11 @@ def test_srun_without_variables_of_torch(tmp_path: Path) -> None:
     for directory in ("ddp-ladder-4711-3", "ddp-ladder-4711-3-2"):
         ranks = []
         for rank in ("0", "1"):
-            slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
-            env = environment(**slurm, SLURM_PROCID=rank, MEET=f"file://{tmp_path}/{directory}.store")
+            env = environment(**SLURM, SLURM_PROCID=rank, MEET=f"file://{tmp_path}/{directory}.store")
             words = [NEWEST, INSTRUMENT, train, "8"]
             ranks.append(subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True))
-        errors = [each.communicate(timeout=120)[1] for each in ranks]
-        assert [each.returncode for each in ranks] == [0, 0], errors
+        errors = [task.communicate(timeout=120)[1] for task in ranks]
+        assert [task.returncode for task in ranks] == [0, 0], errors
         assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
         assert record_in(tmp_path / directory).job.id == "4711"  # type: ignore[union-attr]
 
@@ -100,12 +100,11 @@ WITHOUT_TORCH = """
 @pytest.mark.parametrize("training", [ALONE, WITHOUT_TORCH])
 def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Path, training: str) -> None:
     train = script(tmp_path, training)
-    slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
-    envs = [environment(**slurm, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
+    envs = [environment(**SLURM, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
     words = [NEWEST, INSTRUMENT, train]
     tasks = [subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) for env in envs]
-    errors = [each.communicate(timeout=120)[1] for each in tasks]
-    assert [each.returncode for each in tasks] == [0, 0], errors
+    errors = [task.communicate(timeout=120)[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], errors
     assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
     if training == ALONE:
         assert re.search(r"throughput +[\d,.]+ steps/s, of unknown samples: .* workload.samples_per_step", errors[0])

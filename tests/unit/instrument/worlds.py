@@ -354,22 +354,22 @@ class Loop:
                 if index % 2:
                     yield (self.forever(1, self.second),)
             return
-        one = ahead_of(self.loader, world.ahead) if world.ahead else self.loader
+        drawn = ahead_of(self.loader, world.ahead) if world.ahead else self.loader
         if world.source == "range":
-            for batch, _ in zip(one, range(world.stop_at), strict=False):
+            for batch, _ in zip(drawn, range(world.stop_at), strict=False):
                 yield (batch,)
         elif world.source == "break":
-            for index, batch in enumerate(one):
+            for index, batch in enumerate(drawn):
                 if index >= world.stop_at:
                     break
                 yield (batch,)
         elif world.source == "cut":
-            for index, batch in enumerate(one):
+            for index, batch in enumerate(drawn):
                 yield (batch,)
                 if index + 1 >= world.stop_at:
                     break
         else:
-            for batch in one:
+            for batch in drawn:
                 yield (batch,)
 
     def forever(self, key: int, loader: Loader) -> Batch:
@@ -383,14 +383,14 @@ class Loop:
         raise AssertionError
 
     def grouped(self, number: int) -> Iterator[tuple[Batch, ...]]:
-        found: list[Batch] = []
+        items: list[Batch] = []
         for index, item in enumerate(self.batches(), 1):
-            found.extend(item)
+            items.extend(item)
             if index % number == 0:
-                yield tuple(found)
-                found = []
-        if found:
-            yield tuple(found)
+                yield tuple(items)
+                items = []
+        if items:
+            yield tuple(items)
 
     def buffered(self) -> Iterator[tuple[Batch, ...]]:
         buffer: list[tuple[Batch, ...]] = []
