@@ -3,9 +3,8 @@
     python benchmarks/report_10000_records.py --out benchmarks/results/report_10000_records.json
     python benchmarks/report_10000_records.py --variants 2 --repeats 1    # a small one: 100 runs
 
-The runs are those of tests/make_runs.py: 60 steps on 1 to 10 ranks each, with raw files, from which the report
-assembles every record again. CPU time is that of all its processes; on an idle machine, the time that passes is less
-than that, as records are read in several processes. The results directory takes 2 GB while it exists.
+The runs are those of tests/make_runs.py: 60 steps on 1 to 10 ranks each, with raw files, with which the report compares
+every record. The results directory takes 2 GB while it exists.
 """
 
 from __future__ import annotations

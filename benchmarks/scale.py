@@ -157,13 +157,13 @@ def measure(directory: RunDirectory) -> dict[str, float]:
     spec = run.spec
     files = [path for path in directory.path.rglob("*") if path.is_file()]
     costs: dict[str, float] = {"ranks": spec.world_size, "nodes": spec.nodes, "files": len(files) + 1}
-    costs["stat_s"] = cpu_s(lambda: [path.stat() for path in files])
-    costs["read_s"] = cpu_s(lambda: [_read(path) for path in files])
     record: list[Record] = []
     begun_s = time.process_time()
     costs["assemble_opens"] = opens_below(directory.path, lambda: record.append(record_of(read_raw_run(directory))))
     costs["assemble_s"] = time.process_time() - begun_s
     costs["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    costs["stat_s"] = cpu_s(lambda: [path.stat() for path in files])
+    costs["read_s"] = cpu_s(lambda: [_read(path) for path in files])
     assert record[0].throughput is not None, record[0].failure
     write_record(directory.record, record[0])
     results = directory.path.parents[4]

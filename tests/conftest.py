@@ -18,6 +18,7 @@ STARTERS = {
     "cluster",
     "faults",
     "gpu_day_parts",
+    "injected_causes",
     "instrument_support",
     "one_run",
     "playwright",

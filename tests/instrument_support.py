@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,13 @@ def oldest_python() -> Path:
     """Return the Python with the oldest torch that the instrument supports, from `make oldest`."""
     need(OLDEST.exists(), f"no {OLDEST}: make oldest")
     return OLDEST
+
+
+def need_compiler() -> None:
+    """Skip the test, or fail in CI, without the C++ compiler that torch.compile needs on a CPU."""
+    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    missing = "no g++ or no Python.h (Debian and Ubuntu: apt-get install g++ python3-dev)"
+    need(shutil.which("g++") and has_headers, missing)
 
 
 def python_named(torch: str) -> Path:

@@ -15,7 +15,7 @@ from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.preflight.directory import PreflightDirectory, assemble_preflight
 from ddp_ladder.preflight.node_facts import DirectoryFacts, GpusFacts, InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.result import PreflightResult, result_file
-from ddp_ladder.records.raw_models import Job, PreflightLimits, RunFile
+from ddp_ladder.records.raw_models import AgentEnd, Job, PreflightLimits, RunFile
 
 GIB = 2**30
 JOB = Job(id="17", attempt=1, run_id="a" * 32)
@@ -129,6 +129,14 @@ def run_file(spec: RunSpec, path: Path, host: str = "10.0.0.1", port: int = 2345
         agents_per_node=1,
         preflight=PreflightLimits(timeout_s=60.0, largest_bytes=256 * 1024**2),
     )
+
+
+def agent_end(run: RunFile, node_rank: int = 0, **changes: Any) -> AgentEnd:
+    """Return the end record of the agent of a node, which ended well; ``changes`` are its fields."""
+    place: dict[str, Any] = {"node_rank": node_rank, "node": run.nodes[node_rank], "host": run.nodes[node_rank]}
+    times = {"launched_at_s": STARTED_AT_S, "ended_at_s": STARTED_AT_S + 6}
+    end = AgentEnd(**run.identity, **place, **times, local_rank=None, exit_code=0, signal=None, argv=(), cpus=())
+    return end.replace(**changes)
 
 
 def write_preflight(results: Path, job: ScaleJob, **ranks: Mapping[str, Any] | None) -> Path:

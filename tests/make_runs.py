@@ -32,7 +32,8 @@ RATES = {"1x1": 1024.0, "1x2": 1843.2, "2x1": 1740.8}  # samples/s: efficiency 1
 
 TENSORS: Mapping[str, Any] = {
     "not_finite": {"count": 0, "names": []},
-    "tensors": [["0.weight", "aaaaaaaaaaaa"], ["0.bias", "bbbbbbbbbbbb"], ["2.weight", "cccccccccccc"]],
+    "names": ["0.weight", "0.bias", "2.weight"],
+    "digests": "aaaaaaaabbbbbbbbcccccccc",
 }
 SAMPLER: Mapping[str, Any] = {
     "sampler": "DistributedSampler",

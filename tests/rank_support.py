@@ -27,7 +27,7 @@ class RankFailed(Exception):
 def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Call ``function(*arguments)`` on ``size`` ranks with torchrun's environment; return the results in rank order.
 
-    The result of a rank that ends without returning is ``Ended(exit code)``. Raises RankFailed for exceptions.
+    Raises RankFailed for exceptions, and for a rank that ends without returning.
     """
     # The store is here, as in torchrun's agent, so that no rank has to find a free port.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -60,18 +60,7 @@ def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[A
     failures = [text for kind, text in answers if kind == "failed"]
     if failures:
         raise RankFailed("\n".join(failures))
-    codes = [process.exitcode for process in processes]
-    return [value if kind == "returned" else Ended(code) for (kind, value), code in zip(answers, codes, strict=True)]
-
-
-class Ended:
-    """A process that ended without returning."""
-
-    def __init__(self, code: int | None) -> None:
-        self.code = code
-
-    def __repr__(self) -> str:
-        return f"Ended({self.code})"
+    return [value for _, value in answers]
 
 
 def _answer(pipe: Connection) -> tuple[str, Any]:
@@ -80,7 +69,7 @@ def _answer(pipe: Connection) -> tuple[str, Any]:
             return "failed", f"a rank did not answer within {TIMEOUT_S:g} s"
         answer: tuple[str, Any] = pickle.loads(pipe.recv_bytes())
     except EOFError:
-        return "ended", None
+        return "failed", "a rank ended without returning"
     return answer
 
 

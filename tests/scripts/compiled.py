@@ -4,12 +4,15 @@ import os
 import sys
 
 import torch
+import torch._inductor.config
 from ranks import together
 from tally import Tally, think
 from torch._dynamo.utils import get_compilation_metrics
 from torch.utils.data import DataLoader
 
 WHAT, BACKEND = sys.argv[1:3]
+if BACKEND == "inductor":  # which else spends ten seconds on trials of vector instructions
+    torch._inductor.config.cpp.vec_isa_ok = False
 
 
 class Model(torch.nn.Module):

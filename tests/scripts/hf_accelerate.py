@@ -8,18 +8,6 @@ from accelerate.utils import DataLoaderConfiguration
 from tally import Tally, think
 from torch.utils.data import DataLoader, TensorDataset
 
-COLLATE = {
-    "prompts": lambda samples: [{"prompt": f"{index} + 1"} for index, _ in samples],  # as TRL's GRPO has them
-    "one_row": lambda samples: (torch.stack([i for i, _ in samples])[None], torch.stack([x for _, x in samples])[None]),
-}
-
-
-def opened(batch):
-    if isinstance(batch[0], dict):
-        index = torch.tensor([int(sample["prompt"].split()[0]) for sample in batch])
-        return index, torch.randn(len(index), 4)
-    return [part.squeeze(0) for part in batch]
-
 
 def main(kind):
     configuration = DataLoaderConfiguration(split_batches=kind == "split")
@@ -29,13 +17,13 @@ def main(kind):
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     size = 5 * accelerator.num_processes if kind == "split" else 5
-    loader = DataLoader(data, batch_size=size, collate_fn=COLLATE.get(kind))
+    loader = DataLoader(data, batch_size=size)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     tally = Tally()
     for _ in range(2):
         highest = -1
         tally.start()
-        for index, x in map(opened, loader):
+        for index, x in loader:
             with accelerator.accumulate(model):
                 accelerator.backward(model(x).square().mean())
                 think(0.006)

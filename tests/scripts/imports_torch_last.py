@@ -15,33 +15,16 @@ def probe():
 def main(first):
     version = probe()
     if first == "libraries":
+        import accelerate  # noqa: F401
         import transformers
-        from accelerate import Accelerator
 
         assert transformers.is_torch_available()
     import torch
-    from tally import Tally, think
+    from loop import train
     from torch.utils.data import DataLoader
 
     assert version.partition("+")[0] == torch.__version__.partition("+")[0]
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(torch.randn(64, 4), batch_size=4)
-    backward = torch.Tensor.backward
-    if first == "libraries":
-        accelerator = Accelerator(cpu=True)
-        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        backward = accelerator.backward
-    tally = Tally()
-    tally.start()
-    for x in loader:
-        backward(model(x).mean())
-        think()
-        tally.seen(len(x))
-        optimizer.step()
-        optimizer.zero_grad()
-        tally.step()
-    tally.write()
+    train([DataLoader(torch.randn(64, 4), batch_size=4)])
 
 
 if __name__ == "__main__":

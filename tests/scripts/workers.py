@@ -1,6 +1,6 @@
-"""Loader workers: none, forked, spawned; kept between epochs or not; prefetching more or less."""
+"""Loader workers, forked or spawned, so many of them, for so many epochs; perhaps persistent: kept between epochs."""
 
-import argparse
+import sys
 
 import torch
 from loop import train
@@ -15,25 +15,11 @@ class Data(Dataset):
         return torch.full((4,), float(index))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--start-method", choices=["fork", "spawn"], default="fork")
-    parser.add_argument("--persistent", action="store_true")
-    parser.add_argument("--prefetch", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=3)
-    args = parser.parse_args()
-    loader = DataLoader(
-        Data(),
-        batch_size=8,
-        shuffle=True,
-        num_workers=args.workers,
-        multiprocessing_context=args.start_method,
-        persistent_workers=args.persistent,
-        prefetch_factor=args.prefetch,
-    )
-    train(loader for _ in range(args.epochs))
+def main(method, workers, epochs, *kept):
+    workers = {"num_workers": int(workers), "multiprocessing_context": method, "persistent_workers": bool(kept)}
+    loader = DataLoader(Data(), batch_size=8, shuffle=True, prefetch_factor=4, **workers)
+    train(loader for _ in range(int(epochs)))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -419,9 +419,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["shell"])
     parser.add_argument("--nodes", type=int, default=shape.nodes)
-    parser.add_argument("--gpus", type=int, default=shape.gpus, help="of each node")
-    parser.add_argument("--cpus", type=int, default=shape.cpus, help="of each node")
-    parser.add_argument("--memory-mb", type=int, default=shape.memory_mb, help="of each node")
+    for name in ("gpus", "cpus", "memory_mb"):
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=getattr(shape, name), help="of each node")
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and an account")
     parser.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
     options = vars(parser.parse_args(argv))

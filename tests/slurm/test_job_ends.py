@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,22 +249,3 @@ def test_a_killed_snakemake_leaves_a_job_that_only_a_start_of_the_same_plan_foll
     assert second.end() == 0, second.text
     assert checkout.record("default/weak/1x1/r1")["job"]["id"] == str(job)
     assert [row.job_id for row in read_rows(checkout.results)] == [str(job)]
-
-
-def test_a_dead_controller_is_waited_for(small_nodes: Cluster, tmp_path: Path) -> None:
-    """With 5 attempts the plugin itself would forget its jobs for ever."""
-    checkout = new_checkout(small_nodes, tmp_path, f"open('go').close()\n{NO_TORCH}")
-    go = checkout.path / "go"
-    os.mkfifo(go)  # to open it waits for the other side
-    each = climb(checkout, "stage1")
-    each.await_line("r1: started")
-    # Written some seconds after a change; a controller killed before that would take the job for one that waits.
-    state, changed_s = small_nodes.root / "state/job_state", time.time()
-    small_nodes.run(["scontrol", "update", f"JobId={each.job()[0]}", "Comment=running"])
-    small_nodes.await_true(lambda: state.stat().st_mtime > changed_s, "slurmctld", "slurmctld to write its state")
-    small_nodes.kill_daemon("slurmctld")
-    each.await_line("Slurm does not answer")
-    small_nodes.start_controller()
-    each.await_line("Slurm answers again")
-    go.open("w").close()
-    assert each.end() == 0, each.text

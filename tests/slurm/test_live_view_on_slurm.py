@@ -66,7 +66,10 @@ def test_someone_elses_climb(make_cluster: Callable[[Spec], Cluster], tmp_path: 
         screen.press(b"\x03")
         assert screen.end() == 0
         assert f"job {job} runs " in screen.last_words
+        # The climb waits for it, too: with 5 attempts the plugin itself would forget its jobs for ever.
+        climbing.await_line("Slurm does not answer")
         cluster.start_controller()
+        climbing.await_line("Slurm answers again")
         climbing.process.send_signal(signal.SIGINT)
         climbing.end()
 

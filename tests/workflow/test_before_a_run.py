@@ -64,9 +64,3 @@ def test_asking_for_slurm_where_there_is_none_is_one_message(checkout: Checkout,
     assert "Traceback" not in done.stdout
     assert "Error" not in done.stdout
     assert not checkout.results.exists() or not list(checkout.results.glob("**/*.json"))
-
-
-def test_dry_run_of_the_slurm_profile_needs_no_slurm(checkout: Checkout, laptop: str) -> None:
-    done = checkout.snakemake("--profile", "profiles/slurm", "--dry-run", PATH=laptop)
-    assert done.returncode == 0, done.stdout
-    assert "\nstage3  2x1 " in done.stdout

@@ -79,7 +79,7 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
         stages={**ONE_STAGE, "stage3": {"scales": ["2x1"], "runtime": 5}},
     )
     checkout.without_torch(NO_TORCH + 'if "--crash" in sys.argv: raise ValueError("this variant is broken")\n')
-    climbed = checkout.snakemake("stage3", *ALL)
+    climbed = checkout.climb("stage1", "stage3")
     assert climbed.returncode == 0, climbed.stdout
     assert "gate stage1: open (without broken, lost: see the report)" in climbed.stdout
     assert "no interface no-such0" in checkout.record("lost/weak/1x1/r1")["failure"]["why"]
@@ -93,7 +93,7 @@ def test_a_failing_variant_does_not_stop_the_others_and_is_tried_again(checkout:
 
     before = checkout.run_times()
     checkout.without_torch()
-    climbed = checkout.snakemake("stage3", *ALL)
+    climbed = checkout.climb("stage1", "stage3")
     assert climbed.returncode == 0, climbed.stdout
     after = checkout.run_times()
     assert {run.split("/")[0] for run in after if after[run] != before.get(run)} == {"broken"}
@@ -120,7 +120,7 @@ def test_further_repeats_are_made_once_and_kept(checkout: Checkout) -> None:
         bounds = {"at_least": 3, "at_most": at_most, "until_percent": 3}
         checkout.configure(workload=workload, stages=stages, repeats=bounds)
         checkout.without_torch(UNSTEADY)
-        done = checkout.snakemake("stage2", "--cores", "2")
+        done = checkout.climb("stage1", "stage2")
         assert done.returncode == 0, done.stdout
         return done.stdout
 

@@ -42,20 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
-    found = read_results(results, plan, arguments.warning, runs)
+    ladder = read_results(results, plan, arguments.warning, runs)
     asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
-    work = replace(found.work, **asked)
-    found = replace(found, warnings=(*found.warnings, *warnings), jobs=rows, work=work)
-    more = [] if arguments.summary else [checked_line(found), *write(found, arguments.centre)]
+    work = replace(ladder.work, **asked)
+    ladder = replace(ladder, warnings=(*ladder.warnings, *warnings), jobs=rows, work=work)
+    more = [] if arguments.summary else [checked_line(ladder), *write(ladder, arguments.centre)]
     if arguments.tables and not arguments.summary:
-        more.append(tables_line(results, found.plan, arguments.tables))
-    print("\n".join([summary_text(found, arguments.log), *more]))
+        more.append(tables_line(results, ladder.plan, arguments.tables))
+    print("\n".join([summary_text(ladder, arguments.log), *more]))
     return 0
 
 
-def checked_line(found: LadderResults) -> str:
+def checked_line(ladder: LadderResults) -> str:
     """Return how many records were compared with their raw files."""
-    made = sum(record.job is not None for record in found.records.values())
+    made = sum(record.job is not None for record in ladder.records.values())
     return f"checked  {count(made, 'run')}: the raw files were read, and the records are of them"
 
 
@@ -72,14 +72,14 @@ def tables_line(results: Path, plan: Plan, name: str) -> str:
     return f"tables   {count(len(made), 'run')}: ranks/rank<k>.csv and nodes/node<k>.csv, as in {made[0].path}"
 
 
-def write(found: LadderResults, name: str | None) -> list[str]:
+def write(ladder: LadderResults, name: str | None) -> list[str]:
     """Write the report; return the line on the rules of a centre, if one is named."""
     # Imported here: a summary draws nothing.
     from ddp_ladder.report.centre import read_centre, summary
     from ddp_ladder.report.page import write_report
 
     centre = read_centre(name) if name else None
-    written = write_report(found, centre=centre)
+    written = write_report(ladder, centre=centre)
     if centre is None:
         return []
     made = [file for file in written.files if file.stem == "proposal"]

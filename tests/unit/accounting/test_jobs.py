@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.accounting import jobs
-from ddp_ladder.accounting.jobs import (
-    Accounted,
-    JobRow,
-    accounted,
-    accounting_file,
-    ask_sacct,
-    job_files,
-    read_rows,
-    update,
-    update_or_warn,
-)
+from ddp_ladder.accounting.jobs import Accounted, JobRow, accounted, accounting_file, ask_sacct, job_files, update
 from ddp_ladder.assembly import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
@@ -62,15 +52,9 @@ def sacct(monkeypatch: pytest.MonkeyPatch) -> Known:
 def of_slurm(name: str = NAME, end_s: float = BEGUN_S + 105, **changes: Any) -> Accounted:
     """What sacct knows of the job. Slurm gave it all four GPUs of its node."""
     figures = {
-        "source": "sacct",
-        "state": "COMPLETED",
-        "ended_at": jobs._utc(end_s),
-        "queue_wait_s": 60.0,
-        "elapsed_s": 110.0,
-        "nodes": 1,
-        "node_list": "node1",
-        "gpus": 4,
-    }
+        "source": "sacct", "state": "COMPLETED", "ended_at": jobs._utc(end_s), "queue_wait_s": 60.0,
+        "elapsed_s": 110.0, "nodes": 1, "node_list": "node1", "gpus": 4,
+    }  # fmt: skip
     return Accounted(name, end_s, {**figures, **changes})
 
 
@@ -220,8 +204,8 @@ def test_two_starts_in_one_allocation(results: Path, sacct: Known) -> None:
 def test_a_table_that_cannot_be_written_is_a_warning_and_costs_no_row(results: Path, sacct: Known) -> None:
     write_job(results)
     accounting_file(results).mkdir()
-    ((row,), (warning,)) = update_or_warn(results)
-    assert (row.job_id, read_rows(results)) == (JOB, (row,))
+    ((row,), (warning,)) = jobs.update_or_warn(results)
+    assert (row.job_id, jobs.read_rows(results)) == (JOB, (row,))
     assert warning == f"{accounting_file(results)} cannot be written: Is a directory"
 
 
@@ -272,20 +256,15 @@ def test_the_output_of_sacct(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("what", "jobs_over"),
-    [
-        (("|2026-11-22T14:12:02|12|", "|Unknown|12|"), "23"),
-        (("0123|COMPLETED", "0123|RUNNING"), "23"),
-        (("0123|COMPLETED", "0123|COMPLETING"), "23"),
-        (("JobIDRaw|", "sacct: error|"), ""),
-    ],
-)
-def test_only_jobs_that_are_over_are_known(
-    what: tuple[str, str], jobs_over: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert what[0] in SLURMS
-    assert "".join(over(monkeypatch, SLURMS.replace(*what))) == jobs_over
+def test_only_jobs_that_are_over_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for old, new, jobs_over in (
+        ("|2026-11-22T14:12:02|12|", "|Unknown|12|", "23"),
+        ("0123|COMPLETED", "0123|RUNNING", "23"),
+        ("0123|COMPLETED", "0123|COMPLETING", "23"),
+        ("JobIDRaw|", "sacct: error|", ""),
+    ):
+        assert old in SLURMS
+        assert "".join(over(monkeypatch, SLURMS.replace(old, new))) == jobs_over, new
 
 
 def test_without_slurmdbd_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

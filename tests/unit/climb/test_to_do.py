@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_ladder.assembly import assemble as assembly
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.to_do import restore_records, runs_of_edited_scripts, runs_to_do
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.record import read_record, write_record
+from ddp_ladder.records.record import Record, read_record, write_record
 from ddp_ladder.settings.keys import GateThresholds, Slurm
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
 from make_records import FINGERPRINT, make_plan_of, make_spec, make_specs
@@ -173,6 +174,22 @@ def test_a_missing_or_damaged_record_is_assembled_again(ladder: tuple[Path, Plan
     assert list(restore_records(plan, RunRecords(results))) == [run_of(results, name).record for name in (SIBLING, RUN)]
     assert {spec.name: run_of(results, spec.name).record.read_bytes() for spec in plan.runs} == before
     assert list(restore_records(plan, RunRecords(results))) == []
+
+
+def test_what_a_job_left_that_could_not_write_its_records_is_taken(
+    ladder: tuple[Path, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, plan = ladder
+    run = run_of(results)
+    run.record.rename(run.assembled)
+
+    def assemble(directory: RunDirectory) -> Record:
+        raise AssertionError(f"{directory.path} is assembled again")
+
+    monkeypatch.setattr(assembly, "assemble", assemble)
+    assert not runs_to_do(plan, RunRecords(results))
+    assert list(restore_records(plan, RunRecords(results))) == [run.record]
+    assert not run.assembled.exists()
 
 
 def test_a_scale_with_something_to_do_leaves_its_records_to_its_job(ladder: tuple[Path, Plan]) -> None:

@@ -37,10 +37,6 @@ def remarks(run: RunDirectory) -> tuple[Remark, ...]:
     return record.remarks
 
 
-def test_a_good_run_needs_no_remark(run: RunDirectory) -> None:
-    assert remarks(run) == ()
-
-
 @pytest.mark.parametrize(
     ("device", "verdict", "why", "next_step"),
     [
@@ -86,9 +82,17 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
     """NaN has many bit patterns: diverged replicas need not be equal."""
     broken = {"count": 3, "names": ["0.weight", "0.bias", "2.weight"]}
     for number, letter in enumerate("ab"):
-        seen = {"count": 1, "checksum": f"sha256:{letter}", "not_finite": broken, "tensors": [["a", letter]]}
+        seen = {"count": 1, "checksum": f"sha256:{letter}", "not_finite": broken, "names": ["a"], "digests": 8 * letter}
         edit_rank(run, number, parameters=seen)
     assert failure_of(run).verdict == "the training diverged"
+
+
+def test_the_names_of_rank_0_are_those_of_the_digests_of_all(run: RunDirectory) -> None:
+    other = {"names": [], "digests": "aaaaaaaabbbbbbbbdddddddd", "checksum": "sha256:b"}
+    edit(run.ranks / "rank1.json", lambda end: end["parameters"].update(other))
+    assert failure_of(run).why.endswith("; rank 1 differs from rank 0 in 1 of 3: 2.weight")
+    edit(run.ranks / "rank0.json", lambda end: end["parameters"].update(names=[]))
+    assert failure_of(run).why.endswith("; rank 1 differs from rank 0 in 1 of 3: number 3")
 
 
 def test_samples_tell_whether_the_ranks_share_data(run: RunDirectory) -> None:

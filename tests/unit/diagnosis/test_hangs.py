@@ -17,7 +17,7 @@ from ddp_ladder.diagnosis.hangs import (
     without_own,
 )
 from ddp_ladder.records.raw_models import AgentStall, RankStall, Unreached
-from ddp_ladder.settings.keys import Hang
+from make_stalls import agent_stall, rank_stall
 
 STACKS = "nodes/hang-*.json"
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
@@ -29,37 +29,12 @@ REDUCES = WAITS.replace("barrier", "all_reduce")
 
 
 def rank(number: int, **changes: Any) -> RankStall:
-    fields = {
-        "stuck": True,
-        "process": "alive",
-        "pid": 100 + number,
-        "phase": "training",
-        "steps": 12,
-        "step_s": 0.25,
-        "silent_s": 62.0 + number,
-        "sequence": 20,
-        "stack": WAITS,
-    }
-    return RankStall.model_validate({"rank": number, **fields, **changes})
+    return rank_stall(number, **{"stack": WAITS, **changes})
 
 
 def reports(*ranks: RankStall) -> list[AgentStall]:
     """One report for each node of two ranks."""
-    return [
-        AgentStall(
-            schema_version=1,
-            spec_hash="0",
-            job={"id": "1", "attempt": 1, "run_id": "r"},
-            node_rank=node,
-            local_rank=None,
-            node=f"node{node}",
-            host=f"node{node}",
-            found_at_s=1000.0,
-            bounds=Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0),
-            ranks=ranks[2 * node : 2 * node + 2],
-        )
-        for node in range((len(ranks) + 1) // 2)
-    ]
+    return [agent_stall(node, *ranks[2 * node : 2 * node + 2]) for node in range((len(ranks) + 1) // 2)]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +65,13 @@ def test_the_rank_that_the_others_wait_for(ranks: list[RankStall], named: list[i
     assert [one.stall.rank for one in lagging(stalled(reports(*ranks)))] == named
 
 
+def unreached(report: AgentStall, nodes: set[int], cut: list[tuple[int, int]]) -> AgentStall:
+    """Return the report of an agent that tested all other nodes, and did not reach some."""
+    others = [other for node, other in cut if node == report.node_rank]
+    missed = tuple(Unreached(node_rank=other, why="timed out") for other in others)
+    return report.replace(tested=tuple(sorted(nodes - {report.node_rank})), unreached=missed)
+
+
 @pytest.mark.parametrize(
     ("cut", "ways", "node"),
     [
@@ -112,16 +94,8 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
     cut: list[tuple[int, int]], ways: str | None, node: str | None
 ) -> None:
     """Whatever the ranks' stacks show."""
-    found = [
-        one.replace(
-            tested=tuple(other for other in range(3) if other != one.node_rank),
-            unreached=tuple(
-                Unreached(node_rank=other, why="timed out") for node, other in cut if node == one.node_rank
-            ),
-        )
-        for one in reports(*map(rank, range(5)), rank(5, stack=SLEEPS))
-    ]
-    failure = hang_failure(found, STACKS)
+    whole = reports(*map(rank, range(5)), rank(5, stack=SLEEPS))
+    failure = hang_failure([unreached(report, {0, 1, 2}, cut) for report in whole], STACKS)
     assert (failure.verdict == "nodes are cut off from each other") == (ways is not None)
     if ways is not None:
         assert failure.why == f"no connection {ways}; no rank made progress for 1 min 02 s"
@@ -131,16 +105,9 @@ def test_nodes_that_do_not_reach_each_other_are_the_cause(
 @pytest.mark.parametrize("cut", [[(1, 3), (2, 3)], [(0, 1), (0, 2), (1, 2), (2, 1), (1, 3), (2, 3)]])
 def test_a_node_that_does_not_report_is_named_unless_nobody_reaches_any_node(cut: list[tuple[int, int]]) -> None:
     """It is node 3. Where only the head is reached, the nodes have a firewall."""
-    found = [
-        one.replace(
-            tested=tuple(sorted({0, 1, 2, 3} - {one.node_rank})) if one.node_rank else (1, 2),
-            unreached=tuple(
-                Unreached(node_rank=other, why="timed out") for node, other in cut if node == one.node_rank
-            ),
-        )
-        for one in reports(*map(rank, range(6)))
-    ]
-    assert ("to node 3" in hang_failure(found, STACKS).why) == (len(cut) == 2)
+    whole = reports(*map(rank, range(6)))
+    several = [unreached(report, {0, 1, 2, 3} if report.node_rank else {0, 1, 2}, cut) for report in whole]
+    assert ("to node 3" in hang_failure(several, STACKS).why) == (len(cut) == 2)
 
 
 def test_of_ranks_in_different_collectives_a_line_in_each_is_shown() -> None:
@@ -168,16 +135,13 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
     ("ranks", "verdict", "why", "next_step"),
     [
         (
-            [rank(0), rank(1, process="stopped", stack=None)],
-            "a rank was stopped",
+            [rank(0), rank(1, process="stopped", stack=None)], "a rank was stopped",
             "rank 1 (node 0, node0): its process 101 was stopped; rank 0 waited in barrier()",
             "find out what stopped it on node0",
         ),
         (
-            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)],
-            "no first step",
-            "line 7, in train; rank 1 (node 0, node0) after 0 steps",
-            "hang.first_step_s",
+            [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)], "no first step",
+            "line 7, in train; rank 1 (node 0, node0) after 0 steps", "hang.first_step_s",
         ),
         (
             [
@@ -189,29 +153,22 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "without rank and world size",
         ),
         (
-            [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)],
-            "a rank that fails waits for the others",
+            [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)], "a rank that fails waits for the others",
             "in validate, in barrier(), while it handled KeyError: 'x'; rank 1 waited in all_reduce()",
             "fix what raised",
         ),
         (
-            [rank(0), rank(1, phase="ended", steps=11)],
-            "a rank left the others",
-            "its script ended after 11 steps",
+            [rank(0), rank(1, phase="ended", steps=11)], "a rank left the others", "its script ended after 11 steps",
             "same",
         ),
         (
-            [rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)],
-            "the training hung",
+            [rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)], "the training hung",
             'rank 1 (node 0, node0) after 12 steps: File "train.py", line 7, in train; '
-            "rank 0 (node 0, node0): its script ended after 12 steps; no rank",
-            "see why it does not go on",
+            "rank 0 (node 0, node0): its script ended after 12 steps; no rank", "see why it does not go on",
         ),
         (
-            [rank(0, phase="ended", stack=None), rank(1, phase="ended")],
-            "the processes did not end",
-            "rank 0 (node 0, node0): its script ended after 12 steps",
-            "_shutdown",
+            [rank(0, phase="ended", stack=None), rank(1, phase="ended")], "the processes did not end",
+            "rank 0 (node 0, node0): its script ended after 12 steps", "_shutdown",
         ),
         (
             [rank(0, phase="ended", process="gone", stack=None), rank(1, phase="ended", stack=SLEEPS)],
@@ -221,19 +178,15 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
         ),
         ([rank(0), rank(1)], "the training hung", "in barrier(); rank 1 (node 0", "network.interface"),
         (
-            [rank(0), rank(1, stack=REDUCES)],
-            "the ranks are in different collectives",
-            'after 12 steps: File "train.py", line 21, in validate, in all_reduce()',
-            "same collective calls",
+            [rank(0), rank(1, stack=REDUCES)], "the ranks are in different collectives",
+            'after 12 steps: File "train.py", line 21, in validate, in all_reduce()', "same collective calls",
         ),
         (
-            [rank(0), rank(1, stack=None, process="uninterruptible")],
-            "the training hung",
-            "it left no stack (uninterruptible)",
-            "see why",
+            [rank(0), rank(1, stack=None, process="uninterruptible")], "the training hung",
+            "it left no stack (uninterruptible)", "see why",
         ),
     ],
-)
+)  # fmt: skip
 def test_each_hang_has_its_verdict(ranks: list[RankStall], verdict: str, why: str, next_step: str) -> None:
     failure = hang_failure(reports(*ranks), STACKS)
     assert failure.verdict == verdict

@@ -17,6 +17,7 @@ from ddp_ladder.diagnosis.signatures import (
     classify,
     last_lines,
     of_agent,
+    read_lines,
     root_cause,
     signatures,
 )
@@ -51,7 +52,7 @@ def test_a_signature_is_complete_and_names_keys_that_exist(signature: Signature)
     match = Match(
         signature, Words("rank", 3, "n7", signature.samples), 0, dict.fromkeys(signature.regex.groupindex, "x")
     )
-    shown = [match.verdict, match.why(), *match.next()]
+    shown = [match.signature.verdict, match.why(), *match.next()]
     assert all(shown)
     assert not any(re.search(r"\{(?!run_dir\}|data_dir\})", text) for text in shown), shown
     assert not any(text.endswith((".", ",", ";")) or len(text) > 140 for text in shown), shown
@@ -152,3 +153,12 @@ def test_last_lines(tmp_path: Path) -> None:
 def test_the_agents_own_line_is_no_word_of_a_rank() -> None:
     (words,) = of_agent(["ddp-ladder: head node node1, 10.0.0.1:20001 on ib0", "epoch 1"], 0, "node1")
     assert (words.rank, words.lines) == (0, ("epoch 1",))
+
+
+def test_of_the_logs_of_many_ranks_less_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.node1.1.log"
+    log.write_text("first\n" + "between\n" * 50_000 + "last\n")
+    for logs, least, size in ((4096, 4096, 8192), (4096, 32 * 1024, 65536), (128, 4096, 65536)):
+        lines = read_lines(log, logs, least)
+        assert (lines[0], lines[-2]) == ("first", "last")
+        assert len("\n".join(lines)) == size + 1

@@ -20,12 +20,13 @@ from ddp_ladder.preflight.node_findings import node_findings
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PairRow
 from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
-from ddp_ladder.records.raw_models import AgentStall, FailedRank, RankStall, SilentAgent, Unreached
-from ddp_ladder.settings.keys import Hang, Monitor, Slurm
+from ddp_ladder.records.raw_models import FailedRank, SilentAgent, Unreached
+from ddp_ladder.settings.keys import Monitor, Slurm
 from ddp_ladder.settings.terms import Scale
 from make_preflight import GPU, gpus_facts, node_facts, probe_rank, run_file
 from make_records import make_spec
 from make_runs import STARTED_AT_S, write_run
+from make_stalls import agent_stall, rank_stall
 from make_usage import make_monitor_file, make_samples, make_timeline
 
 NODES, GPUS = 1024, 4
@@ -125,24 +126,9 @@ def all_differ(raw: RawRun) -> RawRun:
 
 
 def hangs(raw: RawRun, stuck: Callable[[int], Mapping[str, Any]]) -> RawRun:
-    usual = {"stuck": True, "process": "alive", "pid": 1, "phase": "training", "steps": 12, "step_s": 0.1}
-    usual |= {"silent_s": 62.0, "sequence": 9}
-    reports = tuple(
-        AgentStall(
-            schema_version=1,
-            spec_hash=raw.run.spec_hash,
-            job=raw.run.job,
-            node_rank=node,
-            local_rank=None,
-            node=name,
-            host=name,
-            found_at_s=STARTED_AT_S,
-            bounds=Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0),
-            ranks=tuple(RankStall(**{**usual, "rank": k, **stuck(k)}) for k in range(GPUS * node, GPUS * node + GPUS)),
-        )
-        for node, name in enumerate(raw.run.nodes)
-    )
-    return replace(ended_by(raw, outcome="hang"), stalls=reports)
+    ranks = [rank_stall(k, **stuck(k)) for k in range(RANKS)]
+    reports = (agent_stall(node, *ranks[GPUS * node : GPUS * node + GPUS]) for node in range(NODES))
+    return replace(ended_by(raw, outcome="hang"), stalls=tuple(reports))
 
 
 def all_are_elsewhere(raw: RawRun) -> RawRun:

@@ -19,27 +19,22 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import GateThresholds
 from make_records import make_plan_of, make_record, make_specs, records_by_name, with_ranks
 
+Seconds = Sequence[float]  # of each rank
 BASE_S = 0.05  # step of the baseline: 40 ms compute, 2 ms data wait, 8 ms rest
 
 
-def run_of(
-    scale: str,
-    step_s: float,
-    compute_s: Sequence[float],
-    exposed_s: Sequence[float] | None,
-    data_s: Sequence[float] | None,
-    *,
-    mode: str = "weak",
-    **changes: object,
-) -> list[Record]:
-    """Return three repeats of a scale, whose step times differ by 1 %; the ranks' parts with them."""
-    found = []
+def run_of(scale: str, step_s: float, *parts: Seconds | None, mode: str = "weak", **changes: object) -> list[Record]:
+    """Return three repeats of a scale, whose step times differ by 1 %.
+
+    parts: computation, exposed communication and data wait of the ranks; they differ likewise.
+    """
+    records = []
     for spec in make_specs([scale], modes=[mode]):
         factor = 1 + 0.01 * (spec.repeat - 2)
-        record = make_record(spec, spec.global_batch / (step_s * factor), **changes)  # type: ignore[arg-type]
-        parts = [None if part is None else [factor * s for s in part] for part in (compute_s, exposed_s, data_s)]
-        found.append(with_ranks(record, compute_s=parts[0] or (), exposed_comm_s=parts[1], data_wait_s=parts[2]))
-    return found
+        record = make_record(spec, spec.global_batch / (step_s * factor), **changes)
+        compute_s, exposed_s, data_s = (part and [factor * s for s in part] for part in parts)
+        records.append(with_ranks(record, compute_s=compute_s, exposed_comm_s=exposed_s, data_wait_s=data_s))
+    return records
 
 
 def points(records: Sequence[Record]) -> tuple[ScalePoint, ...]:

@@ -28,7 +28,7 @@ def log_of(value: float, half_width: float, repeats: int, differ_percent: float)
 
 
 def point(
-    ranks: int, efficiency: Interval = ONE, *, repeats: int = 5, wait: float = 0.02, differ_percent: float = 0.0
+    ranks: int, efficiency: Interval = ONE, repeats: int = 5, differ_percent: float = 0.0, *, wait: float = 0.02
 ) -> ScalePoint:
     """Of one node."""
     value, half_width = efficiency
@@ -45,16 +45,11 @@ def point(
 
 
 def judged(
-    efficiency: Interval,
-    gate: GateThresholds,
-    *,
-    repeats: int = 5,
-    waits: float = 0.02,
-    differ_percent: float = 0.0,
-    **changed: Any,
+    efficiency: Interval, gate: GateThresholds, *, repeats: int = 5, differ_percent: float = 0.0, **changed: Any
 ) -> list[GateFinding]:
-    two = replace(point(2, efficiency, repeats=repeats, differ_percent=differ_percent), **changed)
-    return list(performance(replace(PLAN, gates={"stage2": gate}), two, (point(1, wait=waits), two), Path("results")))
+    one, two = point(1, wait=changed.pop("waits", 0.02)), point(2, efficiency, repeats, differ_percent)
+    two = replace(two, **changed)
+    return list(performance(replace(PLAN, gates={"stage2": gate}), two, (one, two), Path("results")))
 
 
 def only(efficiency: Interval, gate: GateThresholds, repeats: int = 5, **changed: Any) -> GateFinding:

@@ -48,11 +48,9 @@ def test_left_out_on_purpose_is_not_run_and_says_why() -> None:
     records = [make_failed_record(s, "not run", why, "-", started=False) for s in specs]
     (point,) = scale_points(specs, records_by_name(records))
     assert (point.status, point.note) == ("not run", why)
-    deleted = [
-        not_run(s, "files deleted", "its directory is gone", "-", "the run directory was deleted") for s in specs
-    ]
+    deleted = [not_run(s, "files deleted", why, "-", "its directory was deleted") for s in specs]
     (point,) = scale_points(specs, records_by_name(deleted))
-    assert point.note == "2 of 2 repeats failed: the run directory was deleted"
+    assert point.note == "2 of 2 repeats failed: its directory was deleted"
 
 
 def test_a_failed_repeat_keeps_the_figures_of_the_good_ones_but_no_efficiency() -> None:

@@ -39,7 +39,7 @@ HOOKS = [
     ("loader_hooks:LoaderHooks._made", "accumulate.py sync"),
     ("loader_hooks:_announced_size", "accumulate.py sync"),
     ("loader_hooks:_announce", "accumulate.py sync"),
-    ("loader_hooks:_share_times", "workers.py --workers 1 --epochs 2 --persistent"),
+    ("loader_hooks:_share_times", "workers.py fork 1 2 persistent"),
     ("batch_sizes:digest", "accumulate.py sync"),
     ("ddp:DdpTimings.attach", "accumulate.py sync"),
     ("ddp:DdpTimings.read", "accumulate.py sync"),

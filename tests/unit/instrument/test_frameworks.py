@@ -12,7 +12,7 @@ warm = warmed("torch", "torch._dynamo", "pytorch_lightning", "accelerate", "tran
 
 
 TRAINERS = ("lightning_trainer.py 3", "hf_trainer.py 2")
-ACCELERATED = [f"hf_accelerate.py {how}" for how in ("shard", "split", "prompts", "one_row")]
+ACCELERATED = [f"hf_accelerate.py {how}" for how in ("shard", "split")]
 
 
 @pytest.mark.parametrize("line", [*TRAINERS, *ACCELERATED])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from ddp_ladder_instrument import measurement, torch_facts
+from ddp_ladder_instrument import log, measurement, torch_facts
 from ddp_ladder_instrument.accelerator import Marks
 from ddp_ladder_instrument.contract import METRICS_VARIABLE
 from ddp_ladder_instrument.files import read_run_settings
@@ -226,6 +226,22 @@ def test_a_mark_on_a_side_stream_that_comes_last_moves_no_other(device: Device) 
     assert (marks.passed, marks.finish(wait=True), marks.passed) == (1, 0, 4)
     first_s = next(marks.passed_s())[1]
     assert [passed_s - first_s for _, passed_s in marks.passed_s()] == pytest.approx([0, 5, 3, 6])
+
+
+def test_of_a_long_run_the_times_of_later_marks_are_not_kept_and_the_device_is_still_seen_to_move(
+    train: Script, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "WHOLE_STEPS", 40)
+    loop = train.new_pass()
+    for _ in range(400):
+        train.step(loop, 1.0)
+    assert train.recorder.marks
+    assert train.recorder.marks.passed < 400  # the device has done nothing yet
+    judged = train.judged()
+    assert train.recorder.marks.passed > 400
+    assert len([*train.recorder.marks.passed_s()]) < 100
+    assert judged.table.count == 400
+    assert judged.table.step_time_s[1:39].tolist() == pytest.approx([1.0] * 38, abs=HOST_S)
 
 
 @pytest.mark.parametrize("error", [None, SystemExit(0), SystemExit(1), RuntimeError("a rank is gone")])

@@ -14,7 +14,6 @@ from ddp_ladder_instrument.contract import NO_SPEC
 from ddp_ladder_instrument.table import StepTable
 from instrument_support import INSTRUMENT, NEWEST, TORCHRUN, environment, python_named, run_plainly, script
 
-SLURM = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
 TRAIN = """
     import os, sys
     for name, given in {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS"}.items():
@@ -67,18 +66,22 @@ def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, t
     assert sum(rank.samples for rank in record.ranks) == 1280
 
 
+def of_two_tasks(directory: Path, training: str, meet: str = "") -> list[str]:
+    """Train in two tasks of a job step, without variables of torch; return what each printed as errors."""
+    words = [NEWEST, INSTRUMENT, script(directory, training), "8"]
+    slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}
+    envs = [environment(**slurm, MEET=meet, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
+    tasks = [subprocess.Popen(words, cwd=directory, env=env, stderr=subprocess.PIPE, text=True) for env in envs]
+    errors = [task.communicate(timeout=120)[1] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0], errors
+    assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+    return errors
+
+
 def test_srun_without_variables_of_torch(tmp_path: Path) -> None:
     """Srun starts each rank itself. A second run of the same job step number finds the first one's claims."""
-    train = script(tmp_path, TRAIN)
     for directory in ("ddp-ladder-4711-3", "ddp-ladder-4711-3-2"):
-        ranks = []
-        for rank in ("0", "1"):
-            env = environment(**SLURM, SLURM_PROCID=rank, MEET=f"file://{tmp_path}/{directory}.store")
-            words = [NEWEST, INSTRUMENT, train, "8"]
-            ranks.append(subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True))
-        errors = [task.communicate(timeout=120)[1] for task in ranks]
-        assert [task.returncode for task in ranks] == [0, 0], errors
-        assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+        of_two_tasks(tmp_path, TRAIN, meet=f"file://{tmp_path}/{directory}.store")
         assert record_in(tmp_path / directory).job.id == "4711"  # type: ignore[union-attr]
 
 
@@ -99,13 +102,7 @@ WITHOUT_TORCH = """
 
 @pytest.mark.parametrize("training", [ALONE, WITHOUT_TORCH])
 def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Path, training: str) -> None:
-    train = script(tmp_path, training)
-    envs = [environment(**SLURM, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
-    words = [NEWEST, INSTRUMENT, train]
-    tasks = [subprocess.Popen(words, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) for env in envs]
-    errors = [task.communicate(timeout=120)[1] for task in tasks]
-    assert [task.returncode for task in tasks] == [0, 0], errors
-    assert [error.count("ddp-ladder: rank 0 of 2") for error in errors] == [1, 0]
+    errors = of_two_tasks(tmp_path, training)
     if training == ALONE:
         assert re.search(r"throughput +[\d,.]+ steps/s, of unknown samples: .* workload.samples_per_step", errors[0])
     assert "processes      2 that do not talk to each other: rank 0 made no process group" in errors[0]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from instrument_support import TORCHRUN, oldest_python, python_named
+from instrument_support import TORCHRUN, need_compiler, oldest_python, python_named
 from instrument_support import run as run_with
 from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run, warmed
 from warm import Warm
@@ -23,14 +23,15 @@ LINES = (
     "eval_mode.py adversarial",
     "eval_mode.py pseudo",
     "loaders.py collated 2",
-    "workers.py --workers 2 --persistent --prefetch 4",
-    "workers.py --workers 1 --start-method spawn --epochs 1",
+    "workers.py fork 2 3 persistent",
+    "workers.py spawn 1 1",
     "amp.py",
     "optimizers.py fused",
     "optimizers.py lbfgs",
     "optimizers.py per_layer",
     *(f"left_out.py {kind}" for kind in ("behind", "thrown", "no_grad", "aside", "breaks")),
     "snapshots.py",
+    "tutorial_imagenet.py -b 16",
     "-m package.train --batch-size 7",
 )
 VALIDATIONS = (
@@ -112,6 +113,17 @@ def is_compiled(measured: Measured, what: str) -> None:
         record = measured.ran.rank(rank)
         assert record["fingerprint"]["compiled_graphs"] >= graphs
         assert record["startup_s"]["compile"] > 0
+
+
+def test_compiled_by_the_default_compiler(warm: Warm, tmp_path: Path) -> None:
+    need_compiler()
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")}
+    measured = check(warm, tmp_path, "compiled.py", "model", "inductor", ranks=2, env=env)
+    for rank in (0, 1):
+        record = measured.ran.rank(rank)
+        assert record["fingerprint"]["compiled_graphs"] == 1
+        assert record["startup_s"]["compile"] > 0
+    assert list((tmp_path / "compiled").rglob("*.so"))
 
 
 @pytest.mark.parametrize("line", VALIDATIONS)

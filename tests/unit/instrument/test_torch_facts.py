@@ -7,7 +7,7 @@ from ddp_ladder_instrument import torch_facts
 
 
 def checksum(named: list[tuple[str, torch.Tensor]]) -> str:
-    return str(torch_facts.summary(named)["checksum"])
+    return str(torch_facts.summary(named, names_each=True)["checksum"])
 
 
 def test_checksum_sees_every_bit_and_dtype() -> None:

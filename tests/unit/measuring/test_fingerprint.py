@@ -203,19 +203,13 @@ BATCH = 64
 
 
 def did(
-    scale: str,
-    steps: int,
-    samples: int | None = None,
-    passes: int | None = None,
-    *,
-    ended_by: str = "script",
-    source: Source = "counted",
-    **fingerprint: Any,
-) -> Record:
+    scale: str, steps: int, samples: int = 0, passes: int | None = None, *,
+    ended_by: str = "script", source: Source = "counted", **fingerprint: Any,
+) -> Record:  # fmt: skip
     """A run of ``steps``. samples: of all ranks; a full batch of each in every step unless given."""
     spec = make_spec(scale)
     record = make_record(spec, fingerprint={"passes": passes, **fingerprint})
-    total = steps * BATCH * spec.world_size if samples is None else samples
+    total = samples or steps * BATCH * spec.world_size
     own = {"steps": steps, "samples": total // spec.world_size, "ended_by": ended_by}
     ranks = tuple(rank.replace(**own) for rank in record.ranks)
     return record.replace(ranks=ranks, throughput=record.throughput.replace(source=source))

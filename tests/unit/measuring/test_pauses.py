@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,8 +109,7 @@ def test_the_wait_is_taken_off_ddps_exchange(run: RunDirectory) -> None:
     add_ddp_times(run, 0, 0.05, 0.01)
     add_ddp_times(run, 1, 0.05, 0.01)
     raw = read_raw_run(run)
-    steps = raw.ranks[1].steps
-    steps.ddp_s[[k - 1 for k in EVERY_25TH], 2] += PAUSE_S
+    raw.ranks[1].steps.ddp.times_s[[k - 1 for k in EVERY_25TH], 2] += PAUSE_S
     corrected, _ = without_waits(raw)
     for files in corrected.ranks.values():
         forward_s, backward_s, comm_s, overlap_s = files.steps.ddp_s.T
@@ -124,8 +124,10 @@ def test_the_wait_is_taken_off_the_barrier(run: RunDirectory) -> None:
         add_ddp_times(run, rank, 0.05, 0.01, collectives_s=0.004)
     before = assemble(run).step
     raw = read_raw_run(run)
-    steps = raw.ranks[1].steps
-    steps.collectives_s[[k - 1 for k in EVERY_25TH]] += PAUSE_S
+    files = raw.ranks[1]
+    collectives_s = np.where([k in EVERY_25TH for k in range(1, STEPS + 1)], 0.004 + PAUSE_S, 0.004)
+    longer = replace(files, steps=replace(files.steps, collectives_s=collectives_s))
+    raw = replace(raw, ranks={**raw.ranks, 1: longer})
     corrected, _ = without_waits(raw)
     for files in corrected.ranks.values():
         assert files.steps.collectives_s == pytest.approx(np.full(STEPS, 0.004), abs=0.002)

@@ -43,20 +43,9 @@ def split(
     timed = np.ones(own_s.shape[1], bool) if timed is None else timed
     waits_s = np.broadcast_to(data_wait_s, own_s.shape)
     overlap_s = np.full(own_s.shape, 0.001)
-    found = step_parts(
-        RankSteps(
-            step_s[:, timed],
-            waits_s[:, timed],
-            compute_s[:, timed],
-            (step_s - own_s + overlap_s)[:, timed],
-            overlap_s[:, timed],
-            on_gpus=on_gpus,
-        ),
-        step_s.max(axis=0),
-        timed,
-        nodes or [*range(len(own_s))],
-        loaders,
-    )
+    columns = (step_s, waits_s, compute_s, step_s - own_s + overlap_s, overlap_s)
+    steps = RankSteps(*(column[:, timed] for column in columns), on_gpus=on_gpus)
+    found = step_parts(steps, step_s.max(axis=0), timed, nodes or [*range(len(own_s))], loaders)
     parts = (found.compute_s, found.exposed_comm_s, found.data_wait_s, found.imbalance_s)
     assert sum(part or 0.0 for part in parts) <= found.step_s + 1e-12
     assert found.step_s == pytest.approx(step_s.mean(), rel=0.02)

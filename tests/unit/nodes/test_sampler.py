@@ -30,7 +30,13 @@ class FailingGpus(Gpus):
         self.sample = sample  # type: ignore[method-assign]
 
 
-RUN = {"spec_hash": "0", "job": Job(id="1", attempt=1, run_id="a"), "node_rank": 0, "node": "node1"}
+RUN = {
+    "schema_version": 1,
+    "spec_hash": "0",
+    "job": Job(id="1", attempt=1, run_id="a"),
+    "node_rank": 0,
+    "node": "node1",
+}
 
 
 def monitor(directory: Path, open_sampler: Callable[[], NodeSampler], every_s: float = 0.05) -> NodeMonitor:

@@ -143,20 +143,15 @@ ROWS = [size(1024**2, 1e-3)]  # 1.05 GB/s
         (None, ring(4, 4, 4, 4, alone={0: 10}), None, ""),  # and so they all did
         (None, ring(4, 1, 4, 4, alone={0: 10, 1: 4}), "warning", "slow pairs of nodes: node1 and node2 4.00 GB/s"),
         (
-            None,
-            ring(10, 2, 2, 10, alone={1: 1, 2: 1}),
-            "warning",
+            None, ring(10, 2, 2, 10, alone={1: 1, 2: 1}), "warning",
             "node2 is slow: its pairs with other nodes reach 1.00",
         ),
         (
-            None,
-            ring(10, None, 1, None),
-            "warning",
-            "slow pairs of nodes: node2 and node3 1.00 GB/s",
+            None, ring(10, None, 1, None), "warning", "slow pairs of nodes: node2 and node3 1.00 GB/s",
         ),  # either node is it
         (None, ring(None, None, None, None), None, ""),
     ],
-)
+)  # fmt: skip
 def test_low_bandwidth(least: float | None, pairs: list[PairRow], severity: str | None, said: str) -> None:
     found = list(bandwidth_findings(SPEC, least, ROWS, pairs))
     assert [finding.severity for finding in found] == ([severity] if severity else [])

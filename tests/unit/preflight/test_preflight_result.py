@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import write_json
+from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import PreflightResult, by_scale, outcome, read_result, result_of
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, Job
+from ddp_ladder.records.raw_models import FailedRank, read_run_file
 from ddp_ladder.settings.keys import Preflight
-from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, probe_rank, write_preflight, write_result
+from make_preflight import BYTES_PER_S, LATENCY_S, STARTED_AT_S, agent_end, probe_rank, write_preflight, write_result
 from make_records import make_plan_of, make_specs
 from result_table import long_text
 
@@ -68,76 +68,54 @@ def test_each_pair_of_nodes_is_as_fast_as_its_slowest_rank_and_untested_ones_are
     assert not any("not tested" in finding.measured for finding in stopped.findings)  # a consequence
 
 
+PAIR = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534]"
+LATE_RANK = {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"}
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
     "shared device": (
-        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)},
-        "node1",
+        {f"rank{k}": {"device": {"kind": "cuda", "index": 0, "name": "A", "id": "GPU-0"}} for k in (0, 1)}, "node1",
         "ranks 0, 1 share one device of node1: GPU-0",
     ),
     "another torch": (
-        {"rank3": {"versions": {"torch": "2.7.0", "cuda": None, "nccl": None}}},
-        "node2",
+        {"rank3": {"versions": {"torch": "2.7.0", "cuda": None, "nccl": None}}}, "node2",
         "torch 2.7.0 on rank 3, and 2.8.0 on others",
     ),
     "wrong value": (
-        {"rank1": {"sizes": [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}},
-        "node1",
+        {"rank1": {"sizes": [{"bytes": 4096, "time_s": 1e-3, "wrong": ["int64, round 1: 1 of 512"]}]}}, "node1",
         "an all-reduce of 4096 bytes returned wrong values on rank 1: int64, round 1: 1 of 512",
     ),
     "silent rank": ({"rank3": None}, "node2", "no report came from rank 3 on node2"),
     "rank that raised": (
-        {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}},
-        "node2",
+        {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}}, "node2",
         "rank 2 failed while joining the process group: ValueError: odd",
     ),
     "rank that was stopped": (
-        {
-            f"rank{k}": {"doing": "all-reducing", "step": 5, "error": None if k == 3 else "not over after 60 s"}
-            for k in range(4)
-        },
-        "node2",
+        {f"rank{k}": LATE_RANK | {"error": None} if k == 3 else LATE_RANK for k in range(4)}, "node2",
         "rank 3 is still all-reducing, and fell silent",
     ),
     "rank that was killed": (
         {
             "rank1": {"doing": "all-reducing", "step": 5},
-            "rank2": {
-                "doing": "all-reducing",
-                "step": 5,
-                "error": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
-                "[10.0.0.1]:8133",
-            },
+            "rank2": LATE_RANK | {"error": f"RuntimeError: {PAIR} Connection closed by peer [10.0.0.1]:8133"},
         },
         "node1",
         "rank 1 is still all-reducing, and fell silent",
     ),
     "all ranks hang": (
-        {f"rank{k}": {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"} for k in range(4)},
-        "",
-        "all ranks are still all-reducing after 60 s",
+        {f"rank{k}": LATE_RANK for k in range(4)}, "", "all ranks are still all-reducing after 60 s",
     ),
     "one rank hangs elsewhere": (
-        {
-            f"rank{k}": {
-                "doing": "all-reducing",
-                "step": 5,
-                "error": "not over after 60 s",
-                "frame": "wait (site.py:8)" if k == 2 else "all_reduce (c10d.py:9)",
-            }
-            for k in range(4)
-        },
-        "node2",
-        "rank 2 is still all-reducing in wait (site.py:8) after 60 s",
+        {f"rank{k}": LATE_RANK | {"frame": "wait (a.py:8)" if k == 2 else "all_reduce (c.py:9)"} for k in range(4)},
+        "node2", "rank 2 is still all-reducing in wait (a.py:8) after 60 s",
     ),
     "rank that hangs": (
         {
-            f"rank{k}": {"doing": doing, "step": step, "error": "not over after 60 s"}
+            f"rank{k}": LATE_RANK | {"doing": doing, "step": step}
             for k, (doing, step) in enumerate([("joining", 4), ("joining", 4), ("importing torch", 1), ("joining", 4)])
         },
         "node2",
         "rank 2 is still importing torch after 60 s",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -194,12 +172,8 @@ def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path)
 
 def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> PreflightResult:
     failed = FailedRank(rank=1, local_rank=1, pid=7, exit_code=exit_code, ended_at_s=STARTED_AT_S + 5, signal=signal)
-    run = json.loads((results / "preflight/2x2/run.json").read_text())
-    end = AgentEnd(
-        schema_version=1, spec_hash=run["spec_hash"], job=Job(**run["job"]), node_rank=0, local_rank=None, node="node1",
-        host="node1", launched_at_s=STARTED_AT_S, ended_at_s=STARTED_AT_S + 6, exit_code=1, signal=None,
-        failed_ranks=(failed,), argv=(), cpus=(),
-    )  # fmt: skip
+    run = read_run_file(RunDirectory(results / "preflight/2x2"))
+    end = agent_end(run, exit_code=1, failed_ranks=(failed,))
     write_json(results / "preflight/2x2/nodes/node0.json", end.model_dump())
     return write_result(results, JOB)
 

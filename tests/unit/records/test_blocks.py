@@ -10,10 +10,11 @@ from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.own_runs import record_in
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring import pauses
+from ddp_ladder.measuring.pauses import in_equal_rows
 from ddp_ladder.records import steps as steps_module
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
-from ddp_ladder.records.steps import Steps, csv_of
+from ddp_ladder.records.steps import csv_of
 from ddp_ladder_instrument.contract import HEADER, SINGLE_ROWS
 from ddp_ladder_instrument.table import DdpTimes, StepTable
 from instrument_support import INSTRUMENT, run_plainly, script
@@ -114,18 +115,28 @@ def test_samples_over_time_are_exact(tmp_path: Path) -> None:
     assert found.throughput.samples_per_s_total == pytest.approx(full.throughput.samples_per_s_total, rel=1e-12)
 
 
-def test_ranks_that_made_different_numbers_of_steps_have_the_same_blocks() -> None:
-    fewer, more = (Steps.of(as_blocks([c[:steps] for c in columns(0)], False)) for steps in (30_001, 40_000))
-    assert (fewer.block, more.block) == (2, 4)
-    equal = fewer.in_blocks(4, SINGLE_ROWS)
-    rows = len(equal.size) - 1  # its last block is not full
-    assert equal.size[:rows].tolist() == more.size[:rows].tolist()
-    assert equal.samples[:rows].tolist() == more.samples[:rows].tolist()
-    assert equal.ended_at_s is not None
-    assert more.ended_at_s is not None
-    assert equal.ended_at_s[:rows].tolist() == more.ended_at_s[:rows].tolist()
-    assert (equal.count, int(equal.size[-1])) == (30_001, 1)
-    assert csv_of(equal).splitlines()[-1].startswith("30001,")
+@pytest.mark.parametrize("joins", [False, True])
+def test_ranks_that_made_different_numbers_of_steps_have_the_same_blocks(tmp_path: Path, joins: bool) -> None:
+    """One has blocks of two, the other one of four; the last one is not full."""
+    run = write_run(tmp_path, make_spec("1x2", warmup_steps=20))
+    for rank, count in enumerate((30_001, 40_000)):
+        matrix = as_blocks(columns(rank, count), ddp=False)
+        write_content(run, rank, matrix.astype("<f8").tobytes(), count)
+        edit_rank(run, rank, joins_uneven=joins)
+    raw = read_raw_run(run)
+    assert [files.steps.block for files in raw.ranks.values()] == [2, 4]
+    (fewer, more) = (files.steps for files in in_equal_rows(raw).ranks.values())
+    rows = len(fewer.size) - 1
+    assert fewer.size[:rows].tolist() == more.size[:rows].tolist()
+    assert (fewer.count, fewer.samples.sum()) == (30_001, raw.ranks[0].steps.samples.sum())
+    assert csv_of(fewer).splitlines()[-1].startswith("30001,")
+    found = record_of(raw)
+    if joins:
+        assert [rank.steps for rank in found.ranks] == [30_000, 30_000]
+        assert "the first 30000 steps of every rank" in " ".join(remark.what for remark in found.remarks)
+    else:
+        assert found.failure
+        assert found.failure.verdict == "the ranks made different numbers of steps"
 
 
 LONG = """

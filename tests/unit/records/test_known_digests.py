@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,29 +13,17 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import RunSpec
 from make_records import make_spec
 from make_runs import write_run
-
-_opened: list[str] | None = None
-
-
-def _note(event: str, arguments: tuple[object, ...]) -> None:
-    if _opened is not None and event == "open":
-        _opened.append(str(arguments[0]))
-
-
-sys.addaudithook(_note)
+from opened_files import opened
 
 
 @contextmanager
 def opened_below(directory: RunDirectory) -> Iterator[list[str]]:
-    """Collect the names of the files that are opened for reading below a run's directory."""
-    global _opened
+    """Yield the names of the files that are opened for reading below a run's directory, once the block is over."""
     names: list[str] = []
-    _opened = []
-    try:
+    with opened() as events:
         yield names
-    finally:
-        names += [Path(name).name for name in _opened if name.startswith(str(directory.path)) and ".json." not in name]
-        _opened = None
+    paths = (path for event, path in events if event == "open" and path.startswith(str(directory.path)))
+    names += [Path(path).name for path in paths if ".json." not in path]
 
 
 @pytest.fixture

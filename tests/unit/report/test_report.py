@@ -270,8 +270,7 @@ def test_headline_takes_the_reference_variant_for_the_cause() -> None:
 
 
 def test_headline_when_nothing_worked() -> None:
-    results = CASES["all failed"]()
-    line = headline(results)
+    line = headline(CASES["all failed"]())
     assert line.kind == "failed"
     assert line.text.startswith("Nothing could be measured: 9 runs failed. Rank 1: RuntimeError")
     assert line.next == "read train.log, fix the cause, and start snakemake again"
@@ -279,15 +278,8 @@ def test_headline_when_nothing_worked() -> None:
 
 def test_headline_says_that_other_processes_used_the_machine() -> None:
     results = found(SPECS, [make_record(s, rate(s)) for s in SPECS], open_gates("stage1", "stage2", "stage3"))
-    points = results.points
-    busy = ScaleFinding(
-        kind="other processes",
-        place="pc",
-        measured="other processes used 1.9 of the 2 CPUs",
-        next="end them",
-        repeats=3,
-        of=3,
-    )
+    points, used = results.points, "other processes used 1.9 of the 2 CPUs"
+    busy = ScaleFinding(kind="other processes", place="pc", measured=used, next="end them", repeats=3, of=3)
     vars(results)["points"] = [*points[:-1], replace(points[-1], findings=(busy,))]
     line = headline(results)
     assert (line.kind, line.next) == ("doubtful", "end them")
@@ -330,9 +322,7 @@ def test_runs_left_out_on_purpose_are_not_shown_as_failures(tmp_path: Path) -> N
 def with_startup(results: LadderResults, **seconds: float | None) -> LadderResults:
     """The same ladder with these parts of each rank's start-up."""
     records = {
-        name: record.replace(
-            ranks=tuple(rank.replace(startup_s={**rank.startup_s, **seconds}) for rank in record.ranks)
-        )
+        name: record.replace(ranks=tuple(r.replace(startup_s={**r.startup_s, **seconds}) for r in record.ranks))
         for name, record in results.records.items()
     }
     return replace(results, records=records)
@@ -510,9 +500,8 @@ def test_the_preflights_that_can_be_read_are_shown(tmp_path: Path) -> None:
 
 def test_samples_over_time_are_called_so_wherever_they_are_shown(tmp_path: Path) -> None:
     times_s = np.tile([*[1.0] * 15, 3.0], 4)
-    results = found(
-        SPECS, [with_steps(make_record(s), times_s) for s in SPECS], open_gates("stage1", "stage2", "stage3")
-    )
+    records = [with_steps(make_record(spec), times_s) for spec in SPECS]
+    results = found(SPECS, records, open_gates("stage1", "stage2", "stage3"))
     files = written(tmp_path, results)
     assert "2x1 runs at 114 samples/s (samples / time), " in words(results)
     assert Page(files["index.html"]).text.count("samples / time") > len(SPECS) // 3
@@ -598,15 +587,11 @@ def test_a_new_figure_is_shown_as_its_row_says(monkeypatch: pytest.MonkeyPatch, 
     frame = pd.read_csv(tmp_path / "after/report/scaling.csv")
     assert list(frame.columns)[-1] == "blocks"
     assert frame["blocks"].tolist() == [count, count]
+    scales, runs, shown = 2, 6, f"&lt;{count:.3f}&gt;"
     for name, head, value, cells in (
-        (
-            "index.html",
-            'number of blocks<span class="range">(in all)',
-            f"&lt;{count:.3f}&gt;",
-            2 + 6,
-        ),  # scales and runs
-        ("scaling.md", "| number of blocks (in all) |", f"| &lt;{count:.3f}&gt; |", 2 + 6),
-        ("terminal", "number of blocks", f"<{count:.3f}>", 2),
+        ("index.html", 'number of blocks<span class="range">(in all)', shown, scales + runs),
+        ("scaling.md", "| number of blocks (in all) |", f"| {shown} |", scales + runs),
+        ("terminal", "number of blocks", f"<{count:.3f}>", scales),
     ):
         assert head in after[name]
         assert after[name].count(value) == cells

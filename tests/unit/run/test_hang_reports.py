@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
@@ -22,29 +18,10 @@ from ddp_ladder.run.signs import SignsOfLife
 from ddp_ladder.settings.keys import Hang
 from make_preflight import run_file
 from make_records import make_spec
+from opened_files import opened
 
 BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
 CUT_OFF = 5
-opened: Counter[str] | None = None
-
-
-def _count(event: str, arguments: tuple[Any, ...]) -> None:
-    if opened is not None and event in ("open", "os.scandir", "os.listdir") and not isinstance(arguments[0], int):
-        opened[event] += 1
-
-
-sys.addaudithook(_count)
-
-
-@contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """Count the files that are opened, and the directories that are listed, in the block."""
-    global opened
-    opened = found = Counter()
-    try:
-        yield found
-    finally:
-        opened = None
 
 
 class Cluster:
@@ -80,21 +57,22 @@ def test_each_report_is_read_once_and_the_node_that_nobody_reaches_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     cluster = Cluster(tmp_path, nodes, monkeypatch)
-    with counted() as begin:
+    with opened() as begin:
         cluster.signs.look()
-    with counted() as reports:
+    with opened() as reports:
         for node in range(nodes - 1):
             cluster.report(node)
-    with counted() as waits:
+    with opened() as waits:
         assert not any(cluster.is_hang() for _ in range(10))
     cluster.report(nodes - 1)
-    with counted() as reads:
+    with opened() as reads:
         assert all(cluster.is_hang() for _ in range(10))
     progress = 1  # rank 0's
-    assert begin == {"os.scandir": 1, "open": nodes + progress + 1}  # the addresses, and the file of all
-    assert reports["open"] == 2 * (nodes - 1)  # that file, and the report
-    assert waits == {"os.scandir": 10, "open": 10 * progress}
-    assert reads == {"os.scandir": 10, "open": nodes + 10 * progress}
+    begun, reported, waited, read = (Counter(event for event, _ in events) for events in (begin, reports, waits, reads))
+    assert begun == {"os.scandir": 1, "open": nodes + progress + 1}  # the addresses, and the file of all
+    assert reported["open"] == 2 * (nodes - 1)  # that file, and the report
+    assert waited == {"os.scandir": 10, "open": 10 * progress}
+    assert read == {"os.scandir": 10, "open": nodes + 10 * progress}
     assert cluster.tested <= nodes * (nodes.bit_length() + 1)
     failure = hang_failure([*cluster.stalls.reports.values()], "")
     assert failure.verdict == "nodes are cut off from each other"
@@ -130,7 +108,7 @@ def test_an_agent_whose_rank_has_ended_tells_the_others_with_one_file(
     """Nobody lists what the ranks have written. A rank that sleeps after its loop is stuck once another has ended."""
     cluster = Cluster(tmp_path, 2, monkeypatch)
     monkeypatch.setattr(hangs, "BEATS_S", 0.0)
-    monkeypatch.setattr(hangs, "find", lambda _: ("alive", None))
+    monkeypatch.setattr(hangs, "find_process", lambda _: ("alive", None))
     monkeypatch.setattr(hangs, "stacks", lambda *_: {1: 'Stack (most recent call first):\n  File "t.py", line 7 in f'})
     watches = [HangWatch(cluster.directory, tmp_path, cluster.run, BOUNDS, Agent(node)) for node in (0, 1)]
     for node, phase in enumerate(("ended", "between passes")):

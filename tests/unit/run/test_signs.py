@@ -13,7 +13,7 @@ from ddp_ladder.common.files import SIGN, Agent, RunDirectory, write_json
 from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.run import signs
 from ddp_ladder.run.signs import FIRST_AFTER_S, LOOK_S, SILENT_AFTER_S, SignsOfLife, sign_of_life
-from make_preflight import run_file
+from make_preflight import agent_end, run_file
 from make_records import make_spec
 
 FIRST, SECOND = Agent(0), Agent(1)
@@ -31,7 +31,8 @@ class Desk:
 
     def begin(self, nodes: int = 2, per_node: int = 1) -> None:
         run = run_file(make_spec(f"{nodes}x{per_node}"), self.directory.path)
-        self.signs = SignsOfLife(self.directory, run.replace(preflight=None, agents_per_node=per_node))
+        self.run = run.replace(preflight=None, agents_per_node=per_node)
+        self.signs = SignsOfLife(self.directory, self.run)
 
     def touch(self, *agents: Agent) -> None:
         self.touches += 1
@@ -48,26 +49,11 @@ class Desk:
             if self.step:
                 write_json(self.directory.progress, {"step": self.step})
             self.signs.look()
-        return [one.node_rank for one in self.signs.silent]
+        return [end.node_rank for end in self.signs.silent]
 
     def end(self, agent: Agent, **values: Any) -> None:
         self.directory.sign(agent.node_rank).unlink(missing_ok=True)
-        end = {
-            "schema_version": 1,
-            "spec_hash": "0" * 64,
-            "job": {"id": "1", "attempt": 1, "run_id": "1"},
-            "node_rank": agent.node_rank,
-            "local_rank": None,
-            "node": "node7",
-            "host": "node7",
-            "launched_at_s": 1.0,
-            "ended_at_s": 2.0,
-            "exit_code": 0,
-            "signal": None,
-            "argv": [],
-            "cpus": [],
-        }
-        write_json(self.directory.agent_end(agent), {**end, **values})
+        write_json(self.directory.agent_end(agent), agent_end(self.run, agent.node_rank, **values).model_dump())
 
 
 @pytest.fixture
@@ -151,7 +137,7 @@ def test_of_several_agents_on_a_node_the_first_gives_the_sign(desk: Desk) -> Non
     desk.begin(nodes=2, per_node=2)
     assert desk.later(600, FIRST, SECOND) == []
     assert desk.later(SILENT_AFTER_S, FIRST) == [1]
-    assert str(Agent(desk.signs.silent[0].node_rank, desk.signs.silent[0].local_rank)) == "node 1, task 0"
+    assert str(desk.signs.silent[0].agent) == "node 1, task 0"
 
 
 def test_times_that_the_file_system_has_kept_make_no_agent_silent(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,10 +48,10 @@ def test_a_traced_rank_is_stopped_only_while_its_tracer_holds_it(monkeypatch: py
             pid=pid, signal=None, phase="training", steps=1, step_s=1, moved_monotonic_s=0, sequence=None
         )
         try:
-            assert {hangs.find(beat) for _ in range(5)} == {("alive", pid)}
+            assert {hangs.find_process(beat) for _ in range(5)} == {("alive", pid)}
             tracer.send_signal(signal.SIGUSR1)
             assert tracer.stdout.readline() == b"holds\n"
-            assert hangs.find(beat) == ("stopped", pid)
+            assert hangs.find_process(beat) == ("stopped", pid)
         finally:
             tracer.kill()
             os.kill(pid, signal.SIGKILL)

@@ -171,7 +171,7 @@ class TorchObserver:
         elif self._wants_gpu:
             record["gpus_seen"] = attempt("gpus_seen", accelerator.gpus_seen)
         if named and can_read:
-            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named))
+            record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.rank == 0))
         return record, {
             "backend_class": self.world.backend_class(device["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,

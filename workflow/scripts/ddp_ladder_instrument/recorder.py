@@ -281,6 +281,7 @@ class Recorder:
 
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
+        self.feed()  # of a long run, what precedes the next step is summed up: the marks must not be
         now_s = time.perf_counter()
         if self.marks is not None:
             for number, passed_s in self.marks.passed_s():

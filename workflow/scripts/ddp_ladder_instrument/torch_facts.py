@@ -29,7 +29,7 @@ FSDP_SHARDS = WeakTensorKeyDictionary()
 """Parameters that FullyShardedDataParallel shards, as keys; the tensors themselves do not show it."""
 NAMED = 5
 MOST_TENSORS = 4096
-SHORT = 12
+SHORT = 8
 """Hexadecimal digits of a tensor's digest: enough to name the tensors that differ, not to prove equality."""
 
 
@@ -169,8 +169,8 @@ def main_dtype(named: Sequence[tuple[str, torch.Tensor]]) -> str:
     return elements.most_common(1)[0][0]
 
 
-def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
-    """Return the record's ``parameters``; ``count`` is in elements."""
+def summary(named: Sequence[tuple[str, torch.Tensor]], names_each: bool) -> dict[str, Any]:
+    """Return the record's ``parameters``; ``count`` is in elements. names_each: with their names, as of one rank."""
     digests = [_digest(name, tensor) for name, tensor in named]
     bad = [name for name, tensor in named if not _is_finite(tensor)]
     return {
@@ -178,7 +178,8 @@ def summary(named: Sequence[tuple[str, torch.Tensor]]) -> dict[str, Any]:
         "sharded": any(is_sharded(tensor) for _, tensor in named),
         "checksum": f"sha256:{hashlib.sha256(b''.join(digests)).hexdigest()}",
         "not_finite": {"count": len(bad), "names": bad[:NAMED]},
-        "tensors": [[named[k][0], digests[k].hex()[:SHORT]] for k in range(min(len(named), MOST_TENSORS))],
+        "names": [name for name, _ in named[:MOST_TENSORS]] if names_each else [],
+        "digests": "".join(digest.hex()[:SHORT] for digest in digests[:MOST_TENSORS]),
     }
 
 

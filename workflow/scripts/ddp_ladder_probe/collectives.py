@@ -69,7 +69,7 @@ def sizes(group: Group, largest: int) -> Iterator[dict[str, Any]]:
     while group.told(int(size <= largest and took_s * GROWTH < group.left_s)):
         began_s = time.monotonic()
         twice = [2 * size] if MIB <= size < _thorough(group.device)[0] else []
-        wrong = [words for each in (size, *twice) if each <= largest for words in wrong_values(group, each)]
+        wrong = [words for some in (size, *twice) if some <= largest for words in wrong_values(group, some)]
         time_s = timed(group, size)
         took_s = time.monotonic() - began_s
         yield {"bytes": size, "time_s": time_s, "wrong": wrong[:WRONG_NAMED]}
@@ -101,7 +101,7 @@ def fill(values: torch.Tensor, weight: int, round_number: int) -> None:
 def wrong_elements(values: torch.Tensor, weight: int, round_number: int) -> int:
     """Return how many values are not what ``fill`` sets."""
     wrong = (part != _numbers(start, part, round_number) * weight for start, part in _chunks(values))
-    return sum(int(each.sum().item()) for each in wrong)
+    return sum(int(elements.sum().item()) for elements in wrong)
 
 
 def _chunks(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

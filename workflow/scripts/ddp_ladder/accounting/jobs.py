@@ -22,7 +22,7 @@ from pydantic import Field
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
-from ddp_ladder.common.model import Model, Version1
+from ddp_ladder.common.model import Count, Model, Positive, Version1
 from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
@@ -40,67 +40,56 @@ SIGNIFICANT = 10
 DIGITS = 10
 
 Kind = Literal["measure", "preflight", "fit"]
-Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
 
 
 class JobRow(Model):
     """One job in results/accounting.csv. A field is empty if nothing measured it."""
 
-    job_id: str = Field(description="Slurm's; with .2, .3, ... for later starts in one allocation.")
+    job_id: str  # Slurm's; with .2, .3, ... for later starts in one allocation
     kind: Kind
     stage: str
     scale: str
-    source: Literal["sacct", "none"] = Field(description="Who reports times, state and resources; none: the job.")
-    state: str = Field(description="Slurm's; ENDED if only the job itself reports its end.")
-    started_at: str | None = Field(default=None, description="UTC.")
-    ended_at: str = Field(description="UTC.")
+    source: Literal["sacct", "none"]  # who reports times, state and resources; none: the job
+    state: str  # Slurm's; ENDED if only the job itself reports its end
+    started_at: str | None = None  # UTC
+    ended_at: str  # UTC
     queue_wait_s: Amount | None = None
     elapsed_s: Amount
     nodes: Count
     node_list: str | None = None
-    gpus: Count = Field(description="Allocated; if Slurm does not count them, those of the scale.")
-    runs_planned: Count = Field(description="Without the plain baseline.")
-    runs_measured: Count = Field(
-        description="By this job, without those that were kept from an earlier one, and without the plain baseline."
-    )
-    runs_ok: Count = Field(description="Without the plain baseline.")
+    gpus: Count  # allocated; if Slurm does not count them, those of the scale
+    runs_planned: Count  # this one and the next two without the plain baseline
+    runs_measured: Count  # by this job, without those that were kept from an earlier one
+    runs_ok: Count
     preflight_s: Amount
-    startup_s: Amount = Field(description="Of its runs, from launch to the end of the first step.")
-    training_s: Amount = Field(
-        description="Of its runs, from there to the end of the last step, with validation and saving; to the end of "
-        "the run if the ends of its steps are not known."
-    )
-    gpu_hours_held: Amount = Field(description="elapsed_s x GPUs.")
-    gpu_hours_training: Amount = Field(description="training_s x GPUs of the scale.")
-    specs: str = Field(default="", description="Digest of the planned runs: rows of the same runs can be compared.")
-    launcher_s: Amount = Field(default=0.0, description="Of its runs, before their ranks start and after they end.")
-    end_s: Amount = Field(
-        default=0.0,
-        description="Of its runs, from the last step to the end of the ranks, without validation and saving.",
-    )
-    bad_node: str | None = Field(
-        default=None, description="That failed its preflight; the scale was to be submitted again without it."
-    )
+    startup_s: Amount  # of its runs, from launch to the end of the first step
+    # From there to the end of the last step, with validation and saving; to the run's end if steps' ends are not known.
+    training_s: Amount
+    gpu_hours_held: Amount  # elapsed_s x GPUs
+    gpu_hours_training: Amount  # training_s x GPUs of the scale
+    specs: str = ""  # digest of the planned runs: rows of the same runs can be compared
+    launcher_s: Amount = 0.0  # of its runs, before their ranks start and after they end
+    end_s: Amount = 0.0  # of its runs, from the last step to the end of the ranks, without validation and saving
+    bad_node: str | None = None  # that failed its preflight; the scale was to be submitted again without it
 
 
 class JobFile(Model):
     """A job's own account of itself. Times are unix times of the host on which it runs."""
 
     schema_version: Version1
-    kind: Kind = Field(description="measure: the runs of a scale; preflight, fit: `snakemake` of that name.")
+    kind: Kind  # measure: the runs of a scale; preflight, fit: `snakemake` of that name
     stage: str
     scale: str
-    in_allocation: bool = Field(description="It is a part of a Slurm job that the user made.")
-    job_id: str = Field(description="Slurm's; without Slurm local-<host>-<time>-<process>.")
+    in_allocation: bool  # it is a part of a Slurm job that the user made
+    job_id: str  # Slurm's; without Slurm local-<host>-<time>-<process>
     nodes: Positive
-    gpus: Positive = Field(description="Of the scale; without a GPU a process counts as one.")
-    runs_planned: Count = Field(description="Without the plain baseline.")
-    specs: str = Field(description="Digest of the planned runs: jobs of the same runs can be compared.")
+    gpus: Positive  # of the scale; without a GPU a process counts as one
+    runs_planned: Count  # without the plain baseline
+    specs: str  # digest of the planned runs: jobs of the same runs can be compared
     begun_at_s: float
-    ended_at_s: float | None = Field(description="Null: it is running, or was killed.")
-    row: JobRow | None = Field(default=None, description="Its row in accounting.csv, once it is over.")
+    ended_at_s: float | None  # None: it is running, or was killed
+    row: JobRow | None = None  # its row in accounting.csv, once it is over
 
     @property
     def slurm_id(self) -> str | None:

@@ -148,9 +148,8 @@ class Comparison:
 def _judged_together(rows: Sequence[Compared]) -> tuple[Compared, ...]:
     """Return the rows of a scale with their verdicts, the fastest first."""
     beyond = beyond_chance([row.ratio for row in rows])
-    judged = [
-        replace(row, verdict=verdict(row.ratio, b)) if row.ratio else row for row, b in zip(rows, beyond, strict=True)
-    ]
+    pairs = zip(rows, beyond, strict=True)
+    judged = [replace(row, verdict=verdict(row.ratio, b)) if row.ratio else row for row, b in pairs]
     judged.sort(key=lambda row: row.ratio.value if row.ratio else float(row.verdict == REFERENCE), reverse=True)
     return tuple(judged)
 
@@ -168,7 +167,7 @@ def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None 
     groups = groups_of(runs, records, plan.may_differ, plan.gates, lambda group: group.first.mode)
     panels = []
     for mode, scale in dict.fromkeys((mode, scale) for mode, _, scale in groups):
-        own = [group for key, group in groups.items() if key[::2] == (mode, scale)]
+        own = [group for group in groups.values() if (group.first.mode, group.first.scale) == (mode, scale)]
         rows = [_compared(group, groups.get((mode, REFERENCE_VARIANT, scale))) for group in own]
         panels.append(ComparedScale(mode, scale, _judged_together(rows)))
     return Comparison(tuple(panels), (fit.headroom_percent if fit else BatchRange().headroom_percent) / 100)

@@ -56,10 +56,7 @@ SENDS_ITSELF = "ZeroRedundancyOptimizer"  # it sends the new parameters, which D
 
 
 def assemble(directory: RunDirectory) -> Record:
-    """Read the run directory and build its record.
-
-    Raises OSError or ValueError if run.json, which describes the run, is missing or damaged.
-    """
+    """Read the run directory and build its record. Raises OSError or ValueError if run.json is missing or damaged."""
     return record_of(read_raw_run(directory))
 
 
@@ -70,27 +67,27 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
     warmup = _warmup(raw)
     ranks = _alike(raw, warmup)
     throughput, timing = _figures(raw, ranks, warmup)
-    found = tuple(each for each in diagnoses(raw, throughput) if each.check.name not in left_out)
-    failure = None if all(each.check.ok for each in found) else explain(raw, found)
+    judged = tuple(check for check in diagnoses(raw, throughput) if check.check.name not in left_out)
+    failure = None if all(check.check.ok for check in judged) else explain(raw, judged)
     step = None
     if ranks and throughput is not None:
-        step = parts_of_run(ranks, [raw.node_rank(each.end) for each in ranks], warmup, throughput.statistic)
+        step = parts_of_run(ranks, [raw.node_rank(rank.end) for rank in ranks], warmup, throughput.statistic)
     if ranks and timing is not None and not raw.reads_log:
         timing = timing.replace(exposed_comm_fraction=_exposed_comm_fraction(raw, timing, step))
     usage = usage_of(raw, warmup, timing, step)
     owners_s = owners_of(whole, step)
-    remarks = (*on_waits, *on_uneven, *_remarks(raw, found, throughput, warmup, owners_s))
+    remarks = (*on_waits, *on_uneven, *_remarks(raw, judged, throughput, warmup, owners_s))
     return Record(
         status="failed" if failure else "ok",
         spec=raw.spec,
         spec_hash=raw.run.spec_hash,
         job=raw.run.job,
         world=_world(raw),
-        ranks=tuple(_rank(warmup, each) for each in raw.ranks.values()),
+        ranks=tuple(_rank(warmup, files) for files in raw.ranks.values()),
         throughput=throughput,
         timing=timing,
         fingerprint=_fingerprint(raw),
-        checks=tuple(_without_secrets(each.check) for each in found),
+        checks=tuple(_without_secrets(check.check) for check in judged),
         failure=failure and _without_secrets(failure),
         remarks=tuple(map(_without_secrets, remarks)),
         step=step,
@@ -253,18 +250,13 @@ def _figures(raw: RawRun, ranks: Sequence[RankFiles], warmup: Warmup) -> tuple[T
         return log_figures(rates, spec.warmup_steps, spec.global_batch, ended.wall_s) if rates else (None, None)
     if not ranks:
         return None, None
-    exposed = [rank.end.ddp.exposed_comm_s for rank in ranks if rank.end.ddp]
-    startups = [rank.end.startup_s.get("total") for rank in ranks]
-    trained = [value for rank in ranks if (value := rank.end.training_s) is not None]
-    return measure(
-        [rank.steps for rank in ranks],
-        warmup,
-        [value for value in exposed if value is not None],
-        max((value for value in startups if value is not None), default=None),
-        max(0.0, ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0)),
-        max(trained) if len(trained) == len(ranks) else None,
-        weakest(rank.end.source for rank in ranks),
-    )
+    ends, steps = [rank.end for rank in ranks], [rank.steps for rank in ranks]
+    exposed_s = [end.ddp.exposed_comm_s for end in ends if end.ddp and end.ddp.exposed_comm_s is not None]
+    startup_s = max((total for end in ends if (total := end.startup_s.get("total")) is not None), default=None)
+    trained_s = [value for end in ends if (value := end.training_s) is not None]
+    training_s = max(trained_s) if len(trained_s) == len(ranks) else None
+    wall_s = max(0.0, ended.wall_s - (raw.profiling.took_s if raw.profiling else 0.0))
+    return measure(steps, warmup, exposed_s, startup_s, wall_s, training_s, weakest(end.source for end in ends))
 
 
 def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) -> float | None:
@@ -286,7 +278,7 @@ def _exposed_comm_fraction(raw: RawRun, timing: Timing, step: StepParts | None) 
 
 def _remarks(
     raw: RawRun,
-    found: Sequence[Diagnosis],
+    judged: Sequence[Diagnosis],
     throughput: Throughput | None,
     warmup: Warmup,
     owners_s: Mapping[str, float],
@@ -296,5 +288,5 @@ def _remarks(
         steps = [(rank.steps, rank.end.phases) for rank in raw.ranks.values()]
         of_loop = [*remark_on_loop(throughput.samples_per_s, steps, warmup.steps)]
         yield from of_loop or remark_on_owners(owners_s)  # both are about time in no step: the first says more
-    if raw.agents and all(each.check.ok for each in found):
-        yield from after_training(raw, found)
+    if raw.agents and all(check.check.ok for check in judged):
+        yield from after_training(raw, judged)

@@ -50,10 +50,10 @@ def record_in(path: Path) -> Record:
 
 def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
     ranks = _hosts(directory, first)
-    common: dict[str, Any] = {"spec_hash": first.spec_hash, "job": first.job}
     run = RunFile(
         schema_version=first.schema_version,
-        **common,
+        spec_hash=first.spec_hash,
+        job=first.job,
         spec=_spec(ranks, first),
         rendezvous=Rendezvous("", first.host, 0),
         start_directory="",
@@ -64,9 +64,8 @@ def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
     raw = read_raw_run(directory, run=run)
     last_s = max(end.ended_at_s for end in raw.ends)
     began_s = first.ended_at_s - (first.training_s or 0.0) - (first.startup_s.get("total") or 0.0)
-    ended = RunEnd(
-        schema_version=1, **common, host=first.host, started_at_s=began_s, ended_at_s=last_s, outcome="finished"
-    )
+    times: dict[str, Any] = {"started_at_s": began_s, "ended_at_s": last_s}
+    ended = RunEnd(**run.identity, host=first.host, outcome="finished", **times)
     problems = tuple(problem for problem in raw.problems if problem.startswith("ranks/"))
     return record_of(replace(raw, ended=ended, problems=problems), CHECKED_BY_THE_JOB)
 
@@ -78,10 +77,7 @@ def _hosts(directory: RunDirectory, first: RankEnd) -> Counter[str]:
 
 
 def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:
-    """Return the settings that the run shows, and the defaults of those that matter only before a run.
-
-    ranks: their number on each host.
-    """
+    """Return the settings that the run shows, and defaults for those that matter before it. ranks: on each host."""
     world_size = first.world_size
     nodes = len(ranks) if set(ranks.values()) == {world_size / len(ranks)} else 1
     args = [*first.fingerprint.args]

@@ -25,16 +25,13 @@ Digests = Callable[[RunDirectory], Mapping[str, str]]
 
 
 class RunRecords:
-    """The records of all runs; each is read once, for any number of gates.
-
-    judged_anew: records made by other rules, as they were and as the rules of now judge the same logs.
-    """
+    """The records of all runs; each is read once, for any number of gates."""
 
     _digests = staticmethod(known_digests)
 
     def __init__(self, results: Path) -> None:
         self.results = results
-        self.judged_anew: dict[str, tuple[Record, Record]] = {}
+        self.judged_anew: dict[str, tuple[Record, Record]] = {}  # made by other rules: as they were, and as of now
         self._believed: dict[str, tuple[RunSpec, RecordOrError]] = {}
         self._any: dict[str, RecordOrError] = {}
 
@@ -49,7 +46,7 @@ class RunRecords:
         """
         known = self._believed.get(spec.name)
         if known is None or known[0] is not spec:
-            self._believed[spec.name] = known = spec, _found(lambda: self._stored(self.directory(spec), spec))
+            self._believed[spec.name] = known = spec, _attempt(lambda: self._stored(self.directory(spec), spec))
         if isinstance(known[1], Exception):
             raise known[1]
         return known[1]
@@ -74,7 +71,7 @@ class RunRecords:
     def made(self, spec: RunSpec) -> RecordOrError:
         """Return the record of the run in this spec's directory, of whatever spec; the reason if there is none."""
         if spec.name not in self._any:
-            self._any[spec.name] = _found(lambda: self.stored_or_assembled(self.directory(spec)))
+            self._any[spec.name] = _attempt(lambda: self.stored_or_assembled(self.directory(spec)))
         return self._any[spec.name]
 
     def is_begun(self, spec: RunSpec) -> bool:
@@ -129,8 +126,8 @@ class RunRecords:
                 f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or "
                 f"damaged (ranks/rank<k>.log): the figures are those of then ({in_short(kept, NAMED)})"
             )
-        found = [each[1] for each in self._believed.values()]
-        old = [each.spec.name for each in found if isinstance(each, Record) and each.job is not None and not each.rules]
+        records = [record for _, record in self._believed.values() if isinstance(record, Record)]
+        old = [record.spec.name for record in records if record.job is not None and not record.rules]
         old = [name for name in old if (self.results / "runs" / name / "ranks").is_dir()]
         if old:
             lines.append(
@@ -148,7 +145,7 @@ def _assembled(directory: RunDirectory) -> Record:
 
 def _changed(name: str, before: Record, now: Record) -> str:
     """Return ``default/weak/2x1/r1: 3,200 -> 2,144``; empty if the figure is the same."""
-    rates = [each.throughput.samples_per_s if each.throughput else None for each in (before, now)]
+    rates = [record.throughput.samples_per_s if record.throughput else None for record in (before, now)]
     texts = ["none" if rate is None else significant(rate) for rate in rates]
     return "" if texts[0] == texts[1] else f"{name}: {texts[0]} -> {texts[1]}"
 
@@ -172,7 +169,7 @@ def _check_files(then: Mapping[str, str], now: Mapping[str, str]) -> None:
             raise ValueError(f"{NOT_ITS_FILES} ({name} {what})")
 
 
-def _found(read: Callable[[], Record]) -> RecordOrError:
+def _attempt(read: Callable[[], Record]) -> RecordOrError:
     try:
         return read()
     except (OSError, ValueError) as error:

@@ -249,10 +249,6 @@ class WatchedJob:
     def label(self) -> str:
         return f"{self.stage} {self.scale}: job {self.id}"
 
-    @property
-    def is_ahead_of_its_state(self) -> bool:
-        return self.is_finished or (self.read_bytes > 0 and self.started_s is None)
-
     def new_lines(self) -> list[str]:
         """Return what the job itself has printed since the last look, without Snakemake's lines in the same log."""
         try:
@@ -351,10 +347,11 @@ class JobWatch:
     def _is_due(self) -> bool:
         if not self._jobs or self._asked_s is None:
             return bool(self._jobs)
-        every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in self._jobs.values())
+        jobs = self._jobs.values()
+        every_s = min(ASK_EVERY_S.get(job.state.phase, 0.0) for job in jobs)
         # A job that prints has started, and one that has printed its last words is about to end: Slurm is asked at
         # once, then after 1, 2, 4, ... seconds, because the epilog of a node may take minutes.
-        ahead = {job.id for job in self._jobs.values() if job.is_ahead_of_its_state}
+        ahead = {job.id for job in jobs if job.is_finished or (job.read_bytes > 0 and job.started_s is None)}
         self._pause_s = self._pause_s if ahead <= self._ahead else 0.0
         self._ahead = ahead
         is_due = self._clock() - self._asked_s >= (min(every_s, self._pause_s) if ahead else every_s)

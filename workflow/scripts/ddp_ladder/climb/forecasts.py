@@ -22,8 +22,7 @@ from ddp_ladder.gates.verdict import Verdict, closed_variants
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
 
-ToDo = Mapping[str, Sequence[RunSpec]]
-"""By scale, the runs still to be measured."""
+ToDo = Mapping[str, Sequence[RunSpec]]  # by scale, the runs still to be measured
 
 
 def after_gate(plan: Plan, gate: Verdict, runs: RunRecords) -> Iterator[str]:

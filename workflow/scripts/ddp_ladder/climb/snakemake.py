@@ -278,7 +278,12 @@ def pass_on_at_cancel(executor: type[Any]) -> None:
 
     def cancel(self: Any) -> None:
         ended = threading.Event()
-        sender = threading.Thread(target=_pass_on_until, args=(ended,), daemon=True)
+
+        def pass_on() -> None:
+            while not ended.wait(AGAIN_S):
+                _pass_on(signal.SIGTERM)
+
+        sender = threading.Thread(target=pass_on, daemon=True)
         sender.start()
         try:
             wait_for_jobs(self)
@@ -287,11 +292,6 @@ def pass_on_at_cancel(executor: type[Any]) -> None:
             sender.join()
 
     executor.cancel = cancel
-
-
-def _pass_on_until(ended: threading.Event) -> None:
-    while not ended.wait(AGAIN_S):
-        _pass_on(signal.SIGTERM)
 
 
 def _pass_on(signum: signal.Signals) -> None:

@@ -69,6 +69,7 @@ def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
                 continue
             if not runs.is_believed(spec) or spec.name in runs.judged_anew:
                 write_record(file, record)
+                runs.directory(spec).assembled.unlink(missing_ok=True)
                 yield file
 
 

@@ -162,13 +162,13 @@ def scanned(directory: Path, stated: tuple[str, ...]) -> dict[str, os.stat_resul
     Opening a directory makes NFS look for new names, as opening a file for a new version. But NFS may keep the state of
     a file that is not opened for a minute (actimeo): see touched_s. Lustre's locks keep both new.
     """
+    states: dict[str, os.stat_result | None] = {}
     with os.scandir(directory) as entries:
-        found: dict[str, os.stat_result | None] = {}
         for entry in entries:
             with suppress(FileNotFoundError):  # it has just been deleted
-                wanted = entry.name.endswith(stated) or entry.name.startswith(stated)
-                found[entry.name] = entry.stat() if wanted else None
-    return found
+                is_stated = entry.name.endswith(stated) or entry.name.startswith(stated)
+                states[entry.name] = entry.stat() if is_stated else None
+    return states
 
 
 def file_text(path: Path) -> str | None:

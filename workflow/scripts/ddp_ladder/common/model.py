@@ -11,15 +11,18 @@ from pydantic.json_schema import GenerateJsonSchema
 LONGEST_VALUE = 80  # characters of a value in a message
 
 T = TypeVar("T")
-Several = Annotated[tuple[T, ...], Strict(False)]
-"""A tuple, read from a JSON array; its items are strict."""
+Several = Annotated[tuple[T, ...], Strict(False)]  # a tuple, read from a JSON array; its items are strict
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+Duration = Annotated[float, Field(ge=0)]  # seconds
 
 
 def _only(version: int) -> Callable[[int], int]:
-    def check(found: int) -> int:
-        if found != version:
-            raise ValueError(f"{found}, not {version}: another version of ddp-ladder wrote this file")
-        return found
+    def check(given: int) -> int:
+        if given != version:
+            raise ValueError(f"{given}, not {version}: another version of ddp-ladder wrote this file")
+        return given
 
     return check
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 from ddp_ladder_instrument.redaction import redacted
 
@@ -17,6 +18,7 @@ from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.correctness import Diagnosis
 from ddp_ladder.diagnosis.signatures import (
+    LEAST_OF_NCCL_BYTES,
     TRACEBACK,
     Match,
     Role,
@@ -36,6 +38,7 @@ from ddp_ladder.records.record import Evidence, Failure
 
 AGAIN = "start snakemake again: only failed runs are repeated"
 MOST_LINES = 5  # that are quoted
+by_end = attrgetter("ended_at_s")  # key of the ends of ranks and agents
 
 
 class Ended(FailedRank):
@@ -55,7 +58,11 @@ class Case:
     """A run that failed: its raw files, its sanity checks, and the words of all its speakers."""
 
     raw: RawRun
-    found: Sequence[Diagnosis]
+    diagnoses: Sequence[Diagnosis]
+
+    @property
+    def failed_checks(self) -> list[Diagnosis]:
+        return [diagnosis for diagnosis in self.diagnoses if not diagnosis.check.ok]
 
     @property
     def look(self) -> str:
@@ -64,17 +71,19 @@ class Case:
 
     @property
     def outcome(self) -> str:
-        """Return how the job saw the run end."""
         return self.raw.ended.outcome if self.raw.ended else "unknown"
 
     @cached_property
     def own(self) -> list[RankEnd]:
         """Return the ranks that failed for a reason of their own, and not because they lost another; first to end."""
-        own = (end for end in self.raw.ends if end.failed and not self._is_victim(end))
-        return sorted(own, key=lambda end: end.ended_at_s)
+        failed = (end for end in self.raw.ends if end.failed)
+        own = (end for end in failed if not (end.exception and is_consequence(end.exception, self.several_nodes)))
+        return sorted(own, key=by_end)
 
-    def _is_victim(self, end: RankEnd) -> bool:
-        return bool(end.exception) and is_consequence(end.exception or "", self.several_nodes)
+    @property
+    def own_at_s(self) -> float:
+        """Return when the first of these ended; infinite if there is none."""
+        return self.own[0].ended_at_s if self.own else math.inf
 
     @cached_property
     def seen_to_fail(self) -> list[Ended]:
@@ -135,8 +144,10 @@ class Case:
         ranks = {(end.host, str(end.pid)): end.rank for end in self.raw.ends}
         for file in self.raw.directory.nccl_logs():
             host, _, process = file.stem.removeprefix("nccl.").rpartition(".")
-            lines = read_lines(file, self.raw.spec.world_size)
-            yield Words("NCCL", ranks.get((host, process)), host or None, lines)
+            lines = read_lines(file, self.raw.spec.world_size, LEAST_OF_NCCL_BYTES)
+            # What NCCL does, with NCCL_DEBUG at INFO, is no failure, and may be very much.
+            told = tuple(line for line in lines if " NCCL INFO " not in line)
+            yield Words("NCCL", ranks.get((host, process)), host or None, told)
 
     def of_scripts(self, node: str | None, rank: int | None) -> list[Words]:
         """Return what was printed on a node and may be of a rank; None: any. The ranks of a node may share a log."""
@@ -168,7 +179,7 @@ def words_of_agent(directory: RunDirectory, run: RunFile, agent: Agent, end: Age
 
 
 def _in_order(words: Iterable[Words]) -> tuple[Words, ...]:
-    return tuple(sorted(words, key=lambda each: math.inf if each.at_s is None else each.at_s))
+    return tuple(sorted(words, key=lambda said: math.inf if said.at_s is None else said.at_s))
 
 
 def _last_of_no_victim(lines: Sequence[str]) -> str:
@@ -210,8 +221,8 @@ def where_raised(case: Case, rank: int | None, exception: str) -> tuple[Evidence
 
     Of an exception in a worker of the loader: where the worker raised it.
     """
-    found = case.raised.find(rank, _in_worker(exception)) or case.raised.find(rank, exception)
-    return with_place(replace(found[0], rank=rank), found[1]) if found else ()
+    line = case.raised.find(rank, _in_worker(exception)) or case.raised.find(rank, exception)
+    return with_place(replace(line[0], rank=rank), line[1]) if line else ()
 
 
 def _in_worker(exception: str) -> str:
@@ -227,7 +238,7 @@ class RaisedLines:
         self._printed = printed
         self._places: dict[tuple[int | None, str], tuple[int, int]] = {}  # index of the words, and of the line in them
         self._lengths: dict[int | None, set[int]] = {}
-        names = {_name_of(text) for each in exceptions for text in (each, _in_worker(each))}
+        names = {_name_of(text) for exception in exceptions for text in (exception, _in_worker(exception))}
         for place, words in enumerate(printed):
             for index, line in enumerate(words.lines):
                 if any(name in line for name in names):
@@ -243,9 +254,8 @@ class RaisedLines:
         for who in (rank, None):
             texts = {exception[:length] for length in self._lengths.get(who, ())}
             begins = [text for text in texts if _is_beginning_of(text, exception)]
-            found = [self._places[who, text] for text in begins if (who, text) in self._places]
-            if found:
-                place, index = min(found, key=lambda at: (at[0], -at[1]))
+            if places := [self._places[who, text] for text in begins if (who, text) in self._places]:
+                place, index = min(places, key=lambda place: (place[0], -place[1]))
                 return self._printed[place], index
         return None
 
@@ -270,7 +280,7 @@ def _above(lines: Sequence[str], before: int) -> int:
 
 def _statement(lines: Sequence[str], end: int) -> tuple[str, ...]:
     """Return place and statement of the last frame that is not of a library, of the traceback that ends there."""
-    files = {index: found[1] for index in range(_above(lines, end) + 1, end) if (found := _FRAME.match(lines[index]))}
+    files = {index: frame[1] for index in range(_above(lines, end) + 1, end) if (frame := _FRAME.match(lines[index]))}
     own = [index for index, file in files.items() if not LIBRARY.search(file)] or [*files]
     if not own:
         return ()
@@ -341,12 +351,12 @@ def root_printed(case: Case) -> Failure | None:
     for end in case.raw.ends:
         if end.exception and (at := case.raised.find(end.rank, end.exception)):
             led.setdefault(id(at[0]), []).append(traceback_to(at[0].lines, at[1]))
-    found = (
+    root = (
         match
         for match in case.printed_matches
         if _is_of_no_script(match) or any(match.index in lines for lines in led.get(id(match.words), ()))
     )
-    return _of_first(case, found, "root")
+    return _of_first(case, root, "root")
 
 
 def _is_of_no_script(match: Match) -> bool:
@@ -386,8 +396,8 @@ def symptom_of(case: Case, end: RankEnd) -> Failure | None:
     return _of_first(case, (match for match in case.said_matches if match.words.rank == end.rank), "symptom")
 
 
-def _of_first(case: Case, found: Iterable[Match], role: Role) -> Failure | None:
-    match = next((match for match in found if match.signature.role == role), None)
+def _of_first(case: Case, candidates: Iterable[Match], role: Role) -> Failure | None:
+    match = next((match for match in candidates if match.signature.role == role), None)
     return None if match is None else failure_of(case, match)
 
 
@@ -410,7 +420,7 @@ def failure_of(case: Case, match: Match) -> Failure:
         kind = None  # the script has chosen that port
     return Failure(
         kind=kind,
-        verdict=match.verdict,
+        verdict=match.signature.verdict,
         why=match.why(**known),
         next=numbered(steps),
         rank=words.rank if match.signature.names_rank else None,

@@ -54,12 +54,9 @@ def weakest(sources: Iterable[str]) -> Source:
 def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
     """Yield all sanity checks of a run, with their failures. A check that lacks its evidence fails."""
     spec, ends = raw.spec, raw.ends
-    yield diagnose(
-        "complete",
-        not raw.problems,
-        _problems(raw) or f"{len(ends)} ranks, {len(raw.hosts)} nodes",
-        f"the files of {spec.world_size} ranks and {spec.nodes} nodes",
-    )
+    measured = _problems(raw) or f"{len(ends)} ranks, {len(raw.hosts)} nodes"
+    wanted = f"the files of {spec.world_size} ranks and {spec.nodes} nodes"
+    yield diagnose("complete", not raw.problems, measured, wanted)
     yield _exit_codes(raw)
     seen = any(end.parameters for end in ends)
     own_account = throughput.source if throughput and throughput.source in OWN_ACCOUNT and not seen else None
@@ -69,9 +66,8 @@ def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]
     yield _placement(raw)
     yield _ranks_agree(ends)
     if own_account:
-        yield diagnose(
-            "evidence", True, SOURCE_IN_WORDS[own_account], "the program's own account, as there is no better one"
-        )
+        wanted = "the program's own account, as there is no better one"
+        yield diagnose("evidence", True, SOURCE_IN_WORDS[own_account], wanted)
     else:
         yield from one_model(raw)
     if LAUNCHERS[spec.launcher].sets_ranks:
@@ -114,15 +110,13 @@ def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     notes = ((end.rank, note) for end in ends for note in end.not_measured if note.startswith(HOOK))
     failed = [f"rank {rank}: {cut(note, LONGEST_OF_SEVERAL)}" for rank, note in notes]
     if failed:
-        yield diagnose(
-            "hooks",
-            False,
-            in_short(failed, NAMED, "; "),
-            "hooks of instrument.py that see the whole training",
-            "a hook of instrument.py failed, and the figures are incomplete",
-            next_step="report this defect of ddp-ladder, with the files in ranks/; until it is fixed, let the script "
-            "print its throughput, and set workload.throughput_regex",
+        measured, wanted = in_short(failed, NAMED, "; "), "hooks of instrument.py that see the whole training"
+        verdict = "a hook of instrument.py failed, and the figures are incomplete"
+        next_step = (
+            "report this defect of ddp-ladder, with the files in ranks/; until it is fixed, let the script print its "
+            "throughput, and set workload.throughput_regex"
         )
+        yield diagnose("hooks", False, measured, wanted, verdict, next_step=next_step)
 
 
 def _placement(raw: RawRun) -> Diagnosis:
@@ -131,17 +125,14 @@ def _placement(raw: RawRun) -> Diagnosis:
     hosts = len({*raw.hosts.values()})
     measured = f"{len(raw.ends)} ranks in the order of {spec.nodes} nodes on {hosts} hosts" if raw.ends else "nothing"
     measured = in_short(wrong, NAMED, "; ") or measured
-    return diagnose(
-        "placement",
-        bool(raw.ends) and bool(raw.agents) and not wrong,
-        measured,
-        f"ranks in the order of {in_short(raw.run.nodes)}, {spec.gpus_per_node} on each",
-        "agents or ranks are not where the job put them",
-        measured,
+    wanted = f"ranks in the order of {in_short(raw.run.nodes)}, {spec.gpus_per_node} on each"
+    verdict, ok = "agents or ranks are not where the job put them", bool(raw.ends and raw.agents and not wrong)
+    next_step = (
         "compare `srun --label hostname` with the job's nodes: each must be a machine of its own; let the script take "
         "its rank from the environment (RANK, LOCAL_RANK), and stay in the processes that the launcher started; a "
-        "container has to keep its node's host name (no --uts and no --hostname in software.container.args)",
+        "container has to keep its node's host name (no --uts and no --hostname in software.container.args)"
     )
+    return diagnose("placement", ok, measured, wanted, verdict, measured, next_step)
 
 
 def _misplaced(raw: RawRun) -> Iterator[str]:
@@ -166,20 +157,14 @@ def _misplaced(raw: RawRun) -> Iterator[str]:
 
 def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
     """Compare what the ranks ran, and on what."""
-    found = _disagreements(ends)
-    fields = {name.partition(":")[0] for name in found}
-    words = in_short([f"{name}: {text}" for name, text in found.items()], NAMED, "; ")
+    differing = _disagreements(ends)
+    fields = {name.partition(":")[0] for name in differing}
+    words = in_short([f"{name}: {text}" for name, text in differing.items()], NAMED, "; ")
     hints = [SAME_FILES] if fields & set(FILES) else []
     hints += [SAME_SOFTWARE] if fields & set(SOFTWARE) else []
-    return diagnose(
-        "ranks agree",
-        bool(ends) and not found,
-        words or f"{len(ends)} ranks alike",
-        "the same on every rank",
-        "the ranks are not alike",
-        words,
-        "; ".join(hints or [SAME_CHOICES]),
-    )
+    ok, measured, next_step = bool(ends) and not differing, words or f"{len(ends)} ranks alike", "; ".join(hints)
+    verdict = "the ranks are not alike"
+    return diagnose("ranks agree", ok, measured, "the same on every rank", verdict, words, next_step or SAME_CHOICES)
 
 
 def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
@@ -191,26 +176,24 @@ def _disagreements(ends: Sequence[RankEnd]) -> dict[str, str]:
     for some in alike.values():
         for name, value in _compared(some[0]):
             fields.setdefault(name, {}).setdefault(json.dumps(value, sort_keys=True), []).extend(some)
-    found = {}
+    differing = {}
     for name, of_field in fields.items():
         if len(of_field) > 1:
             largest_first = sorted(of_field.items(), key=lambda item: -len(item[1]))
             words = distinct_words(name, *(json.loads(value) for value, _ in largest_first))
             parts = [f"{word} on {_places(some)}" for word, (_, some) in zip(words, largest_first, strict=True)]
-            found[name] = in_short(parts, NAMED)
-    return found
+            differing[name] = in_short(parts, NAMED)
+    return differing
 
 
 def _compared(end: RankEnd) -> Iterator[tuple[str, Any]]:
     """Yield name and value of what must be the same on every rank; of a mapping, of each entry that the rank has."""
     for item in MUST_MATCH:
-        if not item.measured or item.name in NOT_OF_ALL:
-            continue
-        if item.name in end.fingerprint.unread:
-            continue  # a remark says it, and no ratio is given
+        if not item.measured or item.name in (*NOT_OF_ALL, *end.fingerprint.unread):
+            continue  # of what is unread a remark says it, and no ratio is given
         value = getattr(end.fingerprint, item.name)
         if isinstance(value, Mapping):
-            yield from ((f"{item.name}: {key}", one) for key, one in value.items())
+            yield from ((f"{item.name}: {key}", of_key) for key, of_key in value.items())
         elif value is not None or not (item.where_known or item.name in UNKNOWN):
             yield item.name, value
     yield "DistributedDataParallel", "used" if end.ddp else "not used"
@@ -263,16 +246,12 @@ def _whole_log(raw: RawRun) -> Diagnosis:
     """Check that nothing that the program printed is missing: the rates in the middle of the run may be."""
     missing = sum(end.log.left_out_bytes + end.log.lost_bytes for end in raw.agents.values() if end.log)
     measured = f"{missing:,} bytes of the output are not in the log" if missing else "all of the output"
-    return diagnose(
-        "whole log",
-        not missing,
-        measured,
-        "all of the output, as its throughput is read from it (workload.throughput_regex)",
-        "the log is incomplete",
-        measured,
+    wanted = "all of the output, as its throughput is read from it (workload.throughput_regex)"
+    next_step = (
         "print less, or raise logs.max_mb_per_node in config.yaml, and see that the disk of the results has room "
-        "(df -h); then start snakemake again",
+        "(df -h); then start snakemake again"
     )
+    return diagnose("whole log", not missing, measured, wanted, "the log is incomplete", measured, next_step)
 
 
 def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
@@ -281,20 +260,17 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     empty = [k for k, rank in raw.ranks.items() if rank.steps.samples.sum() == 0 and k not in later]
     rates = throughput.blocks_samples_per_s if throughput else ()
     idle = sum(rate == 0 for rate in rates)
-    measured = "on every rank, all the time"
+    measured = f"none in {idle} of {len(rates)} blocks of steps" if idle else "on every rank, all the time"
     if empty:
         measured = f"none on {rank_numbers(empty)}"
-    elif idle:
-        measured = f"none in {idle} of {len(rates)} blocks of steps"
-    return diagnose(
-        "samples seen",
-        bool(raw.ranks) and not empty and not idle,
-        measured,
-        "training batches from a torch DataLoader on every rank, all the time",
-        next_step="set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
+    wanted = "training batches from a torch DataLoader on every rank, all the time"
+    next_step = (
+        "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
         'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
-        "file that DDP_LADDER_METRICS names (config/README.md)",
+        "file that DDP_LADDER_METRICS names (config/README.md)"
     )
+    ok = bool(raw.ranks) and not empty and not idle
+    return diagnose("samples seen", ok, measured, wanted, next_step=next_step)
 
 
 def _global_batch(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
@@ -309,11 +285,7 @@ def _global_batch(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagno
     )
     if throughput and throughput.source == "guessed":
         next_step = "the number of samples is a guess: set workload.samples_per_step in config.yaml"
-    yield diagnose(
-        "global batch",
-        seen == spec.global_batch,
-        f"{seen} samples in the median step of all ranks",
-        f"{spec.global_batch}: {count(spec.gpus, 'GPU')} x {spec.accumulation} batches x {spec.batch_per_gpu} samples",
-        "the script does not train with workload.global_batch",
-        next_step=next_step,
-    )
+    gpus, measured = count(spec.gpus, "GPU"), f"{seen} samples in the median step of all ranks"
+    wanted = f"{spec.global_batch}: {gpus} x {spec.accumulation} batches x {spec.batch_per_gpu} samples"
+    verdict = "the script does not train with workload.global_batch"
+    yield diagnose("global batch", seen == spec.global_batch, measured, wanted, verdict, next_step=next_step)

@@ -21,7 +21,6 @@ from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Check, Failure, FailureKind, Remark
 
-Table = Sequence[tuple[str, str]]
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
@@ -132,18 +131,12 @@ def _devices(raw: RawRun) -> Diagnosis:
         "DistributedDataParallel"
     )
     if not shared:
-        next_step = (
-            f"let the script train on {raw.spec.device}, or correct node.gpus and network.backend in cluster.yaml"
-        )
-    return diagnose(
-        "distinct devices",
-        len(held) == raw.spec.world_size and kinds == [raw.spec.device],
-        f"{len(held)} x {'/'.join(kinds) or 'none'}",
-        f"{raw.spec.world_size} x {raw.spec.device}",
-        "several ranks share one device" if shared else "",
-        in_short(shared, NAMED, "; "),
-        next_step,
-    )
+        next_step = f"let the script train on {raw.spec.device}, or correct "
+        next_step += "node.gpus and network.backend in cluster.yaml"
+    ok, verdict = len(held) == raw.spec.world_size and kinds == [raw.spec.device], "several ranks share one device"
+    measured, wanted = f"{len(held)} x {'/'.join(kinds) or 'none'}", f"{raw.spec.world_size} x {raw.spec.device}"
+    why = in_short(shared, NAMED, "; ")
+    return diagnose("distinct devices", ok, measured, wanted, verdict if shared else "", why, next_step)
 
 
 def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
@@ -157,37 +150,25 @@ def _disjoint_data(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     if shared.known < len(ends) and shared.fraction < MOST_SHARED:
         yield diagnose("disjoint data", True, f"not checkable: {_why_no_shares(ends)}", wanted)
         return
-    loader = ends[0].loader
+    loader, ok, verdict = ends[0].loader, shared.fraction < MOST_SHARED, "ranks train on the same data"
     first, second = shared.ranks
     measured = f"ranks {first} and {second} share {100 * shared.fraction:.0f} % of their first samples"
-    yield diagnose(
-        "disjoint data",
-        shared.fraction < MOST_SHARED,
-        measured if shared.fraction else "no two ranks share any of their first samples",
-        wanted,
-        "ranks train on the same data",
-        f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})",
-        OWN_SAMPLES,
-    )
+    why = f"{measured} (training loader with {loader.sampler if loader else 'no sampler'})"
+    measured = measured if shared.fraction else "no two ranks share any of their first samples"
+    yield diagnose("disjoint data", ok, measured, wanted, verdict, why, OWN_SAMPLES)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The two ranks that share the largest fraction of their first samples, of the smaller set; of several the first.
+    """The two ranks that share the largest fraction of their first samples; of several the first."""
 
-    known: number of ranks whose first samples are known; ranks, fraction: 0 if no two of these share any.
-    """
-
-    known: int
+    known: int  # number of ranks whose first samples are known
     ranks: tuple[int, int] = (0, 0)
-    fraction: float = 0.0
+    fraction: float = 0.0  # of the smaller set; 0 if no two ranks share any
 
 
 def most_shared(ends: Sequence[RankEnd]) -> Shared:
-    """Return which two ranks share the most samples.
-
-    A sample counts if it occurs once on its rank: a constant proves nothing.
-    """
+    """Return which ranks share most. A sample counts if it occurs once on its rank: a constant proves nothing."""
     distinct: dict[int, list[str]] = {}
     for end in sorted(ends, key=lambda end: end.rank):
         if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:
@@ -198,7 +179,7 @@ def most_shared(ends: Sequence[RankEnd]) -> Shared:
         for digest in known:
             if ranks_with[digest] > 1:
                 places.setdefault(digest, []).append(place)
-    on_several = {digest: np.array(found) for digest, found in places.items()}
+    on_several = {digest: np.array(indices) for digest, indices in places.items()}
     ranks, sizes = [*distinct], np.array([len(known) for known in distinct.values()])
     most = Shared(known=len(ranks))
     for place, known in enumerate(distinct.values()):
@@ -218,15 +199,8 @@ def _finite(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
     if not any(end.parameters for end in ends):
         return
     bad = [text for end in ends if (text := _not_finite(end))]
-    yield diagnose(
-        "finite",
-        not bad,
-        bad[0] if bad else "all parameters",
-        "finite parameters at the end",
-        "the training diverged",
-        in_short(bad, NAMED, "; "),
-        DIVERGED,
-    )
+    measured, wanted = bad[0] if bad else "all parameters", "finite parameters at the end"
+    yield diagnose("finite", not bad, measured, wanted, "the training diverged", in_short(bad, NAMED, "; "), DIVERGED)
 
 
 def _not_finite(end: RankEnd) -> str:
@@ -236,7 +210,7 @@ def _not_finite(end: RankEnd) -> str:
         return ""
     broken = seen.not_finite
     names = in_short(broken.names, NAMED)
-    return f"rank {end.rank}: not finite: {broken.count} of {len(seen.tensors)} parameters at the end ({names})"
+    return f"rank {end.rank}: not finite: {broken.count} of {len(seen.of_each)} parameters at the end ({names})"
 
 
 def _equal_parameters(raw: RawRun) -> Diagnosis:
@@ -250,9 +224,9 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
         return diagnose("equal parameters", True, measured, "one model on all ranks")
     seen = {end.rank: end.parameters for end in ends if end.parameters}
     wrapped = any(end.ddp for end in ends)
-    if len(seen) == world_size and all(each.sharded for each in seen.values()) and not wrapped:
+    if len(seen) == world_size and all(parameters.sharded for parameters in seen.values()) and not wrapped:
         return diagnose("equal parameters", True, f"sharded over {len(ends)} ranks", "shards on every rank")
-    distinct = {each.checksum for each in seen.values()}
+    distinct = {parameters.checksum for parameters in seen.values()}
     measured, wanted = f"{len(distinct)} distinct on {len(seen)} ranks", f"1 distinct on {world_size} ranks"
     verdict, why = "the ranks ended with different parameters", f"{measured}, wanted {wanted}"
     next_step = (
@@ -268,21 +242,26 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
         verdict = "the model is not wrapped in DistributedDataParallel"
         next_step = WRAP
     if seen:
-        why += _which_differ({rank: each.tensors for rank, each in seen.items()})
+        digests = {rank: parameters.of_each for rank, parameters in seen.items()}
+        why += _which_differ(digests, seen[0].names if 0 in seen else ())
     ok = len(seen) == world_size and len(distinct) == 1
     return diagnose("equal parameters", ok, measured, wanted, verdict, why, next_step)
 
 
-def _which_differ(tables: Mapping[int, Table]) -> str:
-    """Return ``; rank 1 differs from rank 0 in 2 of 10: 4.weight, 4.bias``; empty if none differs or it is unknown."""
-    first = min(tables)
-    for rank, table in sorted(tables.items()):
-        if table == tables[first]:
+def _which_differ(digests: Mapping[int, Sequence[str]], names: Sequence[str]) -> str:
+    """Return ``; rank 1 differs from rank 0 in 2 of 10: 4.weight, 4.bias``; empty if none differs or it is unknown.
+
+    names: of the tensors of rank 0; without its record they are numbered.
+    """
+    first = min(digests)
+    for rank, of_rank in sorted(digests.items()):
+        if of_rank == digests[first]:
             continue
-        names = [here[0] for here, there in zip(table, tables[first], strict=False) if here != there]
-        if names:
-            return f"; rank {rank} differs from rank {first} in {len(names)} of {len(table)}: {in_short(names, NAMED)}"
-        return f"; rank {rank} has {len(table)} parameters, rank {first} has {len(tables[first])}"
+        differing = [k for k, pair in enumerate(zip(of_rank, digests[first], strict=False)) if pair[0] != pair[1]]
+        if differing:
+            which = in_short([names[k] if k < len(names) else f"number {k + 1}" for k in differing], NAMED)
+            return f"; rank {rank} differs from rank {first} in {len(differing)} of {len(of_rank)}: {which}"
+        return f"; rank {rank} has {len(of_rank)} parameters, rank {first} has {len(digests[first])}"
     return ""
 
 
@@ -306,23 +285,13 @@ def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         return
     called = all(loader.set_epoch_called for loader in repeated)
     ok = called and all(loader.epochs_set != 1 for loader in repeated)
-    what = (
-        "was called"
-        if ok
-        else "was called with one and the same epoch"
-        if called
-        else "was not called, or only with 0,"
-    )
+    what = "was called with one and the same epoch" if called else "was not called, or only with 0,"
+    what = "was called" if ok else what
     measured = f"set_epoch {what} in {repeated[0].passes} passes over the training data"
-    yield diagnose(
-        "order of samples",
-        ok,
-        measured,
-        "set_epoch before each pass of a sampler that shuffles",
-        "every epoch has the same order",
-        f"{repeated[0].sampler} shuffles, but {measured}",
-        "call sampler.set_epoch(epoch) at the beginning of each epoch",
-    )
+    wanted, verdict = "set_epoch before each pass of a sampler that shuffles", "every epoch has the same order"
+    why = f"{repeated[0].sampler} shuffles, but {measured}"
+    next_step = "call sampler.set_epoch(epoch) at the beginning of each epoch"
+    yield diagnose("order of samples", ok, measured, wanted, verdict, why, next_step)
 
 
 # Remarks: worth knowing, although it may be intended
@@ -365,14 +334,12 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         yield Remark(name="profile", what=f"not profiled: {problem}", next=next_step)
     flops = raw.ranks[0].end.flops if 0 in raw.ranks else None
     if flops and flops.spread > MOST_SPREAD:
-        what = (
-            f"the FLOPs per sample of {flops.steps} steps differ by {100 * flops.spread:.0f} %: TFLOP/s is as uncertain"
-        )
-        yield Remark(name="flops", what=what, next="for a sharper figure, measure with samples of one length")
+        differ = f"the FLOPs per sample of {flops.steps} steps differ by {100 * flops.spread:.0f} %"
+        next_step = "for a sharper figure, measure with samples of one length"
+        yield Remark(name="flops", what=f"{differ}: TFLOP/s is as uncertain", next=next_step)
 
 
 def _why_no_shares(ends: Sequence[RankEnd]) -> str:
-    """Return why it is not known which samples the ranks share."""
     unseen = [end for end in ends if not end.first_samples]
     if not unseen:  # a constant proves nothing
         return "the first batches of a rank are all alike"
@@ -380,7 +347,6 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
 
 
 def _why_no_samples(end: RankEnd) -> str:
-    """Return why the first batches of this rank have no digests."""
     failed = [note for note in end.not_measured if note.startswith(FIRST_SAMPLES)]
     if failed:
         return f"the first batches could not be read ({failed[0].partition(': ')[2]})"

@@ -35,12 +35,12 @@ AS_LAUNCHED = (
 
 @dataclass(frozen=True)
 class Stalled:
-    """One rank of a hang, with its node and the stack of its main thread."""
+    """One rank of a hang."""
 
     stall: RankStall
     node_rank: int
     host: str
-    stack: list[Frame]
+    stack: list[Frame]  # of its main thread, the most recent call first; empty if none is known
 
     @property
     def waits(self) -> bool:
@@ -75,19 +75,14 @@ class Stalled:
         if not self.stack:
             return f"{place} {after}: it left no stack ({stall.process})"
         handles = f"while it handled {cut(stall.handles, LONGEST_OF_SEVERAL)}" if stall.handles else ""
-        return (
-            f"{place} {after}: {', '.join(filter(None, (of_script(self.stack)[0].text, doing(self.stack), handles)))}"
-        )
+        at = ", ".join(filter(None, (of_script(self.stack)[0].text, doing(self.stack), handles)))
+        return f"{place} {after}: {at}"
 
 
 def hung(case: Case) -> Failure | None:
     """Return the failure of a run that hung; None if it did not, or if a rank failed by itself before."""
     reports = case.raw.stalls
-    if (
-        case.outcome != "hang"
-        or not reports
-        or (case.own and case.own[0].ended_at_s < min(report.found_at_s for report in reports))
-    ):
+    if case.outcome != "hang" or not reports or case.own_at_s < min(report.found_at_s for report in reports):
         return None
     ranks = case.raw.directory.ranks
     stacks = f"{case.raw.directory.nodes}/hang-*.json"
@@ -119,11 +114,8 @@ def kept_waiting(case: Case) -> Failure | None:
 
 def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
     """Return the ranks of these reports, in order."""
-    ranks = [
-        Stalled(rank, report.node_rank, report.host, main_stack(rank.stack or ""))
-        for report in reports
-        for rank in report.ranks
-    ]
+    stalls = ((stall, report) for report in reports for stall in report.ranks)
+    ranks = (Stalled(stall, report.node_rank, report.host, main_stack(stall.stack or "")) for stall, report in stalls)
     return sorted(ranks, key=lambda rank: rank.stall.rank)
 
 
@@ -220,7 +212,8 @@ def _cuts(reports: Sequence[AgentStall]) -> dict[tuple[int, int], str]:
     cut = {(report.node_rank, other.node_rank): other.why for report in reports for other in report.unreached}
     reached = {(report.node_rank, node) for report in reports for node in report.tested} - cut.keys()
     without_firewall = {0, *(node for _, node in reached)}
-    unheard = set[int]() if without_firewall == {0} else {node for _, node in cut} - {one.node_rank for one in reports}
+    silent = {node for _, node in cut} - {report.node_rank for report in reports}
+    unheard = set[int]() if without_firewall == {0} else silent
     suspects = without_firewall | unheard | {node for node, other in cut if other == 0}
     return {pair: why for pair, why in cut.items() if pair[1] in suspects}
 
@@ -233,7 +226,7 @@ def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], 
         return f"node {node}{f' ({hosts[node]})' if node in hosts else ''}"
 
     pairs = {frozenset(pair): (pair, why) for pair, why in sorted(cut.items())}
-    ways = [f"from {named(one)} to {named(other)} ({why})" for (one, other), why in pairs.values()]
+    ways = [f"from {named(node)} to {named(other)} ({why})" for (node, other), why in pairs.values()]
     (suspect, _), *_ = Counter(sorted((node for pair in pairs for node in pair), reverse=True)).most_common()
     return Failure(
         verdict="nodes are cut off from each other",
@@ -246,7 +239,6 @@ def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], 
 
 
 def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -> tuple[str, str]:
-    """Return verdict and next."""
     if causes and causes[0].stall.process == "stopped":
         return (
             "a rank was stopped",
@@ -302,10 +294,10 @@ _BUSY_FUNCTION = re.compile(r"^(?!.*(?:train|fit|main|loop)).*(?:save|checkpoint
 
 @dataclass(frozen=True)
 class Frame:
-    """A place in a program. line: ``???`` if it is not known."""
+    """A place in a program."""
 
     file: str
-    line: str
+    line: str  # ``???`` if it is not known
     function: str
 
     @property
@@ -324,7 +316,7 @@ def without_own(text: str) -> str:
 
 def main_stack(text: str) -> list[Frame]:
     """Return the frames of the last stack, the most recent call first: a rank may have answered twice."""
-    return [Frame(**found.groupdict()) for found in _FRAME.finditer(text.rpartition(_HEADER)[2])]
+    return [Frame(**frame.groupdict()) for frame in _FRAME.finditer(text.rpartition(_HEADER)[2])]
 
 
 def of_script(stack: list[Frame]) -> list[Frame]:

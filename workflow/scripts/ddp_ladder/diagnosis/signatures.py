@@ -30,7 +30,7 @@ FILE = Path(__file__).with_suffix(".toml")
 
 @dataclass(frozen=True)
 class Signature:
-    """One kind of failure. why, next: templates; see signatures.toml."""
+    """One kind of failure; signatures.toml explains the fields."""
 
     id: str
     role: Role
@@ -54,22 +54,16 @@ class Signature:
 
 @dataclass(frozen=True)
 class Match:
-    """A line that a signature claims. index: of the line in ``words``. values: the groups of the regex by name."""
+    """A line that a signature claims."""
 
     signature: Signature
     words: Words
-    index: int
-    values: Mapping[str, str] = field(default_factory=dict)
+    index: int  # of the line in words
+    values: Mapping[str, str] = field(default_factory=dict)  # the groups of the regex by name
 
     @property
     def line(self) -> str:
-        """Return the line, verbatim."""
         return self.words.lines[self.index]
-
-    @property
-    def verdict(self) -> str:
-        """Return what failed, without the place."""
-        return self.signature.verdict
 
     def why(self, **values: object) -> str:
         """Return the cause in a sentence. values: what is known of the run; see signatures.toml."""
@@ -99,7 +93,7 @@ UNKNOWN: Mapping[str, object] = {
 def signatures() -> tuple[Signature, ...]:
     """Return all signatures in the order in which they claim a line: by role, then as in the file."""
     entries = tomllib.loads(FILE.read_text(encoding="utf-8"))["signature"]
-    return tuple(sorted(map(_signature, entries), key=lambda one: ROLES.index(one.role)))
+    return tuple(sorted(map(_signature, entries), key=lambda signature: ROLES.index(signature.role)))
 
 
 def _signature(entry: dict[str, Any]) -> Signature:
@@ -110,14 +104,14 @@ def _signature(entry: dict[str, Any]) -> Signature:
 @lru_cache(maxsize=8192)  # the ranks of a run often end alike
 def classify(line: str, several_nodes: bool = True) -> Signature | None:
     """Return the signature that claims a line; None for a line that no signature knows."""
-    usable = (one for one in signatures() if several_nodes or not one.several_nodes)
-    return next((one for one in usable if one.regex.search(line)), None)
+    usable = (signature for signature in signatures() if several_nodes or not signature.several_nodes)
+    return next((signature for signature in usable if signature.regex.search(line)), None)
 
 
 def is_consequence(exception: str, several_nodes: bool = False) -> bool:
     """Return True if a rank's exception may only report the loss of another rank."""
-    found = classify(exception, several_nodes)
-    return found is not None and (found.role == "victim" or (found.role == "symptom" and not found.of_its_own))
+    kind = classify(exception, several_nodes)
+    return kind is not None and (kind.role == "victim" or (kind.role == "symptom" and not kind.of_its_own))
 
 
 def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = None) -> Iterator[Match]:
@@ -126,26 +120,25 @@ def matches(words: Sequence[Words], *roles: Role, several_nodes: bool | None = N
     several_nodes: of the run; None: if the words are of several.
     """
     if several_nodes is None:
-        several_nodes = len({each.node for each in words if each.node and each.speaker not in ("srun", "slurm")}) > 1
-    usable = [one for one in signatures() if several_nodes or not one.several_nodes]
+        several_nodes = len({said.node for said in words if said.node and said.speaker not in ("srun", "slurm")}) > 1
+    usable = [kind for kind in signatures() if several_nodes or not kind.several_nodes]
     # Each signature on a whole text is much faster than on each line, and the nodes print much alike.
-    every = "\n".join(dict.fromkeys(line for each in words for line in each.lines))
-    usable = [one for one in usable if one.regex.search(every)]
-    texts = ["\n".join(each.lines) for each in words]
-    present = {text: [one for one in usable if one.regex.search(text)] for text in dict.fromkeys(texts)}
-    ids = {one.id for of_text in present.values() for one in of_text}
-    for each, text in zip(words, texts, strict=True):
-        claiming = [one for one in present[text] if not one.only_with or one.only_with in ids]
-        if any(one.role in roles for one in claiming):
-            yield from _claimed(each, claiming, roles)
+    every = "\n".join(dict.fromkeys(line for said in words for line in said.lines))
+    usable = [kind for kind in usable if kind.regex.search(every)]
+    texts = ["\n".join(said.lines) for said in words]
+    present = {text: [kind for kind in usable if kind.regex.search(text)] for text in dict.fromkeys(texts)}
+    ids = {kind.id for kinds in present.values() for kind in kinds}
+    for said, text in zip(words, texts, strict=True):
+        claiming = [kind for kind in present[text] if not kind.only_with or kind.only_with in ids]
+        if any(kind.role in roles for kind in claiming):
+            yield from _claimed(said, claiming, roles)
 
 
 def _claimed(words: Words, claiming: Sequence[Signature], roles: Sequence[Role]) -> Iterator[Match]:
     for index, line in enumerate(words.lines):
-        found = next(((one, match) for one in claiming if (match := one.regex.search(line))), None)
-        if found is not None and found[0].role in roles:
-            groups = {name: value for name, value in found[1].groupdict().items() if value}
-            yield Match(found[0], words, index, groups)
+        kind, match = next(((kind, match) for kind in claiming if (match := kind.regex.search(line))), (None, None))
+        if kind and match and kind.role in roles:
+            yield Match(kind, words, index, {name: value for name, value in match.groupdict().items() if value})
 
 
 def root_cause(words: Sequence[Words]) -> Match | None:
@@ -153,12 +146,13 @@ def root_cause(words: Sequence[Words]) -> Match | None:
 
     words: those whose speaker ended first come first.
     """
-    found = list(matches(words, "root", "sched", "symptom"))
-    return min(found, key=lambda match: ROLES.index(match.signature.role), default=None)
+    candidates = matches(words, "root", "sched", "symptom")
+    return min(candidates, key=lambda match: ROLES.index(match.signature.role), default=None)
 
 
 PART_BYTES = 256 * 1024  # of a log: this much of its head and of its tail is read, and less of many logs
 LEAST_PART_BYTES = 32 * 1024
+LEAST_OF_NCCL_BYTES = 4 * 1024  # each rank has such a log; at its end is why NCCL failed
 ALL_PARTS_BYTES = 4 * 1024 * 1024
 LONGEST_LINE = 300  # characters of a line that is shown
 LONGEST_OF_SEVERAL = 200  # the same, of several in one message
@@ -176,16 +170,13 @@ _NODE = re.compile(
 
 @dataclass(frozen=True)
 class Words:
-    """The lines of one speaker (rank, agent, torchrun, srun, slurm), in their order; its rank and node if known.
+    """The lines of one speaker, in their order."""
 
-    node: the host name of the node. at_s: unix time of the speaker's end, if it is known.
-    """
-
-    speaker: str
-    rank: int | None
-    node: str | None
+    speaker: str  # rank, agent, torchrun, srun, slurm
+    rank: int | None  # None if it is not known, as the others
+    node: str | None  # its host name
     lines: tuple[str, ...]
-    at_s: float | None = None
+    at_s: float | None = None  # unix time of the speaker's end
 
     @property
     def place(self) -> str:
@@ -194,12 +185,12 @@ class Words:
         return f"{who} ({self.node})" if self.node else who
 
 
-def read_lines(log: Path, logs: int = 1) -> tuple[str, ...]:
+def read_lines(log: Path, logs: int = 1, least_bytes: int = LEAST_PART_BYTES) -> tuple[str, ...]:
     """Return the lines of a log, of a large one those of its head and tail; empty if there is no log.
 
-    logs: how many are read of the run.
+    logs: how many are read of the run. least_bytes: of head and tail, also of many logs.
     """
-    part = min(PART_BYTES, max(LEAST_PART_BYTES, ALL_PARTS_BYTES // logs))
+    part = min(PART_BYTES, max(least_bytes, ALL_PARTS_BYTES // logs))
     try:
         with log.open("rb") as file:
             data = file.read(part)

@@ -110,16 +110,10 @@ def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
 
 
 def _planned(group: RepeatGroup) -> Fields:
-    spec = group.first
+    names = ("variant", "mode", "stage", "nodes", "gpus_per_node", "batch_per_gpu", "global_batch")
     return {
-        "variant": spec.variant,
-        "mode": spec.mode,
-        "stage": spec.stage,
-        "nodes": spec.nodes,
-        "gpus_per_node": spec.gpus_per_node,
-        "world_size": spec.gpus,
-        "batch_per_gpu": spec.batch_per_gpu,
-        "global_batch": spec.global_batch,
+        **{name: getattr(group.first, name) for name in names},
+        "world_size": group.first.gpus,
         "repeats": len(group.good),
         "jobs": len(set(group.jobs)),
         "baseline": str(group.baseline),

@@ -211,8 +211,7 @@ _EFFICIENCY = _Minimum(
 _THROUGHPUT = _Minimum(
     "throughput", SAMPLES_PER_S, "min_samples_per_s", "log_rate", lambda rate: f"{significant(rate)} samples/s"
 )
-Doubt = tuple[str, str]
-"""Why a verdict is not certain, and what would make it so."""
+Doubt = tuple[str, str]  # why a verdict is not certain, and what would make it so
 
 
 def performance(
@@ -227,7 +226,7 @@ def performance(
     disturbed = other_processes(point, baseline)
     lost = None if disturbed else attribution(point, baseline, preflight)
     asked = ((getattr(gate, figure.key), figure) for figure in (_EFFICIENCY, _THROUGHPUT))
-    findings = [*_more_than_ideal(point, baseline, gate.max_efficiency, results)]
+    findings = [*_above(gate.max_efficiency, point, baseline, results)]
     findings += [_at_least(least, figure, plan, point, baseline, lost) for least, figure in asked if least is not None]
     for finding in findings:
         if disturbed and not finding.ok:
@@ -299,9 +298,7 @@ def _data_wait(point: ScalePoint, most: float) -> GateFinding:
     return GateFinding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", advice, ok=not advice)
 
 
-def _more_than_ideal(
-    point: ScalePoint, baseline: ScalePoint | None, most: float, results: Path
-) -> Iterator[GateFinding]:
+def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results: Path) -> Iterator[GateFinding]:
     """Yield a failed finding if the efficiency is above ``most`` in any job: the baseline was measured too slow."""
     log = point.log_efficiency
     if baseline is None or log is None or point.efficiency is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ddp_ladder.common.formats import in_short, significant
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.record import Remark
-from ddp_ladder.records.steps import Steps
+from ddp_ladder.records.steps import DdpTimes, Steps
 
 Array = NDArray[np.float64]
 ALONE = "one rank alone"  # names of remarks
@@ -142,13 +142,15 @@ def _shortened(steps: Steps, waits_s: Array) -> Steps:
     if collectives_s is not None:
         is_longer = collectives_s >= np.nan_to_num(in_ddp_s)
         collectives_s = np.where(is_longer, np.maximum(collectives_s - off_s, 0.0), collectives_s)
+    ddp = None
     if ddp_s is not None:
         forward_s, backward_s, comm_s, overlap_s = ddp_s.T
         too_long_s = forward_s + backward_s + in_ddp_s + (0.0 if collectives_s is None else collectives_s) - rows_s
         fitting_s = np.minimum(comm_s, np.maximum(comm_s - too_long_s, overlap_s))
-        ddp_s = np.stack([forward_s, backward_s, np.where(off_s > 0, fitting_s, comm_s), overlap_s], axis=1)
+        exchange_s = np.where(off_s > 0, fitting_s, comm_s)
+        ddp = DdpTimes.of(np.stack([forward_s, backward_s, exchange_s, overlap_s], axis=1))
     data_wait_s = np.where(off_s > 0, np.minimum(steps.data_wait_s, rows_s), steps.data_wait_s)
-    return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp_s=ddp_s, collectives_s=collectives_s)
+    return replace(steps, step_time_s=rows_s, data_wait_s=data_wait_s, ddp=ddp, collectives_s=collectives_s)
 
 
 def _alone(rank: int, does: Sequence[str], share: float, *, is_inside: bool) -> Remark:

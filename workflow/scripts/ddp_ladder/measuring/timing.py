@@ -176,21 +176,21 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
     with blocks of steps, whose times DDP has for the single steps before them, the step is the mean of these.
     """
     single = [rank.steps.single.after(warmup.steps) for rank in ranks]
-    is_timed = all(each.count and each.ddp_s is not None for each in single)
+    is_timed = all(each.count and each.ddp is not None for each in single)
     measured = single if is_timed else [rank.steps.after(warmup.steps) for rank in ranks]
     times_s = np.stack([each.mean_step_s for each in measured])
     waits_s = np.stack([each.data_wait_s / each.size for each in measured])
     slowest_s = times_s.max(axis=0)
     used = _undisturbed(slowest_s) if statistic == MEDIAN_OF_BLOCKS else np.ones(len(slowest_s), bool)
     timed, compute_s, comm_s, overlap_s = used, None, None, None
-    of_ddp = [each.ddp_s for each in measured if each.ddp_s is not None]
+    of_ddp = [each.ddp for each in measured if each.ddp is not None]
     if len(of_ddp) == len(ranks):
-        on_all = used.copy()
-        for each_s in of_ddp:
-            on_all &= ~np.isnan(each_s).any(axis=1)
+        times_timed = np.bincount(np.concatenate([of_rank.rows for of_rank in of_ddp]), minlength=len(used))
+        on_all = used & (times_timed == len(ranks))
         if on_all.sum() >= LEAST_TIMED_STEPS:
             timed = on_all
-            forward_s, backward_s, comm_s, overlap_s = np.stack([each_s[timed] for each_s in of_ddp], axis=1).T
+            of_timed = [of_rank.times_s[on_all[of_rank.rows]] for of_rank in of_ddp]
+            forward_s, backward_s, comm_s, overlap_s = np.stack(of_timed, axis=1).T
             compute_s = forward_s + backward_s
     on_gpus = is_gpu(ranks[0].end.device.kind)
     others_s = _collectives_s(measured)

@@ -18,8 +18,7 @@ from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ddp_ladder.common.model import Model, Several
-from ddp_ladder.nodes.files import Count
+from ddp_ladder.common.model import Count, Model, Several
 from ddp_ladder.nodes.usage import Figure
 
 Array = NDArray[np.float64]
@@ -79,21 +78,16 @@ class StepParts(Model):
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of a run that DDP timed, in seconds: arrays of ranks x steps.
-
-    compute_s, comm_s, overlap_s: None if DDP reported no times. on_gpus: the wait for data is the host's, while the
-    GPU may still compute. collectives_s: all others; None if not known. of_each: by name, of
-    each rank, in the mean of all its steps.
-    """
+    """The steps of a run that DDP timed, in seconds: arrays of ranks x steps."""
 
     step_s: Array
     data_wait_s: Array
-    compute_s: Array | None
+    compute_s: Array | None  # None if DDP reported no times, as comm_s and overlap_s
     comm_s: Array | None
     overlap_s: Array | None
-    on_gpus: bool
-    collectives_s: Array | None = None
-    of_each: Sequence[Sequence[Exchange]] = ()
+    on_gpus: bool  # the wait for data is the host's, while the GPU may still compute
+    collectives_s: Array | None = None  # all others; None if not known
+    of_each: Sequence[Sequence[Exchange]] = ()  # of each rank by name, in the mean of all its steps
 
     @property
     def exposed_s(self) -> Array | None:
@@ -115,10 +109,10 @@ class RankSteps:
 
 @dataclass(frozen=True)
 class LoaderSpeeds:
-    """The loaders of the ranks. prefetch: they have workers, or may have. batch_s: for a batch; None if not known."""
+    """The loaders of the ranks."""
 
-    prefetch: bool
-    batch_s: Sequence[float | None]
+    prefetch: bool  # they have workers, or may have
+    batch_s: Sequence[float | None]  # for a batch, of each rank; None if not known
 
     @property
     def usual_batch_s(self) -> float | None:
@@ -209,20 +203,19 @@ def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: LoaderSpeeds) -> S
     A rank waits for slower ones at unknown places of its steps, so it is slower only if its mean step is longer.
     """
     step_s, waits_s = steps.step_s.mean(axis=1), steps.data_wait_s.mean(axis=1)
-    alone = len(step_s) == 1
-    typical = _lower_median(step_s[:, None])[0]
-    data_s = float(np.sort(waits_s)[(len(waits_s) - 1) // 2])
-    data_s += _of_loaders(data_s, float(waits_s.max()), float(step_s[typical]) - float(waits_s.max()), loaders)
+    alone, middle, most_s = len(step_s) == 1, (len(step_s) - 1) // 2, float(waits_s.max())
+    typical_s, data_s = float(np.sort(step_s)[middle]), float(np.sort(waits_s)[middle])
+    data_s += _of_loaders(data_s, most_s, typical_s - most_s, loaders)
     longest = int(step_s.argmax())
     longest_s = float(step_s[longest])
-    kind, slow_ranks = held_up(step_s[:, None], longest_s - float(step_s[typical]), np.ones(1), nodes)
+    kind, slow_ranks = held_up(step_s[:, None], longest_s - typical_s, np.ones(1), nodes)
     return StepParts(
         timed_steps=0,
         step_s=longest_s,
         compute_s=None,
         exposed_comm_s=0.0 if alone else None,
-        data_wait_s=min(data_s, float(step_s[typical])),
-        imbalance_s=longest_s - float(step_s[typical]),
+        data_wait_s=min(data_s, typical_s),
+        imbalance_s=longest_s - typical_s,
         imbalance_data_s=None,
         imbalance_compute_s=None,
         comm_s=None,
@@ -243,20 +236,20 @@ def _exchanges(timed: RankSteps, critical: NDArray[np.intp], weights: Array) -> 
     if not timed.of_each:
         return ()
     often = np.bincount(critical, weights=weights, minlength=len(timed.of_each))
-    found: dict[str, Array] = {}
+    sums: dict[str, Array] = {}
     for of_rank, share in zip(timed.of_each, often, strict=True):
-        for each in of_rank:
-            figures = np.array([each.calls, each.bytes, each.seconds or 0.0])
-            found[each.name] = found.get(each.name, np.zeros(3)) + share * figures
-    all_s = sum(seconds for _, _, seconds in found.values())
+        for mean in of_rank:
+            figures = np.array([mean.calls, mean.bytes, mean.seconds or 0.0])
+            sums[mean.name] = sums.get(mean.name, np.zeros(3)) + share * figures
+    all_s = sum(seconds for _, _, seconds in sums.values())
     known_s = _along(timed.collectives_s, critical, weights)
     scale = None if known_s is None else min(1.0, known_s / all_s) if all_s else 0.0
     exchanges = [
         Exchange(name=name, calls=calls, bytes=size, seconds=None if scale is None else scale * float(seconds))
-        for name, (calls, size, seconds) in found.items()
+        for name, (calls, size, seconds) in sums.items()
         if calls
     ]
-    return tuple(sorted(exchanges, key=lambda each: (-(each.seconds or 0.0), -each.bytes)))
+    return tuple(sorted(exchanges, key=lambda exchange: (-(exchange.seconds or 0.0), -exchange.bytes)))
 
 
 def _share(exchanges: Sequence[Exchange], names: Collection[str]) -> float:
@@ -298,8 +291,8 @@ def _own_work(timed: RankSteps, compute_s: Array, own_s: Array) -> _Work:
 
 def _lower_median(own_s: Array) -> NDArray[np.intp]:
     """Return the rank with the lower median of own work in each step; of two ranks the faster one."""
-    found: NDArray[np.intp] = np.argsort(own_s, axis=0, kind="stable")[(len(own_s) - 1) // 2]
-    return found
+    ranks: NDArray[np.intp] = np.argsort(own_s, axis=0, kind="stable")[(len(own_s) - 1) // 2]
+    return ranks
 
 
 def _has_usual(own_s: Array) -> bool:

@@ -45,16 +45,13 @@ def machine_directory(results: Path, scale: object) -> Path:
 
 
 def read_machines(results: Path) -> dict[str, tuple[NodeDescription, ...]]:
-    """Return the nodes of each scale, in the order of the scales' sizes and of the nodes' names.
-
-    A damaged file is left out.
-    """
-    found: dict[str, list[NodeDescription]] = {}
+    """Return the nodes of each scale, by the scales' sizes and the nodes' names. Damaged files are left out."""
+    nodes: dict[str, list[NodeDescription]] = {}
     for path in sorted((results / "machine").glob("*/*/machine.json")):
         with suppress(OSError, ValueError):
-            machine = NodeDescription.from_json(read_json(path))
-            found.setdefault(machine.scale, []).append(machine)
-    return {scale: tuple(found[scale]) for scale in sorted(found, key=lambda name: Scale.parse(name).world_size)}
+            node = NodeDescription.from_json(read_json(path))
+            nodes.setdefault(node.scale, []).append(node)
+    return {scale: tuple(nodes[scale]) for scale in sorted(nodes, key=lambda name: Scale.parse(name).world_size)}
 
 
 def describe(
@@ -84,9 +81,9 @@ def describe(
         write_atomically(directory / name, text)
     gpus = accelerator.described(texts)
     words = [*([gpus] if gpus else []), *_words(texts.get("lscpu.txt", ""), interface), *notes]
-    machine = NodeDescription(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
-    write_json(directory / "machine.json", machine.model_dump())
-    return machine
+    description = NodeDescription(schema_version=1, scale=scale, node=node, in_words="; ".join(words))
+    write_json(directory / "machine.json", description.model_dump())
+    return description
 
 
 def _words(lscpu: str, interface: str) -> Iterator[str]:

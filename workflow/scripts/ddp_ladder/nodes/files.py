@@ -6,11 +6,9 @@ absent.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Count, Model, Name, Several
 from ddp_ladder.plan.plan import RawFile
 from ddp_ladder.platform.accelerators.accelerator import MonitoredGpu
 
@@ -42,10 +40,6 @@ def columns(fabric: bool, gpus: int) -> tuple[str, ...]:
     """Return the header of a node with this hardware. fabric: it has ports that can be counted."""
     of_gpus = tuple(f"gpu{index}_{name}" for index in range(gpus) for name in GPU)
     return (*NODE, *(FABRIC if fabric else ()), *of_gpus)
-
-
-Count = Annotated[int, Field(ge=0)]
-Name = Annotated[str, Field(min_length=1)]
 
 
 class Fabric(Model):

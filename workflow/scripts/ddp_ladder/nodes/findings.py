@@ -32,18 +32,14 @@ On = tuple[NodeUsage, GpuUsage]
 
 @dataclass(frozen=True)
 class RunUse:
-    """A run, and how its ranks trained. Fractions are of the step time; None: not known.
+    """A run, and how its ranks trained."""
 
-    nodes: those with enough samples of the measured training. simulated: several agents share one machine.
-    accumulates: a global batch is set, so a larger batch per GPU means fewer batches between exchanges of gradients.
-    """
-
-    nodes: tuple[NodeUsage, ...]
+    nodes: tuple[NodeUsage, ...]  # those with enough samples of the measured training
     ranks: tuple[RankUse, ...]
-    simulated: bool
+    simulated: bool  # several agents share one machine
     on_gpus: bool
-    accumulates: bool = False
-    data_wait_fraction: float | None = None
+    accumulates: bool = False  # a global batch is set: a larger one per GPU means fewer batches between exchanges
+    data_wait_fraction: float | None = None  # of the step time, as the next one; None: not known
     exposed_comm_fraction: float | None = None
     step: StepParts | None = None
 
@@ -94,9 +90,7 @@ def _on_nodes(run: RunUse, some: Sequence[NodeUsage]) -> dict[str, Any]:
 
 def _place(names: Sequence[str], every: int, what: str) -> str:
     """Return the first names, and how many more there are; ``all 4 nodes`` for all of them."""
-    if len(names) == every > 1:
-        return f"all {every} {what}"
-    return in_short(names, NAMED)
+    return f"all {every} {what}" if len(names) == every > 1 else in_short(names, NAMED)
 
 
 def _one(names: Iterable[str]) -> str | None:
@@ -152,17 +146,17 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     def worst(gpu: GpuUsage) -> float:
         return max((gpu.throttled or {}).get(reason, 0.0) for reason in THROTTLES)
 
-    found = [on for on in run.gpus if worst(on[1]) >= MUCH_THROTTLED]
-    if not found:
+    throttled = [on for on in run.gpus if worst(on[1]) >= MUCH_THROTTLED]
+    if not throttled:
         return
-    gpus = [gpu for _, gpu in found]
+    gpus = [gpu for _, gpu in throttled]
     reasons = dict.fromkeys(reason for gpu in gpus for reason in gpu.throttled or () if reason in THROTTLES)
     heat = max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
     hot = f", up to {heat:.0f} C" if heat is not None else ""
-    nodes = [*dict.fromkeys(node.node for node, _ in found)]
+    nodes = [*dict.fromkeys(node.node for node, _ in throttled)]
     yield UsageFinding(
         kind="GPU throttled",
-        **_on_gpus(run, found),
+        **_on_gpus(run, throttled),
         measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
         next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault; until then "
@@ -171,20 +165,17 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
 
 
 def _other_processes(run: RunUse) -> Iterator[UsageFinding]:
-    """Yield the nodes whose CPUs other processes used, where the training lacked them.
-
-    A training on GPUs lacks them if its ranks waited for data.
-    """
+    """Yield nodes whose CPUs other processes used, where the training lacked them: on GPUs, if it waited for data."""
     felt = not run.on_gpus or run.wait >= MUCH_WAIT
-    found = [node for node in run.nodes if felt and _are_full(node) and _is_shared(node, run)]
-    if not found:
+    shared = [node for node in run.nodes if felt and _are_full(node) and _is_shared(node, run)]
+    if not shared:
         return
-    worst = max(found, key=lambda node: _cores_of_others(node, run))
+    worst = max(shared, key=lambda node: _cores_of_others(node, run))
     waited = f"; the ranks waited for data {_shares([run.wait])} of the step time" if run.wait >= MUCH_WAIT else ""
-    on = "" if len({node.node for node in found}) == 1 else f" on {worst.node}"
+    on = "" if len({node.node for node in shared}) == 1 else f" on {worst.node}"
     yield UsageFinding(
         kind="other processes",
-        **_on_nodes(run, found),
+        **_on_nodes(run, shared),
         measured=f"other processes than the training used {_cores_of_others(worst, run):.1f} of the {worst.cpus} CPUs "
         f"of the run{on}, the training {_cores_of_training(worst, run):.2g}{waited}",
         wanted=f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
@@ -232,8 +223,8 @@ def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
 
 def _network(run: RunUse) -> Iterator[UsageFinding]:
     for fabric in (False, True):
-        found = [(node, *rates) for node in run.nodes if (rates := _link_rate(node, fabric))]
-        full = [(node, used, link) for node, used, link in found if used >= FULL_LINK * link]
+        known = [(node, *rates) for node in run.nodes if (rates := _link_rate(node, fabric))]
+        full = [(node, used, link) for node, used, link in known if used >= FULL_LINK * link]
         if not full:
             continue
         node, used, link = full[0]
@@ -268,11 +259,11 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
         return
     slow = [rank for rank in run.ranks if rank.rank in step.slow_ranks]
     for node in run.nodes:
-        here = [rank for rank in slow if rank.node_rank == node.node_rank]
-        if here and len(here) == len(run.ranks_of(node)) and len(run.nodes) > 1:
-            yield _slow(run, step, node, None, here)
+        slow_here = [rank for rank in slow if rank.node_rank == node.node_rank]
+        if slow_here and len(slow_here) == len(run.ranks_of(node)) and len(run.nodes) > 1:
+            yield _slow(run, step, node, None, slow_here)
             continue
-        for rank in here:
+        for rank in slow_here:
             gpu = next((gpu for gpu in node.used_gpus if gpu.rank == rank.rank), None)
             if gpu is not None or len(run.nodes) > 1:  # ranks on the CPUs of one node share them in any way
                 yield _slow(run, step, node, gpu, [rank])
@@ -281,7 +272,7 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
 def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, slow: Sequence[RankUse]) -> UsageFinding:
     own_s = step.step_s - (step.exposed_comm_s or 0.0)
     own = (gpu,) if gpu is not None else node.used_gpus
-    clock, peers = _sm_clock(own), _sm_clock(each for _, each in run.gpus if each not in own)
+    clock, peers = _sm_clock(own), _sm_clock(peer for _, peer in run.gpus if peer not in own)
     slower = f"; SM clock {clock:.0f} MHz, {peers:.0f} MHz elsewhere" if 0 < clock < SLOWER_CLOCK * peers else ""
     return UsageFinding(
         kind="slow node",
@@ -290,8 +281,8 @@ def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, s
         f"{1000 * (own_s - step.imbalance_s):.3g} ms ({rank_numbers([rank.rank for rank in slow])}){slower}",
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
-        next=f"{leave_out(node.node)}, measure again, and report it to the site if that is "
-        "faster; else look for what the script does on this rank alone",
+        next=f"{leave_out(node.node)}, measure again, and report it to the site if that is faster; else look for what "
+        "the script does on this rank alone",
     )
 
 

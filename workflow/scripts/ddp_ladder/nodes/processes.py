@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """What a process used so far. CPU times in seconds; waited: of its children that ended, and theirs."""
+    """What a process used so far."""
 
-    own_s: float
-    waited_s: float
+    own_s: float  # CPU time
+    waited_s: float  # CPU time of its children that ended, and theirs
     rss_bytes: int
 
     @classmethod
@@ -31,15 +31,12 @@ class ProcessUse:
 
 
 class TrainingProcesses:
-    """Finds and measures the descendants of the agents of this run on this node, without the agents themselves.
-
-    agents, ours: ids of the agents, and of the training's processes.
-    """
+    """Finds and measures the descendants of the agents of this run on this node, without the agents themselves."""
 
     def __init__(self, agent: int, siblings: bool) -> None:
         """agent: its process id. siblings: its parent, Slurm's job step, started the run's other agents here, too."""
-        self.agents = {agent}
-        self.ours: set[int] = set()
+        self.agents = {agent}  # ids of processes, as all others
+        self.ours: set[int] = set()  # of the training
         self._step = psutil.Process(agent).ppid() if siblings else None
         self._seen = {agent}
         self._used: dict[int, ProcessUse] = {}
@@ -63,12 +60,12 @@ class TrainingProcesses:
 
 def descendants(roots: Collection[int], parents: Mapping[int, int]) -> set[int]:
     """Return the processes in parents, a mapping from process to parent, that descend from the roots."""
-    found: set[int] = set()
+    known: set[int] = set()
     left = dict(parents)
-    while more := {pid for pid, parent in left.items() if parent in roots or parent in found}:
-        found |= more
+    while more := {pid for pid, parent in left.items() if parent in roots or parent in known}:
+        known |= more
         left = {pid: parent for pid, parent in left.items() if pid not in more}
-    return found
+    return known
 
 
 def cpu_between(before: Mapping[int, ProcessUse], now: Mapping[int, ProcessUse], agents: Collection[int]) -> float:

@@ -26,26 +26,20 @@ SHORTEST_S = 0.05  # shorter interruptions of the training are no spans: samples
 
 @dataclass(frozen=True)
 class GpuSamples:
-    """Columns of one GPU by their names without ``gpu<i>_``; nan where the GPU did not report a value.
-
-    throttle_reasons: of each sample; None: not reported.
-    """
+    """What was sampled of one GPU."""
 
     about: MonitoredGpu
-    columns: Mapping[str, Values]
-    throttle_reasons: tuple[tuple[str, ...] | None, ...]
+    columns: Mapping[str, Values]  # by their names without ``gpu<i>_``; nan where the GPU did not report a value
+    throttle_reasons: tuple[tuple[str, ...] | None, ...]  # of each sample; None: not reported
 
 
 @dataclass(frozen=True)
 class NodeSamples:
-    """Columns of a node by name, without those of its GPUs; nan where a value is not known.
-
-    times_s: unix time of each sample by the node's clock, the end of the interval that its rates are over.
-    """
+    """What was sampled of a node."""
 
     about: MonitorFile
-    times_s: Values
-    columns: Mapping[str, Values]
+    times_s: Values  # unix time by the node's clock: the end of the interval that a sample's rates are over
+    columns: Mapping[str, Values]  # by name, without those of its GPUs; nan where a value is not known
     gpus: tuple[GpuSamples, ...]
 
     def __len__(self) -> int:
@@ -92,8 +86,8 @@ def _numbers(name: str, cells: Sequence[str]) -> Values:
 
 def _gpu(gpu: MonitoredGpu, values: Mapping[str, Values], cells: Mapping[str, Sequence[str]]) -> GpuSamples:
     prefix = f"gpu{gpu.index}_"
-    found = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
-    return GpuSamples(gpu, found, tuple(map(_throttle_reasons, cells[prefix + THROTTLE_REASONS])))
+    own = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
+    return GpuSamples(gpu, own, tuple(map(_throttle_reasons, cells[prefix + THROTTLE_REASONS])))
 
 
 def _throttle_reasons(cell: str) -> tuple[str, ...] | None:
@@ -115,17 +109,13 @@ class Span:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What a rank recorded of its steps.
+    """What a rank recorded of its steps."""
 
-    ended_at_s, step_time_s: of each row of steps; unix time and seconds. warmup_rows: of the run. epoch_rows: those
-    with the first step of a pass over training data, counted from 1. validations_s: begin and end of each, unix time.
-    """
-
-    ended_at_s: Values
+    ended_at_s: Values  # unix time of each row of steps
     step_time_s: Values
-    warmup_rows: int
-    epoch_rows: Sequence[int] = ()
-    validations_s: Sequence[tuple[float, float]] = ()
+    warmup_rows: int  # of the run
+    epoch_rows: Sequence[int] = ()  # those with the first step of a pass over training data, counted from 1
+    validations_s: Sequence[tuple[float, float]] = ()  # begin and end of each, unix time
 
 
 @dataclass(frozen=True)
@@ -154,10 +144,7 @@ class Timeline:
 
 
 def timeline(begin_s: float, end_s: float, steps: StepTimes | None) -> Timeline:
-    """Return the timeline of a run that lasted from ``begin_s`` to ``end_s``, unix times.
-
-    steps: of one of its ranks; None if they are not known.
-    """
+    """Return the timeline of a run between two unix times. steps: of one of its ranks; None if not known."""
     if steps is None or not len(steps.ended_at_s):
         return Timeline((Span("run", begin_s, max(begin_s, end_s)),))
     ends_s = np.maximum.accumulate(steps.ended_at_s)  # a clock may have been set back

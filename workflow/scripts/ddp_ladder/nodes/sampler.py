@@ -77,7 +77,6 @@ class NodeMonitor:
     def _describe(self, sampler: NodeSampler) -> None:
         about = MonitorFile(
             **self._run,
-            schema_version=1,
             host=socket.gethostname(),
             every_s=self._every_s,
             interface=sampler.interface,
@@ -115,7 +114,7 @@ def shown(name: str, value: Value) -> str:
 
 
 class NodeSampler:
-    """Reads the counters of a node, and keeps the last ones for the rates. cpus: those that the agents may use."""
+    """Reads the counters of a node, and keeps the last ones for the rates."""
 
     def __init__(self, interface: str, gpus: Gpus, siblings: bool) -> None:
         """siblings: the run has several agents on this node."""
@@ -124,7 +123,7 @@ class NodeSampler:
         self.interface_bits_per_s = link.speed * 1_000_000 if link and link.speed else None
         self.ports = ports()
         self.header = columns(bool(self.ports), len(gpus.sampled))
-        self.cpus = {*os.sched_getaffinity(0)}
+        self.cpus = {*os.sched_getaffinity(0)}  # those that the agents may use
         self._training = TrainingProcesses(os.getpid(), siblings)
         self._counters: dict[str, tuple[float, int, int]] = {}
         self._last_s: float | None = None
@@ -181,8 +180,8 @@ class NodeSampler:
         return self._rates("network", counters.bytes_recv, counters.bytes_sent)
 
     def _of_fabric(self) -> Mapping[str, Value]:
-        each = [port.bytes() for port in self.ports]
-        return self._rates("fabric", sum(got for got, _ in each), sum(sent for _, sent in each))
+        counts = [port.bytes() for port in self.ports]
+        return self._rates("fabric", sum(got for got, _ in counts), sum(sent for _, sent in counts))
 
     def _rates(self, name: str, received: int, sent: int) -> Mapping[str, Value]:
         """Return the rates since the call before; none after a moment, or of a counter that was set back."""
@@ -191,18 +190,18 @@ class NodeSampler:
         self._counters[name] = now_s, received, sent
         if now_s - last_s < SHORTEST_S:
             return {}
-        each = zip(("received", "sent"), before, (received, sent), strict=True)
-        return {f"{name}_{way}_bytes_per_s": (now - then) / (now_s - last_s) for way, then, now in each if now >= then}
+        ways = zip(("received", "sent"), before, (received, sent), strict=True)
+        return {f"{name}_{way}_bytes_per_s": (now - then) / (now_s - last_s) for way, then, now in ways if now >= then}
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port of InfiniBand or Slingshot with counters in files, in this unit."""
+    """A port of InfiniBand or Slingshot with counters in files."""
 
     about: Fabric
     received: Path
     sent: Path
-    unit_bytes: int
+    unit_bytes: int  # of the counters
 
     def bytes(self) -> tuple[int, int]:
         """Return the bytes received and sent. Raises OSError or ValueError."""
@@ -216,17 +215,17 @@ def ports(sys: Path = SYS) -> list[Port]:
 
     Slingshot's counters are named as HPE's documentation of its NIC and public tools name them.
     """
-    found = []
+    active = []
     for port in sorted((sys / "class/infiniband").glob("*/ports/*")):
         if "ACTIVE" in (file_text(port / "state") or ""):
             rate = re.match(r"([\d.]+) Gb/sec", file_text(port / "rate") or "")  # 200 Gb/sec (4X HDR)
             bits_per_s = round(float(rate[1]) * 1e9) if rate else None
             fabric = Fabric(name=f"{port.parents[1].name}/{port.name}", bits_per_s=bits_per_s)
             counters = port / "counters"
-            found.append(Port(fabric, counters / "port_rcv_data", counters / "port_xmit_data", _INFINIBAND_WORD))
+            active.append(Port(fabric, counters / "port_rcv_data", counters / "port_xmit_data", _INFINIBAND_WORD))
     for device in sorted((sys / "class/cxi").glob("cxi*/device")):
         speeds = [(file_text(path) or "").strip() for path in sorted((device / "net").glob("*/speed"))]
         bits_per_s = next((int(speed) * 1_000_000 for speed in speeds if speed.isdigit()), None)
         fabric, counters = Fabric(name=device.parent.name, bits_per_s=bits_per_s), device / "telemetry"
-        found.append(Port(fabric, counters / "hni_sts_rx_ok_octets", counters / "hni_sts_tx_ok_octets", 1))
-    return found
+        active.append(Port(fabric, counters / "hni_sts_rx_ok_octets", counters / "hni_sts_tx_ok_octets", 1))
+    return active

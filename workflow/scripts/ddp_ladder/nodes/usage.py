@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model, Several
-from ddp_ladder.nodes.files import Count, MonitorFile, Name
+from ddp_ladder.common.model import Count, Model, Name, Several
+from ddp_ladder.nodes.files import FABRIC, MonitorFile
 from ddp_ladder.nodes.read import GpuSamples, NodeSamples, Timeline, Values
 
 Figure = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, description="0 to 1.")]
 
 SIGNIFICANT_DIGITS = 6  # sums may differ in the last digits of a float from one machine to another
+AVERAGED = (
+    "cpu_fraction", "training_cpu_cores", "network_received_bytes_per_s", "network_sent_bytes_per_s", *FABRIC,
+)  # fmt: skip
 LEAST_SAMPLES = 5  # of measured training on a node: fewer show a moment of it
 WHOLLY, MOSTLY = 0.9, 0.5
 """A sample counts if this part of its interval is measured training. The second only if there is none of the first:
@@ -34,25 +37,21 @@ FindingKind = Literal["other processes", "GPU idle", "GPU throttled", "CPUs full
 
 
 class UsageFinding(Finding):
-    """Something wrong with what a run used.
-
-    node and gpu: where, if it is one node, and one GPU of it. everywhere: all nodes, or all GPUs, of the run have it:
-    the place is not the cause.
-    """
+    """Something wrong with what a run used."""
 
     severity: Literal["warning"] = "warning"
     kind: FindingKind
-    node: Name | None = None
-    gpu: Count | None = None
-    everywhere: bool = False
+    node: Name | None = None  # where, if it is one node
+    gpu: Count | None = None  # where, if it is one GPU of it
+    everywhere: bool = False  # all nodes, or all GPUs, of the run have it: the place is not the cause
 
 
 class GpuUsage(Model):
-    """One GPU. rank: the rank that trained on it; null if none did, or it is not known."""
+    """One GPU."""
 
     index: Count
     name: Name
-    rank: Count | None
+    rank: Count | None  # the rank that trained on it; None if none did, or it is not known
     busy_fraction: Fraction | None = Field(description="Share of time in which any kernel ran.")
     memory_used_bytes: Count | None
     memory_bytes: Count | None
@@ -66,13 +65,13 @@ class GpuUsage(Model):
 
 
 class NodeUsage(Model):
-    """One node. cpus: that the agent may use; cpu_fraction is of these. Rates are means."""
+    """One node. Rates are means."""
 
     node_rank: Count
     node: Name
     samples: Count = Field(description="In the measured training.")
-    cpus: Count
-    cpu_fraction: Fraction | None
+    cpus: Count  # that the agent may use
+    cpu_fraction: Fraction | None  # of these
     training_cpu_cores: Figure | None
     interface: Name
     network_received_bytes_per_s: Figure | None
@@ -125,7 +124,7 @@ class Usage(Model):
     def gpu_energy_j(self) -> float | None:
         """Return the energy of the GPUs that were used; None if one is not known."""
         joules = [gpu.energy_j for gpu in self.gpus]
-        return sum(each or 0.0 for each in joules) if joules and None not in joules else None
+        return sum(filter(None, joules), 0.0) if joules and None not in joules else None
 
 
 def _mean_of_known(values: Iterable[float | None]) -> float | None:
@@ -135,16 +134,13 @@ def _mean_of_known(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class RankUse:
-    """A rank, its place and what it recorded of itself. None: not known.
-
-    gpu: the id of its GPU as torch reports it; None without one.
-    """
+    """A rank, its place and what it recorded of itself."""
 
     rank: int
     local_rank: int
     node_rank: int
-    gpu: str | None = None
-    workers: int | None = None
+    gpu: str | None = None  # the id of its GPU as torch reports it; None without one
+    workers: int | None = None  # of its loader; None: not known
 
 
 def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, RankUse]:
@@ -154,10 +150,10 @@ def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, Ran
         """Return a UUID as torch writes it, without NVML's ``GPU-``."""
         return (uuid or "").removeprefix("GPU-").lower()
 
-    here = [rank for rank in ranks if rank.node_rank == about.node_rank and rank.gpu is not None]
+    own = [rank for rank in ranks if rank.node_rank == about.node_rank and rank.gpu is not None]
     by_uuid = {bare(gpu.uuid): gpu.index for gpu in about.gpus}
-    found = {by_uuid[bare(rank.gpu)]: rank for rank in here if bare(rank.gpu) in by_uuid}
-    return found or {rank.local_rank: rank for rank in here if rank.local_rank < len(about.gpus)}
+    seen = {by_uuid[bare(rank.gpu)]: rank for rank in own if bare(rank.gpu) in by_uuid}
+    return seen or {rank.local_rank: rank for rank in own if rank.local_rank < len(about.gpus)}
 
 
 def measured(samples: NodeSamples, timeline: Timeline) -> NDArray[np.bool_]:
@@ -170,10 +166,6 @@ def measured(samples: NodeSamples, timeline: Timeline) -> NDArray[np.bool_]:
 def node_usage(samples: NodeSamples, timeline: Timeline, ranks: Sequence[RankUse]) -> NodeUsage:
     """Return what the training used of a node. ranks: those of this node; others among them do not matter."""
     about, during = samples.about, measured(samples, timeline)
-
-    def average(name: str) -> float | None:
-        return _mean(samples.column(name)[during])
-
     rates = [port.bits_per_s for port in about.fabrics]
     of_ranks = gpus_of_ranks(about, ranks)
     return NodeUsage(
@@ -181,14 +173,9 @@ def node_usage(samples: NodeSamples, timeline: Timeline, ranks: Sequence[RankUse
         node=about.node,
         samples=int(during.sum()),
         cpus=len(about.cpus),
-        cpu_fraction=average("cpu_fraction"),
-        training_cpu_cores=average("training_cpu_cores"),
+        **{name: _mean(samples.column(name)[during]) for name in AVERAGED},
         interface=about.interface,
-        network_received_bytes_per_s=average("network_received_bytes_per_s"),
-        network_sent_bytes_per_s=average("network_sent_bytes_per_s"),
         interface_bytes_per_s=about.interface_bits_per_s / 8 if about.interface_bits_per_s else None,
-        fabric_received_bytes_per_s=average("fabric_received_bytes_per_s"),
-        fabric_sent_bytes_per_s=average("fabric_sent_bytes_per_s"),
         fabric_bytes_per_s=sum(rate or 0 for rate in rates) / 8 if rates and all(rates) else None,
         gpus=tuple(_gpu(gpu, samples, timeline, during, of_ranks.get(gpu.about.index)) for gpu in samples.gpus),
     )
@@ -198,20 +185,16 @@ def _gpu(
     gpu: GpuSamples, samples: NodeSamples, timeline: Timeline, during: NDArray[np.bool_], rank: RankUse | None
 ) -> GpuUsage:
     about = gpu.about
-
-    def average(name: str) -> float | None:
-        return _mean(gpu.columns[name][during])
-
     clocks = _known(gpu.columns["sm_clock_mhz"][during])
     temperatures = _known(gpu.columns["temperature_c"])
     return GpuUsage(
         index=about.index,
         name=about.name,
         rank=rank.rank if rank else None,
-        busy_fraction=average("busy_fraction"),
+        busy_fraction=_mean(gpu.columns["busy_fraction"][during]),
         memory_used_bytes=_most(gpu.columns["memory_used_bytes"]),
         memory_bytes=about.memory_bytes,
-        power_w=average("power_w"),
+        power_w=_mean(gpu.columns["power_w"][during]),
         energy_j=_energy_j(gpu, samples.times_s, timeline),
         temperature_c=_rounded(float(temperatures.max())) if len(temperatures) else None,
         sm_clock_mhz=_rounded(float(np.median(clocks))) if len(clocks) else None,
@@ -221,16 +204,13 @@ def _gpu(
 
 def _throttled(gpu: GpuSamples, during: NDArray[np.bool_]) -> dict[str, float] | None:
     """Return the share of the samples with each reason; None if no sample has them."""
-    known = [found for k in np.flatnonzero(during) if (found := gpu.throttle_reasons[k]) is not None]
-    seen = Counter(reason for found in known for reason in set(found))
+    known = [reasons for k in np.flatnonzero(during) if (reasons := gpu.throttle_reasons[k]) is not None]
+    seen = Counter(reason for reasons in known for reason in set(reasons))
     return {reason: _rounded(seen[reason] / len(known)) for reason in sorted(seen)} if known else None
 
 
 def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | None:
-    """Return a GPU's energy in the measured training, by its counter or, without one, as the integral of its power.
-
-    Between two samples it grows evenly.
-    """
+    """Return a GPU's energy in the measured training, by its counter or, without one, as the integral of its power."""
     joules, power_w = gpu.columns["energy_j"], gpu.columns["power_w"]
     if len(_known(joules)) < 2:
         known = ~np.isnan(power_w)
@@ -241,6 +221,7 @@ def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | N
         return None
     joules, times_s = np.maximum.accumulate(joules[known]), times_s[known]
     edges = [(span.begin_s, span.end_s) for span in timeline.measured]
+    # Between two samples it grows evenly.
     return _rounded(math.fsum(float(np.diff(np.interp(edge, times_s, joules))[0]) for edge in edges))
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, with_config
 
 from ddp_ladder.common.files import canonical_sha256, read_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import IN_A_MODEL, Model, Several, Version1, first_error
+from ddp_ladder.common.model import IN_A_MODEL, Model, Name, Positive, Several, Version1, first_error
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.platform.launchers.python import Python
@@ -25,8 +25,6 @@ from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Set
 from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, STAGES, Interface, Mode, NumaBinding, Scale, Transport
 
-Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1)]
 Item = TypeVar("Item")
 
 

@@ -49,14 +49,11 @@ NodeEntries = Sequence[Mapping[str, str]]  # of `scontrol show node`
 
 @dataclass(frozen=True)
 class Admission:
-    """What Slurm says to the jobs. refused: it takes them not, or would never start them; waits: not yet.
+    """What Slurm says to the jobs."""
 
-    starts: by scale, when Slurm expects a job to start that was submitted now (``2026-11-20T23:40:00``).
-    """
-
-    refused: tuple[Problem, ...]
-    waits: tuple[Problem, ...]
-    starts: Mapping[str, str]
+    refused: tuple[Problem, ...]  # it takes them not, or would never start them
+    waits: tuple[Problem, ...]  # it starts them only after a change
+    starts: Mapping[str, str]  # by scale, when it expects a job to start now: ``2026-11-20T23:40:00``
 
     @property
     def starts_in_words(self) -> str:
@@ -69,8 +66,8 @@ def read_partitions() -> Partitions:
     question = ["scontrol", "--oneliner", "--all", "show", "partition"]
     try:
         printed = run_command(question)
-        if found := parse_partitions(printed):
-            return found
+        if partitions := parse_partitions(printed):
+            return partitions
         raise unreadable("scontrol", printed)
     except SlurmError as error:
         what, found_text = "the controller does not answer, so nothing can be submitted", str(error).splitlines()
@@ -96,7 +93,7 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
             if error.is_undecided:
                 what = f"Slurm does not say whether it takes the job of {job.scale}"
                 advice = "nothing: it is submitted without this check"
-                problems.append(_Waits("sbatch --test-only", what, str(error), next=advice))
+                problems.append(_Waiting("sbatch --test-only", what, str(error), next=advice))
                 continue
             words = _in_short(str(error))
             refused.setdefault((_keys(words, job, settings), words), []).append(job)
@@ -107,21 +104,21 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
     problems += [_problem(keys, words, these, settings, partitions) for (keys, words), these in refused.items()]
     problems += _of_partitions(jobs, settings, partitions)
     return Admission(
-        refused=tuple(problem for problem in problems if not isinstance(problem, _Waits)),
-        waits=tuple(problem for problem in problems if isinstance(problem, _Waits)),
+        refused=tuple(problem for problem in problems if not isinstance(problem, _Waiting)),
+        waits=tuple(problem for problem in problems if isinstance(problem, _Waiting)),
         starts=starts,
     )
 
 
-class _Waits(Problem):
+class _Waiting(Problem):
     """A job that Slurm takes, and starts only after a change."""
 
 
 def _asked(job: ScaleJob) -> str:
     """Return when Slurm expects the job to start. Raises SlurmError with the words of its refusal."""
-    told = run_command(["sbatch", "--test-only", *sbatch_options(job, {})], script="#!/bin/sh\n", with_errors=True)
-    found = _START.search(told)
-    return found[1] if found else ""
+    said = run_command(["sbatch", "--test-only", *sbatch_options(job, {})], script="#!/bin/sh\n", with_errors=True)
+    start = _START.search(said)
+    return start[1] if start else ""
 
 
 def _in_short(words: str) -> str:
@@ -141,12 +138,12 @@ def _problem(
 ) -> Problem:
     """Return the problem of jobs that Slurm refused in the same words, which are on the same keys."""
     job, scales = jobs[0], in_short([str(job.scale) for job in jobs], MOST_NAMES)
-    found = " ".join(sbatch_options(jobs[-1], {}))
+    request = " ".join(sbatch_options(jobs[-1], {}))
     if words == NOT_BEGUN and job.slurm.reservation:
         what = f"the reservation has not begun; the jobs of {scales} wait for it"
-        return _Waits(_where("slurm.reservation", job, settings), what, found, next="nothing, if meant")
+        return _Waiting(_where("slurm.reservation", job, settings), what, request, next="nothing, if meant")
     if words == NO_SUCH_NODES and (down := _nodes_down(job)):
-        return _Waits(
+        return _Waiting(
             keys[0],
             f"Slurm cannot start {scales} now; the jobs wait for nodes to come back",
             found=f"{words}; not up: {in_short(down, MOST_NAMES)}",
@@ -157,7 +154,7 @@ def _problem(
     advice = guess or f"change {'one of ' if len(keys) > 1 else ''}{', '.join(keys)}"
     look = YOURS if keys[0].endswith(("slurm.account", "slurm.qos")) else "sinfo --summarize"
     what = f"Slurm refuses the job{'s' if len(jobs) > 1 else ''} of {scales}: {words}"
-    return Problem(keys[0], what, found, allowed, f"{advice} (see `{look}`)")
+    return Problem(keys[0], what, request, allowed, f"{advice} (see `{look}`)")
 
 
 def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: NodeEntries) -> list[Partition]:
@@ -168,7 +165,7 @@ def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: NodeEntries
 
 def _names(job: ScaleJob, partitions: Partitions) -> list[str]:
     """Return the names of the job's partitions; of the default one if it names none."""
-    default = ",".join(name for name, each in partitions.items() if each.get("Default") == "YES")
+    default = ",".join(name for name, partition in partitions.items() if partition.get("Default") == "YES")
     return (job.slurm.partition or default).split(",")
 
 
@@ -176,11 +173,11 @@ def _smaller_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Par
     """Return one problem for all jobs if no node of their partitions is as large as `node` says, and its three keys."""
     node = settings.site.node
     try:
-        found = offered(jobs, partitions, read_nodes())
+        offer = offered(jobs, partitions, read_nodes())
     except SlurmError:
         return None
-    usual = next((partition.usual for partition in found if partition.shapes), None)
-    if usual is None or any(fits(node, shape) for partition in found for shape in partition.shapes):
+    usual = next((partition.usual for partition in offer if partition.shapes), None)
+    if usual is None or any(fits(node, shape) for partition in offer for shape in partition.shapes):
         return None
     gpus = f"node.gpus: {usual.gpus}, node.gres: {usual.gres}" if usual.gpus else "node.device: cpu, node.gres: null"
     scales = in_short([str(job.scale) for job in jobs], MOST_NAMES)
@@ -188,7 +185,7 @@ def _smaller_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Par
         f"{settings.site.file}: node",
         f"no node is as large as described here; Slurm refuses the jobs of {scales}: {NO_SUCH_NODES}",
         found=node_in_words(node),
-        allowed="; ".join(partition.in_words for partition in found),
+        allowed="; ".join(partition.in_words for partition in offer),
         next=f"set {gpus}, node.cpus: {usual.cpus} or less, node.memory_mb: {usual.memory_mb} or less, or change "
         "slurm.partition; `snakemake new_site` drafts the file from what Slurm says",
     )
@@ -231,7 +228,7 @@ def _of_partitions(jobs: Sequence[ScaleJob], settings: Settings, partitions: Par
     for job in {job.stage: job for job in jobs}.values():  # the jobs of a stage have one limit
         names = _names(job, partitions)
         those = [partitions[name] for name in names if name in partitions]
-        limits_s = [seconds(each.get("MaxTime", "")) for each in those]
+        limits_s = [seconds(partition.get("MaxTime", "")) for partition in those]
         most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)
         if most is not None and job.runtime_min > most:
             yield Problem(
@@ -241,7 +238,7 @@ def _of_partitions(jobs: Sequence[ScaleJob], settings: Settings, partitions: Par
                 f"up to {most} min",
                 f"set runtime: {most} or less, or change {_where('slurm.partition', job, settings)}",
             )
-        if those and all(each.get("State") == "DOWN" for each in those):
+        if those and all(partition.get("State") == "DOWN" for partition in those):
             what = f"the partition {', '.join(names)} starts no jobs now"
             advice = "choose another partition, or wait until the site has opened it"
-            yield _Waits(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)
+            yield _Waiting(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)

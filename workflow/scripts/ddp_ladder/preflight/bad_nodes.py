@@ -11,10 +11,9 @@ from pydantic import Field
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model, Several, Version1
+from ddp_ladder.common.model import Model, Name, Several, Version1
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.raw_models import Name
 from ddp_ladder.slurm.query import host_names
 
 SUPPORT = "tell the site's support; once it is repaired, delete it from {file}"
@@ -32,8 +31,8 @@ class BadNode(Model):
     @property
     def in_words(self) -> str:
         """Return ``node7 failed the preflight of job 12: it left no answer``."""
-        found = in_short([finding.measured for finding in self.findings], separator="; ")
-        return f"{self.node} failed the preflight of job {self.job}: {found}"
+        what = in_short([finding.measured for finding in self.findings], separator="; ")
+        return f"{self.node} failed the preflight of job {self.job}: {what}"
 
 
 class BadNodes(Model):

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
 from ddp_ladder.common.messages import Finding, leave_out
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
-from ddp_ladder.records.raw_models import Count, Duration, Name, Positive, RankDevice, RawFile
+from ddp_ladder.records.raw_models import RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
 MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
@@ -26,11 +26,11 @@ SLOW = 0.5  # a pair of nodes below this fraction of the fastest pair's bandwidt
 
 
 class ProbeSize(Model):
-    """All-reduces of one size as one rank timed them: seconds of one, and results that were wrong, in words."""
+    """All-reduces of one size as one rank timed them."""
 
     bytes: Positive
-    time_s: Duration
-    wrong: Several[str]
+    time_s: Duration  # of one
+    wrong: Several[str]  # results that were wrong, in words
 
 
 class ProbePair(Model):
@@ -43,7 +43,7 @@ class ProbePair(Model):
 
 
 class ProbeRank(RawFile):
-    """The file of one rank of the probe. step: how far it came; doing: what it does there."""
+    """The file of one rank of the probe."""
 
     rank: Count
     local_rank: Count
@@ -52,8 +52,8 @@ class ProbeRank(RawFile):
     node: Name
     host: Name
     pid: Positive
-    step: Positive
-    doing: Name
+    step: Positive  # how far it came
+    doing: Name  # what it does there
     at_s: float
     error: str | None
     frame: str | None = Field(default=None, description="The function that it was in when its time limit ended it.")
@@ -79,7 +79,7 @@ def size_rows(ranks: Sequence[ProbeRank]) -> tuple[SizeRow, ...]:
     """Return the sizes that every rank measured."""
     rows = []
     for several in zip(*(rank.sizes for rank in ranks), strict=False):
-        size, time_s = several[0].bytes, max(one.time_s for one in several)
+        size, time_s = several[0].bytes, max(timed.time_s for timed in several)
         rows.append(SizeRow(bytes=size, time_s=time_s, busbw_gb_per_s=_busbw(size, time_s, len(ranks))))
     return tuple(rows)
 
@@ -90,7 +90,7 @@ def pair_rows(ranks: Sequence[ProbeRank], names: Sequence[str]) -> tuple[PairRow
     for rank in ranks:
         for pair in rank.pairs:
             measured.setdefault(pair.nodes, []).append(pair)
-    return tuple(_pair_row((names[one], names[other]), several) for (one, other), several in sorted(measured.items()))
+    return tuple(_pair_row((names[a], names[b]), several) for (a, b), several in sorted(measured.items()))
 
 
 def _pair_row(nodes: tuple[str, str], measured: Sequence[ProbePair]) -> PairRow:
@@ -193,22 +193,20 @@ def transports(logs: Iterable[str]) -> tuple[str, ...]:
 
     A network is in the list only if a channel uses it: NCCL opens one on a single node as well.
     """
-    found = set()
+    used = set()
     for via in {match["via"] for log in logs for match in _CHANNEL.finditer(log)}:
         kind, *rest = via.split("/")
         if kind == "NET":
-            found.add(
-                f"NET/{rest[0] if rest else '?'}"
-                + ("/GDRDMA" if any(part.startswith("GDRDMA") for part in rest) else "")
-            )
+            direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in rest) else ""
+            used.add(f"NET/{rest[0] if rest else '?'}{direct}")
         else:
-            found.add("/".join([kind, *rest][: _KEPT[kind]]))
-    return tuple(sorted(found))
+            used.add("/".join([kind, *rest][: _KEPT[kind]]))
+    return tuple(sorted(used))
 
 
-def networks_used(found: Iterable[str]) -> dict[str, Transport | None]:
+def networks_used(used: Iterable[str]) -> dict[str, Transport | None]:
     """Return the networks between nodes by NCCL's names, as values of network.transport; None for other plugins."""
-    names = {each.split("/")[1] for each in found if each.startswith("NET/")}
+    names = {transport.split("/")[1] for transport in used if transport.startswith("NET/")}
     return {name: next((kind for form, kind in _KINDS if form.search(name)), None) for name in sorted(names)}
 
 
@@ -216,10 +214,7 @@ def networks_used(found: Iterable[str]) -> dict[str, Transport | None]:
 
 
 def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
-    """Yield shared devices and differing versions.
-
-    nodes: their names in findings, by node rank.
-    """
+    """Yield shared devices and differing versions. nodes: their names in findings, by node rank."""
     yield from _devices(spec, ranks, nodes)
     yield from _versions(spec, ranks, nodes)
 
@@ -238,11 +233,11 @@ def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Find
 
 def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
     for name in ("torch", "cuda", "nccl"):
-        found = {k: rank.versions.get(name) for k, rank in sorted(ranks.items()) if rank.versions}
-        usual = Counter(found.values()).most_common(1)
-        other = next((k for k, version in found.items() if version != usual[0][0]), None)
+        versions = {k: rank.versions.get(name) for k, rank in sorted(ranks.items()) if rank.versions}
+        usual = Counter(versions.values()).most_common(1)
+        other = next((k for k, version in versions.items() if version != usual[0][0]), None)
         if other is not None:
-            what = f"{name} {found[other]} on rank {other}, and {usual[0][0]} on others"
+            what = f"{name} {versions[other]} on rank {other}, and {usual[0][0]} on others"
             advice = "correct software.python, software.modules or software.container in cluster.yaml"
             yield error(what, "one version on all nodes", advice, nodes[other // spec.gpus_per_node])
 
@@ -252,9 +247,9 @@ def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterato
     wrong = [(k, size) for k, rank in sorted(ranks.items()) for size in rank.sizes if size.wrong]
     if not wrong:
         return
-    k, size = min(wrong, key=lambda each: (each[1].bytes, each[0]))
-    several = sorted({each for each, _ in wrong})
-    where = f"rank {k}" if len(several) == 1 else f"{len(several)} of {len(ranks)} ranks, first rank {k}"
+    k, size = min(wrong, key=lambda result: (result[1].bytes, result[0]))
+    several = len({rank for rank, _ in wrong})
+    where = f"rank {k}" if several == 1 else f"{several} of {len(ranks)} ranks, first rank {k}"
     what = f"an all-reduce of {size.bytes} bytes returned wrong values on {where}: {size.wrong[0]}"
     advice = (
         "train nothing before this is solved: look at network.env in cluster.yaml, and at what wraps torch.distributed "
@@ -263,19 +258,19 @@ def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterato
     yield error(what, "the exact sum, in every element", advice, nodes[k // spec.gpus_per_node])
 
 
-def transport_findings(spec: RunSpec, wanted: Transport, found: Sequence[str]) -> Iterator[Finding]:
+def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding if NCCL uses another network between nodes than the site promises."""
     if spec.backend != "nccl" or spec.nodes < 2 or wanted == "any":
         return
-    used = networks_used(found)
-    if {*used.values()} == {wanted}:
+    networks = networks_used(used)
+    if {*networks.values()} == {wanted}:
         return
-    what = f"NCCL uses {' and '.join(used) or 'no network that its log names'} between the nodes"
+    what = f"NCCL uses {' and '.join(networks) or 'no network that its log names'} between the nodes"
     advice = (
         "read in nccl/*.log of the preflight which networks NCCL found, and load or bind the site's plugin "
         "(software.modules, software.container); or set network.transport in cluster.yaml if this is intended"
     )
-    is_known = bool(used) and None not in used.values()
+    is_known = bool(networks) and None not in networks.values()
     yield (error if is_known else warning)(what, f"network.transport: {wanted}", advice)
 
 

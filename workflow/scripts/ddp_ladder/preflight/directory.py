@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.case import words_of_agent
 from ddp_ladder.diagnosis.signatures import Words, of_srun, read_lines
@@ -97,8 +97,8 @@ def assemble_preflight(
             yield from collectives.bandwidth_findings(spec, job.preflight.min_busbw_gb_per_s, sizes, pairs)
             yield from () if late else collectives.untested_pairs(pairs)
 
-    found = tuple(findings())
-    severities = {finding.severity for finding in found}
+    all_findings = tuple(findings())
+    severities = {finding.severity for finding in all_findings}
     return PreflightResult(
         schema_version=SCHEMA_VERSION,
         status="failed" if "error" in severities else "warned" if severities else "ok",
@@ -114,7 +114,7 @@ def assemble_preflight(
         pairs=pairs,
         alpha_s=fitted[0] if fitted else None,
         beta_s_per_byte=fitted[1] if fitted else None,
-        findings=found,
+        findings=all_findings,
         matrix_tflop_per_s=collectives.matrix_rates([*ranks.values()]),
     )
 
@@ -148,10 +148,10 @@ def _words(
     directory: PreflightDirectory, run: RunFile, ranks: dict[int, ProbeRank], ends: list[AgentEnd]
 ) -> Iterator[Words]:
     """Yield the words of the ranks that ended with an error, in the order of their ends, then of agents and srun."""
-    for rank in sorted(ranks.values(), key=lambda each: each.at_s):
+    for rank in sorted(ranks.values(), key=lambda rank: rank.at_s):
         if rank.error:
             yield Words("rank", rank.rank, rank.host, tuple(rank.error.splitlines()), rank.at_s)
-    by_agent = {Agent(end.node_rank, end.local_rank): end for end in ends}
+    by_agent = {end.agent: end for end in ends}
     for agent in run.all_agents:
         yield from words_of_agent(directory, run, agent, by_agent.get(agent))
     yield from of_srun(read_lines(directory.launcher_log))

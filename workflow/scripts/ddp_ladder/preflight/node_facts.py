@@ -28,11 +28,11 @@ RETRY_S = 0.1
 
 
 class GpusFacts(Model):
-    """The node's GPUs. error: why the driver's program gave no answer; none without it: there is no such program."""
+    """The node's GPUs."""
 
-    gpus: Several[NodeGpu] = ()
-    visible_devices: str | None = Field(default=None, description="The variable that limits them, in the job step.")
-    error: str | None = None
+    gpus: Several[NodeGpu] = ()  # none without an error: there is no program of the driver
+    visible_devices: str | None = None  # the variable that limits them, in the job step
+    error: str | None = None  # why the driver's program gave no answer
 
     def visible(self, accelerator: Accelerator) -> list[NodeGpu]:
         """Return the GPUs that the job step may use."""
@@ -40,19 +40,19 @@ class GpusFacts(Model):
 
 
 class InterfaceFacts(Model):
-    """The network interface that this node uses. error: why it cannot be used."""
+    """The network interface that this node uses."""
 
     name: str | None
     address: str | None = None
-    error: str | None = None
+    error: str | None = None  # why it cannot be used
 
 
 class DirectoryFacts(Model):
-    """A directory that runs write to. error: why a file of 1 MB could not be written there."""
+    """A directory that runs write to."""
 
     path: str
     free_bytes: int | None = None
-    error: str | None = None
+    error: str | None = None  # why a file of 1 MB could not be written there
 
 
 class NodeFacts(RawFile):
@@ -96,14 +96,12 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
         link_error = error.strerror or str(error)
     try:
         return NodeFacts(
-            schema_version=1,
-            spec_hash=run.spec_hash,
-            job=run.job,
+            **run.identity,
             node=node_name(),
             host=socket.gethostname(),
             node_rank=node_rank,
             in_slurm="SLURM_JOB_ID" in os.environ,
-            cpus=_cpus(),
+            cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             interface=interface,
             head=f"{head[0]}:{head[1]}",
             link_error=link_error,
@@ -118,10 +116,6 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
         if server is not None:
             others = [marker.with_name(f"node{rank}.json") for rank in range(1, spec.nodes)]
             server.finish(until_s, lambda: all(file.exists() for file in others))
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def interface_facts(wanted: Interface, head: str, several: bool) -> InterfaceFacts:
@@ -142,10 +136,10 @@ def interface_facts(wanted: Interface, head: str, several: bool) -> InterfaceFac
 
 def directory_facts(path: Path) -> DirectoryFacts:
     """Return the room in a directory, or in its nearest existing parent; writes 1 MB there, and removes it."""
-    there = nearest(path)
+    parent = nearest(path)
     try:
-        room = os.statvfs(there)
-        check_room(there)
+        room = os.statvfs(parent)
+        check_room(parent)
     except OSError as error:
         return DirectoryFacts(path=str(path), error=error.strerror or str(error))
     return DirectoryFacts(path=str(path), free_bytes=room.f_bavail * room.f_frsize)
@@ -164,10 +158,10 @@ def is_seen(marker: Path, within_s: float = MARKER_S) -> bool:
 def resolved(name: str) -> tuple[str, ...]:
     """Return the IPv4 addresses of a name; none if it does not resolve."""
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
         return ()
-    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def gpus_facts(accelerator: Accelerator) -> GpusFacts:

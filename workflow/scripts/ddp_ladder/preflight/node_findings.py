@@ -20,18 +20,15 @@ TELL = f"{leave_out()}, and tell the site's support"
 
 
 def node_findings(spec: RunSpec, job: ScaleJob, facts: Mapping[str, NodeFacts | None]) -> tuple[Finding, ...]:
-    """Return the findings, errors first; empty if the nodes are as planned.
-
-    facts: by the nodes' names in findings, in the order of the node ranks; None for a node that left none.
-    """
+    """Return the findings, errors first. facts: by the nodes' names in findings, in their order; None: it left none."""
     known = {name: fact for name, fact in facts.items() if fact}
     several = len({fact.node for fact in known.values()}) > 1
     found = [_NO_ANSWER.replace(place=name) for name, fact in facts.items() if fact is None]
     found += _network(known)
     for name, fact in known.items():
-        found += [each.replace(place=name) for each in _of_node(spec, job, fact, several, next(iter(facts)))]
+        found += [finding.replace(place=name) for finding in _of_node(spec, job, fact, several, next(iter(facts)))]
     found += _compared(spec, known)
-    return _merged(sorted(found, key=lambda each: each.severity != "error"))
+    return _merged(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
 _NO_ANSWER = error(
@@ -44,9 +41,9 @@ _NO_ANSWER = error(
 def _merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return each finding once, in the order of its first node, with the names of all its nodes."""
     nodes: dict[tuple[str, ...], list[Finding]] = {}
-    for each in findings:
-        nodes.setdefault((each.severity, each.measured, each.wanted, each.next), []).append(each)
-    return tuple(same[0].replace(place=in_short([each.place for each in same])) for same in nodes.values())
+    for found in findings:
+        nodes.setdefault((found.severity, found.measured, found.wanted, found.next), []).append(found)
+    return tuple(same[0].replace(place=in_short([found.place for found in same])) for same in nodes.values())
 
 
 def _network(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
@@ -90,23 +87,23 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head:
 
 def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:
     wanted = "the node's address on a network that all nodes share"
-    if fact.head_addresses is not None and not any(not is_loopback(each) for each in fact.head_addresses):
-        found = f"resolves {head} to {fact.head_addresses[0]}" if fact.head_addresses else f"does not resolve {head}"
+    if fact.head_addresses is not None and all(map(is_loopback, fact.head_addresses)):
+        what = f"resolves {head} to {fact.head_addresses[0]}" if fact.head_addresses else f"does not resolve {head}"
         advice = f"have the site's DNS or /etc/hosts corrected; until then {leave_out()}"
-        yield error(f"it {found}", wanted, advice)
+        yield error(f"it {what}", wanted, advice)
     if loopback := next(filter(is_loopback, fact.host_addresses), None):
         advice = f"have its line in /etc/hosts corrected; until then {leave_out()}"
         yield error(f"the host name {fact.host} resolves to {loopback}", wanted, advice)
 
 
 def _gpus(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
-    found, accelerator = fact.gpus, ACCELERATORS[spec.device]
-    if found is None or found.error is not None:
-        yield error(f"{accelerator.program}: {found and found.error}", "an answer: the driver and all GPUs work", TELL)
+    gpus, accelerator = fact.gpus, ACCELERATORS[spec.device]
+    if gpus is None or gpus.error is not None:
+        yield error(f"{accelerator.program}: {gpus and gpus.error}", "an answer: the driver and all GPUs work", TELL)
         return
-    visible, variable = found.visible(accelerator), accelerator.visible_variable
-    if found.gpus and len(visible) < spec.gpus_per_node:
-        limit = found.visible_devices
+    visible, variable = gpus.visible(accelerator), accelerator.visible_variable
+    if gpus.gpus and len(visible) < spec.gpus_per_node:
+        limit = gpus.visible_devices
         yield error(
             f"{len(visible)} of {count(spec.gpus_per_node, 'GPU')} visible"
             + ("" if limit is None else f" ({variable}={limit})"),
@@ -133,21 +130,23 @@ def _directories(spec: RunSpec, fact: NodeFacts) -> Iterator[Finding]:
         yield error(f"it does not see the job's file in {disk.path}", "a directory that all nodes share", advice)
 
 
-def _room(found: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
-    if found.error is not None:
-        yield error(f"{found.path} cannot be written: {found.error}", "a directory that this job may write", advice)
-    elif found.free_bytes is not None and found.free_bytes < least:
-        yield warning(f"{found.path} has {found.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
+def _room(directory: DirectoryFacts, advice: str, least: int) -> Iterator[Finding]:
+    if directory.error is not None:
+        yield error(
+            f"{directory.path} cannot be written: {directory.error}", "a directory that this job may write", advice
+        )
+    elif directory.free_bytes is not None and directory.free_bytes < least:
+        yield warning(f"{directory.path} has {directory.free_bytes // MIB} MB free", f"{least // MIB} MB", advice)
 
 
 def _compared(spec: RunSpec, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare GPUs and their driver between the nodes."""
     accelerator = ACCELERATORS[spec.device]
     seen = {name: fact.gpus.visible(accelerator) for name, fact in facts.items() if fact.gpus}
-    gpus = {name: found for name, found in seen.items() if found}
+    gpus = {name: visible for name, visible in seen.items() if visible}
     advice = "ask for one kind of node: slurm.constraint, or the type in node.gres (gpu:a100), in cluster.yaml"
-    models = {name: ", ".join(sorted({gpu.name for gpu in found})) for name, found in gpus.items()}
-    drivers = {name: f"driver {found[0].driver}" for name, found in gpus.items()}
+    models = {name: ", ".join(sorted({gpu.name for gpu in visible})) for name, visible in gpus.items()}
+    drivers = {name: f"driver {visible[0].driver}" for name, visible in gpus.items()}
     for values, wanted, next_step in ((models, "one GPU model on all nodes", advice), (drivers, "one driver", TELL)):
         usual = Counter(values.values()).most_common(1)
         for name, own in values.items():

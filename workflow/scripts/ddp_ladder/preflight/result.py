@@ -14,8 +14,8 @@ from pydantic import Field
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import DASH, duration, significant
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.common.model import Model, Several, Version1
-from ddp_ladder.records.raw_models import Count, Duration, Job, Name, Positive
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version1
+from ddp_ladder.records.raw_models import Job
 
 SCHEMA_VERSION = 1
 PREFLIGHT_FAILED = "the preflight failed"
@@ -91,7 +91,7 @@ class PreflightResult(Model):
     @property
     def failure(self) -> Finding | None:
         """Return the first finding that keeps the runs from starting."""
-        return next((one for one in self.findings if one.severity == "error"), None)
+        return next((finding for finding in self.findings if finding.severity == "error"), None)
 
     @property
     def busbw_gb_per_s(self) -> float | None:
@@ -108,12 +108,12 @@ def read_result(path: Path) -> PreflightResult:
     """Read a result. Raises OSError or ValueError naming the file."""
     data = read_json(path)
     try:
-        found = PreflightResult.from_json(data)
+        result = PreflightResult.from_json(data)
     except ValueError as error:
         raise ValueError(f"{path}: not a preflight of version {SCHEMA_VERSION}: {error}") from None
-    if found.scale != path.stem:
-        raise ValueError(f"{path} is of {found.scale}: it was copied here")
-    return found
+    if result.scale != path.stem:
+        raise ValueError(f"{path} is of {result.scale}: it was copied here")
+    return result
 
 
 def result_of(results: Path, scale: object) -> PreflightResult | None:
@@ -124,15 +124,15 @@ def result_of(results: Path, scale: object) -> PreflightResult | None:
 
 def by_scale(results: Path, scales: Iterable[str]) -> tuple[dict[str, PreflightResult], tuple[str, ...]]:
     """Return the results of these scales, and a warning for each that cannot be read."""
-    found, warnings = {}, []
+    known, warnings = {}, []
     for scale in scales:
         try:
             if result := result_of(results, scale):
-                found[scale] = result
+                known[scale] = result
         except (OSError, ValueError) as error:
             again = f"delete it; `snakemake preflight --config preflight_scale={scale}` writes it again"
             warnings.append(f"{result_file(results, scale)}: the preflight is left out: {error}. Next: {again}")
-    return found, tuple(warnings)
+    return known, tuple(warnings)
 
 
 # Texts
@@ -172,6 +172,6 @@ def pairs_tested(result: PreflightResult) -> str:
     return f"{number} of {len(result.nodes)}" if result.pairs else DASH
 
 
-def finding_line(one: Finding) -> str:
+def finding_line(finding: Finding) -> str:
     """Return a finding as one line."""
-    return f"{one.severity.upper()} {one.in_words}; wanted {one.wanted}; next: {one.next}"
+    return f"{finding.severity.upper()} {finding.in_words}; wanted {finding.wanted}; next: {finding.next}"

@@ -13,7 +13,7 @@ from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.signatures import Words, classify, cut, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.result import error
-from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RunFile
+from ddp_ladder.records.raw_models import AgentEnd, RunFile
 
 IN_GENERAL = (
     "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "
@@ -54,13 +54,13 @@ def _why(
     for end in ends:
         if end.error:
             return nodes[end.node_rank], end.error, "correct it in cluster.yaml"
-    failed = [each for end in ends for each in end.failed_ranks]
-    killed = next(filter(_was_killed, failed), None)
+    failed = [rank for end in ends for rank in end.failed_ranks]
+    killed = next((rank for rank in failed if rank.signal not in (None, signal.SIGTERM.name)), None)
     cause = root_cause(words)
     # A killed rank comes before an ambiguous line, which may be of a rank that lost it.
     if cause is not None and (killed is None or cause.signature.role != "symptom"):
         steps = cause.next(stage=spec.stage, python=spec.python or "the training's Python")
-        what = f"{cause.verdict}: {cause.why(stage=spec.stage)}: {cut(cause.line)}"
+        what = f"{cause.signature.verdict}: {cause.why(stage=spec.stage)}: {cut(cause.line)}"
         rank, host = cause.words.rank, (cause.words.node or "").partition(".")[0]
         of_host = [name for name in nodes if host and name.partition(" ")[0] == host]
         return node_of(rank) if rank is not None else of_host[0] if len(of_host) == 1 else "", what, "; ".join(steps)
@@ -71,7 +71,7 @@ def _why(
         what = f"rank {first.rank} failed while {first.doing}: {cut((first.error or '').splitlines()[0])}"
         return node_of(first.rank), what, IN_GENERAL
     if missing:
-        exits = {each.rank: f" (exit code {each.exit_code})" for each in failed}
+        exits = {rank.rank: f" (exit code {rank.exit_code})" for rank in failed}
         first_missing = next((k for k in missing if k in exits), missing[0])
         names = in_short([f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing])
         return node_of(first_missing), f"no report came from rank {names}", IN_GENERAL
@@ -85,13 +85,9 @@ def _why(
     return "" if together else node_of(last.rank), what, IN_GENERAL
 
 
-def _was_killed(rank: FailedRank) -> bool:
-    return rank.signal not in (None, signal.SIGTERM.name)
-
-
 def _has_own_error(rank: ProbeRank) -> bool:
     """Return True if a rank raised an error that is not the loss of another rank, nor its time limit."""
     if not rank.error or rank.error.startswith(LATE):
         return False
-    known = [classify(line) for line in rank.error.splitlines()]
-    return not any(one is not None and one.role == "victim" for one in known)
+    known = filter(None, map(classify, rank.error.splitlines()))
+    return all(signature.role != "victim" for signature in known)

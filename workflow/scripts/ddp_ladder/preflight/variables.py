@@ -29,15 +29,14 @@ def check_variables(settings: Settings, shell: Mapping[str, str]) -> tuple[Probl
     for variant, keys in experiment.variants.items():
         places += [(config.where("variants", variant, "env", name), name) for name in keys.env]
     places += [(f"{SHELL}: {name}", name) for name in sorted(shell) if name.startswith(PREFIXES)]
-    found = (_problem(name, where) for where, name in places)
-    return tuple(dict.fromkeys(problem for problem in found if problem))
+    return tuple(dict.fromkeys(problem for where, name in places if (problem := _problem(name, where))))
 
 
 def _problem(name: str, where: str) -> Problem | None:
     if _is_known(name):
         return None
     family = next((library for prefix, library in CLOSED.items() if name.startswith(prefix)), None)
-    names = {_words(each): each for each in known_names()}
+    names = {_words(known): known for known in known_names()}
     near = difflib.get_close_matches(_words(name), names, n=1, cutoff=LIKE if family else VERY_LIKE)
     if not family and not near:
         return None
@@ -65,4 +64,4 @@ def known_names() -> tuple[str, ...]:
 
 
 def _is_known(name: str) -> bool:
-    return name in known_names() or any(each.endswith("*") and name.startswith(each[:-1]) for each in known_names())
+    return name in known_names() or any(known.endswith("*") and name.startswith(known[:-1]) for known in known_names())

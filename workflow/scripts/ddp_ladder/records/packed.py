@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 from ddp_ladder.common.files import Agent, NotWritten, RunDirectory, read_bytes, sha256, written_atomically
 
-KINDS = ("json", "steps", "log", "unwritten")
+FILES = ("rank{}.json", "rank{}.steps", "rank{}.log", "rank{}.unwritten", "metrics{}.jsonl")  # of a rank
 
 
 def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
@@ -22,28 +22,25 @@ def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
 
     On a full disk they stay where they are.
     """
-    files = [directory.ranks / f"rank{rank}.{kind}" for rank in ranks for kind in KINDS]
+    files = [directory.ranks / name.format(rank) for rank in ranks for name in FILES]
     if agent.is_first:
         files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
-    there = [file for file in files if file.exists()]
+    written = [file for file in files if file.exists()]
     with suppress(NotWritten):
         with written_atomically(directory.packed(agent)) as content, ZipFile(content, "w") as archive:
-            for file in there:
+            for file in written:
                 archive.write(file, file.relative_to(directory.path))
-        for file in there:
+        for file in written:
             file.unlink()
 
 
 class RawContent:
-    """The content of a run's raw files, packed or not. digests: of the files that were read, by path below the run.
-
-    One archive is held at a time: read the files of an agent together.
-    """
+    """The content of a run's raw files, packed or not. It holds one archive: read an agent's files together."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self._held: tuple[Agent, ZipFile | None] | None = None
-        self.digests: dict[str, str] = {}
+        self.digests: dict[str, str] = {}  # of the files that were read, by path below the run
 
     def read(self, path: Path, agent: Agent | None = None) -> bytes:
         """Return the content of a file. agent: whose archive may hold it. Raises OSError or ValueError."""

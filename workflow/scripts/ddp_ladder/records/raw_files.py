@@ -59,22 +59,17 @@ class RankFiles:
 
 @dataclass(frozen=True)
 class RawRun:
-    """All raw files of one run. ``problems`` names each file that is missing or damaged.
-
-    ranks: in their order. unwritten: why ranks could not write their record, if they could still report it.
-    stalls: the agents' reports of a hang, by node; if the run did not end with one, their last looks at silent ranks.
-    profiling: of rank 0; None if there is none, or it is damaged.
-    """
+    """All raw files of one run."""
 
     content: RawContent
     run: RunFile
     ended: RunEnd | None
     agents: Mapping[Agent, AgentEnd]
-    ranks: Mapping[int, RankFiles]
-    problems: tuple[str, ...]
-    unwritten: tuple[str, ...]
-    stalls: tuple[AgentStall, ...]
-    profiling: Profiling | None
+    ranks: Mapping[int, RankFiles]  # in their order
+    problems: tuple[str, ...]  # each file that is missing or damaged
+    unwritten: tuple[str, ...]  # why ranks could not write their record, if they could still report it
+    stalls: tuple[AgentStall, ...]  # reports of a hang, by node; of a run that did not end with one, last looks
+    profiling: Profiling | None  # of rank 0; None if there is none, or it is damaged
 
     @property
     def directory(self) -> RunDirectory:
@@ -92,7 +87,6 @@ class RawRun:
 
     @cached_property
     def ends(self) -> list[RankEnd]:
-        """Return the end records of the ranks, in their order."""
         return [rank.end for rank in self.ranks.values()]
 
     @property
@@ -147,7 +141,9 @@ def read_raw_run(
             problems.append(f"{path.relative_to(directory.path)} is damaged: {error}")
 
     ended: RunEnd | None = None
-    agents, ranks, unwritten = {}, {}, []
+    agents: dict[Agent, AgentEnd] = {}
+    ranks: dict[int, RankFiles] = {}
+    unwritten: list[str] = []
     with noted(directory.ended):
         ended = _of_run(run, RunEnd, directory.ended, content.read(directory.ended))
     for agent in run.all_agents:
@@ -156,7 +152,7 @@ def read_raw_run(
         for k in run.ranks_of(agent):
             if only_ranks is None or k in only_ranks:
                 with noted(path := directory.ranks / f"rank{k}.json"):
-                    end = _of_run(run, RankEnd, path, content.read(path, agent))
+                    end = _sharing(_of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
                     with noted(path := directory.ranks / f"rank{k}.steps"):
                         if end.rank != k:
                             raise ValueError(f"its end record is that of rank {end.rank}")
@@ -165,20 +161,24 @@ def read_raw_run(
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
     of_plan = {agent.stem for agent in run.all_agents} | {f"rank{k}" for k in range(run.spec.world_size)}
-    names = [Path(name) for name, _ in _files(directory) if "/" in name]
-    problems += [
-        f"{name} is of a {name.name[:4]} that the plan does not have" for name in names if name.stem not in of_plan
-    ]
+    others = [Path(name) for name, _ in _files(directory) if "/" in name and Path(name).stem not in of_plan]
+    problems += [f"{file} is of a {file.name[:4]} that the plan does not have" for file in others]
     hung = ended is not None and ended.outcome == "hang"
     report_of = directory.hang if hung else directory.look
-    there = {path.name for path in directory.nodes.glob("*-node*.json")}
-    stalls = tuple(
-        read_stalls(report_of, (agent for agent in run.all_agents if report_of(agent).name in there)).values()
-    )
+    written = {path.name for path in directory.nodes.glob("*-node*.json")}
+    stalls = read_stalls(report_of, (agent for agent in run.all_agents if report_of(agent).name in written))
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
         profiling = _of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
-    return RawRun(content, run, ended, agents, ranks, tuple(problems), tuple(unwritten), stalls, profiling)
+    return RawRun(content, run, ended, agents, ranks, tuple(problems), tuple(unwritten), (*stalls.values(),), profiling)
+
+
+def _sharing(end: RankEnd, before: RankFiles | None) -> RankEnd:
+    """Return an end record that holds the parts of the one before that equal its own: ranks may be thousands."""
+    if before is None:
+        return end
+    pairs = ((name, value, getattr(before.end, name)) for name, value in end)
+    return end.model_copy(update={name: other for name, value, other in pairs if value == other})
 
 
 def _judged(content: RawContent, agent: Agent, files: RankFiles) -> RankFiles:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ddp_ladder.common.files import Agent, RunDirectory, agents_of, read_json
-from ddp_ladder.common.model import Model, Several, Version2
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
 from ddp_ladder.nodes.files import MonitorEnd
 from ddp_ladder.plan.plan import Job as Job  # read from here by the users of the models below
 from ddp_ladder.plan.plan import RawFile as RawFile
@@ -22,12 +22,8 @@ from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.settings.keys import Hang, Monitor
 from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, Field(ge=0)]  # seconds
-
 OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
+SHORT = 8  # hexadecimal digits of a tensor's digest
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
@@ -70,13 +66,17 @@ class RunFile(RawFile):
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Return the fields by which a file is one of this run."""
+        return {"schema_version": 1, "spec_hash": self.spec_hash, "job": self.job}
+
+    @property
     def agents(self) -> int:
         """Return the number of agents on all nodes."""
         return len(self.nodes) * self.agents_per_node
 
     @property
     def all_agents(self) -> tuple[Agent, ...]:
-        """Return all agents, in the order of their ranks."""
         return agents_of(len(self.nodes), self.agents_per_node)
 
     def first_agent(self, node_rank: int) -> Agent:
@@ -112,6 +112,10 @@ class SilentAgent(Model):
     local_rank: Count | None
     silent_s: Duration
     has_begun: bool  # False: it never gave a sign
+
+    @property
+    def agent(self) -> Agent:
+        return Agent(self.node_rank, self.local_rank)
 
 
 class RunEnd(RawFile):
@@ -186,6 +190,10 @@ class AgentEnd(RawFile):
     monitor: MonitorEnd | None = None  # None if this agent did not sample its node
 
     @property
+    def agent(self) -> Agent:
+        return Agent(self.node_rank, self.local_rank)
+
+    @property
     def failed(self) -> bool:
         """Return True if it ended with another exit code than 0, or by a signal."""
         return self.exit_code != 0 or bool(self.signal)
@@ -235,7 +243,13 @@ class RankParameters(Parameters):
     """Parameters with what shows where ranks differ."""
 
     not_finite: NotFinite = Field(default_factory=lambda: NotFinite(count=0, names=()))
-    tensors: Several[Annotated[tuple[str, str], Field(strict=False)]] = ()  # name and short digest of each
+    names: Several[str] = ()  # of each tensor, on rank 0 alone: all ranks have the same
+    digests: Annotated[str, Field(pattern="^([0-9a-f]{8})*$")] = ""  # of each, short, in the same order
+
+    @property
+    def of_each(self) -> tuple[str, ...]:
+        """Return the short digest of each tensor."""
+        return tuple(self.digests[k : k + SHORT] for k in range(0, len(self.digests), SHORT))
 
 
 class Ddp(Model):

@@ -10,23 +10,11 @@ from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_atomically
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.model import Model, Several, Version2
+from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several, Version2
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import (
-    Count,
-    Ddp,
-    Duration,
-    Flops,
-    Job,
-    Name,
-    Parameters,
-    Positive,
-    RankFingerprint,
-    RankSummary,
-    Source,
-)
+from ddp_ladder.records.raw_models import Ddp, Flops, Job, Parameters, RankFingerprint, RankSummary, Source
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
@@ -144,10 +132,10 @@ class Evidence(Model):
 
 
 class Memory(NamedTuple):
-    """The memory of one rank: its peak and what it can have, in bytes. limit_bytes: None if it is not known."""
+    """The memory of one rank."""
 
     peak_bytes: int
-    limit_bytes: int | None
+    limit_bytes: int | None  # what it can have; None if it is not known
 
     @property
     def headroom_fraction(self) -> float | None:
@@ -198,7 +186,7 @@ def placed(verdict: str, place: str, why: str) -> str:
 
 def quoted_lines(evidence: Sequence[Evidence], known: str) -> str:
     """Return evidence as one text, each line with its speaker; lines that ``known`` contains are left out."""
-    return "\n".join(f"{each.speaker}: {each.line}" for each in evidence if each.line not in known)
+    return "\n".join(f"{line.speaker}: {line.line}" for line in evidence if line.line not in known)
 
 
 class Fingerprint(RankFingerprint):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,24 +18,39 @@ BYTES = 8  # of a figure in the file
 
 
 @dataclass(frozen=True)
+class DdpTimes:
+    """DDP's times of the rows that it timed, often few of them."""
+
+    rows: NDArray[np.int64]
+    times_s: NDArray[np.float64]  # these rows x DDP_COLUMNS
+
+    @classmethod
+    def of(cls, times_s: NDArray[np.float64]) -> DdpTimes | None:
+        """Return those of rows x DDP_COLUMNS, nan for the others; None if none was timed."""
+        rows = np.flatnonzero(~np.isnan(times_s).any(axis=1))
+        return cls(rows, times_s[rows]) if len(rows) else None
+
+    def between(self, first: int, after: int) -> DdpTimes | None:
+        """Return those from one row to another, counted from the first; None if there are none."""
+        begin, end = np.searchsorted(self.rows, [first, after])
+        return DdpTimes(self.rows[begin:end] - first, self.times_s[begin:end]) if end > begin else None
+
+
+@dataclass(frozen=True)
 class Steps:
     """Columns of ranks/rank<k>.steps, an entry for each row: an optimizer step, or of a long run a block of them.
 
-    size: steps of each row; the other columns have their sums. After single steps come blocks of one size, of which
-    the last one may have fewer steps (contract.HEADER).
-    ended_at_s: unix time of the row's end by the clock of the rank's host; None if it is not known.
-    ddp_s: DDP's times, rows x DDP_COLUMNS, nan for those that it did not time; None if none was timed.
-    collectives_s: time in collectives that DDP does not time; None: not recorded.
+    After single steps come blocks of one size, of which the last one may have fewer steps (contract.HEADER).
     """
 
-    size: NDArray[np.int64]
+    size: NDArray[np.int64]  # steps of each row; the other columns have their sums
     samples: NDArray[np.int64]
     padding_samples: NDArray[np.int64]
     step_time_s: NDArray[np.float64]
     data_wait_s: NDArray[np.float64]
-    ended_at_s: NDArray[np.float64] | None = None
-    ddp_s: NDArray[np.float64] | None = None
-    collectives_s: NDArray[np.float64] | None = None
+    ended_at_s: NDArray[np.float64] | None = None  # of the row, unix time of the rank's host; None: not known
+    ddp: DdpTimes | None = None  # None if DDP timed no row
+    collectives_s: NDArray[np.float64] | None = None  # in collectives that DDP does not time; None: not recorded
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64]) -> Steps:
@@ -52,14 +67,14 @@ class Steps:
         if (np.diff(ended_at_s) < -BACKWARDS_S).any():
             raise ValueError("its times go back")
         return cls(
-            size=size,
-            samples=samples.astype(np.int64),
-            padding_samples=padding_samples.astype(np.int64),
-            step_time_s=step_time_s,
-            data_wait_s=data_wait_s,
-            ended_at_s=None if np.isnan(ended_at_s).any() else ended_at_s,
-            ddp_s=None if np.isnan(ddp_s).all() else ddp_s,
-            collectives_s=collectives_s,
+            size=_held(size),
+            samples=_held(samples.astype(np.int64)),
+            padding_samples=_held(padding_samples.astype(np.int64)),
+            step_time_s=_held(step_time_s),
+            data_wait_s=_held(data_wait_s),
+            ended_at_s=None if np.isnan(ended_at_s).any() else _held(ended_at_s),
+            ddp=DdpTimes.of(ddp_s),
+            collectives_s=_held(collectives_s),
         )
 
     @property
@@ -82,9 +97,18 @@ class Steps:
         """Return how many rows, the first ones, have a part of the first ``steps`` steps."""
         return int(np.searchsorted(np.cumsum(self.size), steps)) + 1 if steps else 0
 
+    @property
+    def ddp_s(self) -> NDArray[np.float64] | None:
+        """Return DDP's times, rows x DDP_COLUMNS, nan for those that it did not time; None if none was timed."""
+        if self.ddp is None:
+            return None
+        times_s = np.full((len(self.size), len(DDP_COLUMNS)), np.nan)
+        times_s[self.ddp.rows] = self.ddp.times_s
+        return times_s
+
     def first(self, rows: int) -> Steps:
         """Return the first rows."""
-        return self._with(lambda column: column[:rows])
+        return self._with(lambda column: column[:rows], self.ddp and self.ddp.between(0, rows))
 
     @property
     def single(self) -> Steps:
@@ -94,7 +118,8 @@ class Steps:
     def after(self, steps: int) -> Steps:
         """Return what follows the rows of these steps, in rows of about equally many steps."""
         rows = self.rows_of(steps)
-        return self._with(lambda column: column[rows:]).in_blocks(self.block)
+        ddp = self.ddp and self.ddp.between(rows, len(self.size))
+        return self._with(lambda column: column[rows:], ddp).in_blocks(self.block)
 
     def in_blocks(self, size: int, single: int = 0) -> Steps:
         """Return the steps in blocks of this size, as far as rows are not larger, after so many single ones.
@@ -106,14 +131,20 @@ class Steps:
         begins = np.cumsum(self.size) - self.size
         firsts = np.flatnonzero(np.diff(np.where(begins < single, begins, begins // size * size), prepend=-1))
         lasts = np.append(firsts[1:], len(begins)) - 1
-        joined = self._with(lambda column: np.add.reduceat(column, firsts))
-        ended_at_s = None if self.ended_at_s is None else self.ended_at_s[lasts]
-        ddp_s = None if self.ddp_s is None else np.where((firsts == lasts)[:, None], self.ddp_s[firsts], np.nan)
-        return replace(joined, ended_at_s=ended_at_s, ddp_s=ddp_s)
+        ddp_s = self.ddp_s
+        ddp = None if ddp_s is None else DdpTimes.of(np.where((firsts == lasts)[:, None], ddp_s[firsts], np.nan))
+        joined = self._with(lambda column: np.add.reduceat(column, firsts), ddp)
+        return replace(joined, ended_at_s=None if self.ended_at_s is None else self.ended_at_s[lasts])
 
-    def _with(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Steps:
-        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: change(each) for name, each in columns.items() if each is not None})
+    def _with(self, change: Callable[[NDArray[Any]], NDArray[Any]], ddp: DdpTimes | None) -> Steps:
+        columns = {name: change(column) for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+        return replace(self, **columns, ddp=ddp)
+
+
+def _held(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column without the matrix that it is of, and a constant one as one figure: ranks may be thousands."""
+    is_constant = column.size and (column == column[0]).all()
+    return np.broadcast_to(column[:1].copy(), column.shape) if is_constant else column.copy()
 
 
 def matrix_of(content: bytes) -> NDArray[np.float64]:
@@ -121,13 +152,14 @@ def matrix_of(content: bytes) -> NDArray[np.float64]:
     if len(content) % (len(HEADER) * BYTES):
         raise ValueError(f"it has {len(content)} bytes, which is no number of rows")
     values = np.frombuffer(content, dtype="<f8") if content else np.empty(0)
-    return values.astype(np.float64).reshape(len(HEADER), -1)
+    return values.astype(np.float64, copy=False).reshape(len(HEADER), -1)
 
 
 def csv_of(steps: Steps) -> str:
     """Return the steps as the CSV that people open."""
     unknown = np.full(len(steps.size), np.nan)
-    ended_at_s, collectives_s = (unknown if each is None else each for each in (steps.ended_at_s, steps.collectives_s))
+    ended_at_s = unknown if steps.ended_at_s is None else steps.ended_at_s
+    collectives_s = unknown if steps.collectives_s is None else steps.collectives_s
     ddp_s = [unknown] * len(DDP_COLUMNS) if steps.ddp_s is None else steps.ddp_s.T
     counts = (np.cumsum(steps.size), steps.samples, steps.padding_samples)
     return "".join(csv_lines([*counts, steps.step_time_s, steps.data_wait_s, ended_at_s, *ddp_s, collectives_s]))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import CENTRES
 from ddp_ladder.common.formats import count, duration, full_stop, in_short, interval
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model, Several
+from ddp_ladder.common.model import Model, Name, Several
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import efficiency_by_total_time, trained_samples
@@ -32,7 +32,6 @@ from ddp_ladder.report.proposal import Chapter
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import centre_file
 
-Name = Annotated[str, Field(min_length=1)]
 RuleVerdict = Literal["pass", "fail", "cannot be checked"]
 Parameters = Mapping[str, float]
 UNKNOWN: RuleVerdict = "cannot be checked"
@@ -46,9 +45,9 @@ MORE_SCALES = "measure scales with other node counts: add them to stages.stage3.
 class Rule(Model):
     """One rule."""
 
-    check: Name = Field(description="Its name in CHECKS.")
-    asks: Name = Field(description="What the centre asks for, in a few words.")
-    parameters: Mapping[str, float] = Field(default_factory=dict, description="What the check compares with.")
+    check: Name  # its name in CHECKS
+    asks: Name  # what the centre asks for, in a few words
+    parameters: Mapping[str, float] = {}  # what the check compares with
 
 
 class Centre(Model):
@@ -56,10 +55,10 @@ class Centre(Model):
 
     name: Name
     title: Name
-    source: Name = Field(description="Address of the rules.")
-    read_on: str = Field(pattern="^20[0-9]{2}-[0-9]{2}$", description="Month in which they were read.")
-    note: str = Field("", description="How they were read, if not at the source.")
-    chapters: Several[Chapter] = Field((), description="The form of the proposal; without one, the default form.")
+    source: Name  # address of the rules
+    read_on: str = Field(pattern="^20[0-9]{2}-[0-9]{2}$")  # month in which they were read
+    note: str = ""  # how they were read, if not at the source
+    chapters: Several[Chapter] = ()  # the form of the proposal; without one, the default form
     rules: Several[Rule] = Field(min_length=1)
 
 
@@ -109,26 +108,25 @@ def judged(centre: Centre, view: ReportView, pdf: Pdf | None = None) -> Judged:
 
 def _lengths(centre: Centre, pdf: Pdf | None) -> Iterator[tuple[Rule, Ruling]]:
     for number, chapter in enumerate(centre.chapters):
-        if chapter.max_pages is None:
-            continue
-        rule = Rule(check="length", asks=f"{chapter.title}: at most {count(chapter.max_pages, 'page')}")
-        if pdf is None or number >= len(pdf.pages):
-            why = NOTHING.figure if pdf is None else pdf.why
-            yield (
-                rule,
-                Ruling(UNKNOWN, why, "set proposal.tex on a machine with LaTeX and count: pdflatex proposal.tex"),
-            )
-            continue
-        pages = pdf.pages[number]
-        figure = f"{count(pages, 'page')} in proposal.pdf, its marks not yet filled in"
-        shorter = f"shorten {chapter.title} in proposal.tex: leave out scales or a table"
-        yield rule, Ruling("pass", figure) if pages <= chapter.max_pages else Ruling("fail", figure, shorter)
+        if chapter.max_pages is not None:
+            rule = Rule(check="length", asks=f"{chapter.title}: at most {count(chapter.max_pages, 'page')}")
+            yield rule, _length(chapter.title, chapter.max_pages, number, pdf)
+
+
+def _length(title: str, most: int, number: int, pdf: Pdf | None) -> Ruling:
+    if pdf is None or number >= len(pdf.pages):
+        why = pdf.why if pdf else NOTHING.figure
+        return Ruling(UNKNOWN, why, "set proposal.tex on a machine with LaTeX and count: pdflatex proposal.tex")
+    pages = pdf.pages[number]
+    figure = f"{count(pages, 'page')} in proposal.pdf, its marks not yet filled in"
+    shorter = f"shorten {title} in proposal.tex: leave out scales or a table"
+    return Ruling("pass", figure) if pages <= most else Ruling("fail", figure, shorter)
 
 
 def summary(name: str, rules: Judged) -> str:
     """Return ``csc-large: 6 of 9 rules pass, 1 fails (run length), 2 cannot be checked``."""
-    verdicts = [outcome.verdict for _, outcome in rules]
-    failed, unknown = [rule.check for rule, outcome in rules if outcome.verdict == "fail"], verdicts.count(UNKNOWN)
+    verdicts = [ruling.verdict for _, ruling in rules]
+    failed, unknown = [rule.check for rule, ruling in rules if ruling.verdict == "fail"], verdicts.count(UNKNOWN)
     parts = [f"{name}: {verdicts.count('pass')} of {len(verdicts)} rules pass"]
     parts += [f"{len(failed)} {'fails' if len(failed) == 1 else 'fail'} ({', '.join(failed)})"] if failed else []
     parts += [f"{unknown} cannot be checked"] if unknown else []
@@ -139,11 +137,7 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
     """Return the section for the page, or for the proposal, which does not say what is to be done."""
     case = case_of(view)
     shown = len(HEADINGS) if with_next else len(HEADINGS) - 1
-    verdicts = [Cell(outcome.verdict, style=STYLES.get(outcome.verdict, "waiting")) for _, outcome in rules]
-    rows = [
-        (rule.check, rule.asks, verdict, outcome.figure, outcome.next)
-        for (rule, outcome), verdict in zip(rules, verdicts, strict=True)
-    ]
+    rows = [(rule.check, rule.asks, _verdict(ruling), ruling.figure, ruling.next) for rule, ruling in rules]
     table = Block(
         f"{summary(centre.title, rules)}.",
         name="Rules of the centre",
@@ -157,6 +151,10 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
     return Section(
         "Rules of the centre", (table, Block(f"Rules from {centre.source}, read {centre.read_on}.{note}{judged_on}"))
     )
+
+
+def _verdict(ruling: Ruling) -> Cell:
+    return Cell(ruling.verdict, style=STYLES.get(ruling.verdict, "waiting"))
 
 
 # --- What is judged.

@@ -57,8 +57,12 @@ def _cells(row: Compared) -> tuple[Content, ...]:
 def notes_of(row: Compared) -> tuple[str, ...]:
     """Return in what a row is not alike, its notes, and else what the terminal has no room for."""
     notes = dict.fromkeys((f"differs in {'; '.join(row.unlike)}" if row.unlike else "", *row.notes))
-    failed = row.verdict if row.ratio is None and ":" in row.verdict and not row.notes else ""
-    return tuple(filter(None, (*notes, failed)))
+    is_cut = row.ratio is None and _short(row) != row.verdict and not row.notes
+    return tuple(filter(None, (*notes, row.verdict * is_cut)))
+
+
+def _short(row: Compared) -> str:
+    return row.verdict.partition(":")[0]
 
 
 # --- The table as a file.
@@ -106,4 +110,4 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
-    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, row.verdict.partition(":")[0]))
+    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, _short(row)))

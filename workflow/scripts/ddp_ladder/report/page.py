@@ -40,21 +40,23 @@ class Written:
     rules: Judged = ()  # of the centre
 
 
-def write_report(found: LadderResults, written_on: date | None = None, centre: Centre | None = None) -> Written:
+def write_report(ladder: LadderResults, written_on: date | None = None, centre: Centre | None = None) -> Written:
     """Write report/ in the results directory. centre: whose form the proposal has and whose rules are checked.
 
     Raises OSError (disk full).
     """
-    view, report = ReportView(found, written_on or date.today()), found.directory / "report"
+    view, report = ReportView(ladder, written_on or date.today()), ladder.directory / "report"
+    throughput, several = throughput_figure(view.rungs, view.units), len({point.mode for point in view.rungs}) > 1
     figures = {
-        "throughput": throughput_figure(view.rungs, view.units),
-        "scalability": throughput_figure(view.rungs, view.units, beside=True),
+        "throughput": throughput,
+        "scalability": throughput_figure(view.rungs, view.units, beside=True) if several else throughput,
         "efficiency": efficiency_figure(view.rungs, view.thresholds),
         "attribution": attribution_figure([point for point in view.rungs if point.variant == REFERENCE_VARIANT]),
-        **({"fit": fit_figure(found.fit)} if found.fit else {}),
+        **({"fit": fit_figure(ladder.fit)} if ladder.fit else {}),
     }
-    plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
-    usage, pictures = draw_usage(found.directory, view.runs)
+    images = {figure: drawn(figure) for figure in dict.fromkeys(figures.values())}  # each once, also with two names
+    plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in images[figure].items()}
+    usage, pictures = draw_usage(ladder.directory, view.runs)
     chapters, pdf = centre.chapters if centre else (), None
     if chapters:  # a form is pasted as it is: its rules are on the page alone
         application = proposal(view, chapters)

@@ -23,20 +23,20 @@ LONGEST = 22  # characters of a name
 SPARE = (SPEEDUP.heading, "GPUs")  # columns to leave out on a narrow terminal: they follow from scale and efficiency
 
 
-def summary_text(found: LadderResults, log: str = "") -> str:
+def summary_text(ladder: LadderResults, log: str = "") -> str:
     """Return the headline, the table of scales, jobs, warnings and closed gates. log: Snakemake's, to be named."""
-    plan, results = found.plan, found.directory
-    points, report = [point for point in found.points if not point.is_plain], results / "report"
-    lines = [_fitted(headline(found).text)]
+    plan, results = ladder.plan, ladder.directory
+    points, report = [point for point in ladder.points if not point.is_plain], results / "report"
+    lines = [_fitted(headline(ladder).text)]
     lines += [_fitted(f"Predicted, not measured: {full_stop(scale.in_words)}") for scale in outlooks(plan, points)]
-    lines += ["", terminal_table(points, found.gates, report if report.exists() else None)]
+    lines += ["", terminal_table(points, ladder.gates, report if report.exists() else None)]
     forecasts = error_rows(planned_forecasts(results, plan), points)
     lines += [_fitted(f"forecast {place}: {forecast}; {measured}") for place, forecast, measured in forecasts]
-    lines += terminal_lines(plan, found.jobs, results)
+    lines += terminal_lines(plan, ladder.jobs, results)
     lines += [f"log      {log}"] if log else []
-    lines += [found.counts] if found.unread or found.begun else []
-    lines += [_fitted(f"warning: {warning}") for warning in found.warnings]
-    boxes = [f"\n{closed_box(gate)}" for gate in found.gates.values() if not gate.is_open]
+    lines += [ladder.counts] if ladder.unread or ladder.begun else []
+    lines += [_fitted(f"warning: {warning}") for warning in ladder.warnings]
+    boxes = [f"\n{closed_box(gate)}" for gate in ladder.gates.values() if not gate.is_open]
     return plain("\n".join((*lines, *boxes)))
 
 

@@ -80,10 +80,7 @@ class NodeTask:
 
 
 def run_node(task: NodeTask) -> int:
-    """Run this agent's part to its end, write its end record and return the exit code (128 + n for signal n).
-
-    Raises NotWritten if its log or its end record cannot be written.
-    """
+    """Run this agent's part, write its end record, return the exit code (128 + n for signal n). Raises NotWritten."""
     raise_open_files()
     parent = os.getppid()
     die_with_parent(signal.SIGTERM, parent)
@@ -101,12 +98,8 @@ def run_node(task: NodeTask) -> int:
     log = log_of_agent(task.directory, task.run, task.agent)
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
-    error = interface = None
-    heartbeats: Path | None = None
-    watch: HangWatch | None = None
-    monitor: NodeMonitor | None = None
-    beside, gpus = ThreadPoolExecutor(1), None
-    code = 1
+    error = interface = heartbeats = watch = monitor = gpus = None
+    beside, code = ThreadPoolExecutor(1), 1
     try:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
@@ -145,9 +138,7 @@ def run_node(task: NodeTask) -> int:
     if task.run.preflight is None:
         pack(task.directory, task.agent, task.run.ranks_of(task.agent))
     end = AgentEnd(
-        schema_version=1,
-        spec_hash=task.spec.hash,
-        job=task.run.job,
+        **task.run.identity,
         node_rank=task.agent.node_rank,
         local_rank=task.agent.local_rank,
         node=node_name(),
@@ -203,7 +194,7 @@ def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
         gpus = ACCELERATORS[run.spec.device].monitor({**os.environ, **run.spec.env})
         return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
-    place = {"spec_hash": run.spec_hash, "job": run.job, "node_rank": node_rank, "node": node_name()}
+    place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
 
@@ -253,12 +244,11 @@ def _supervise(
     for index, child in enumerate(children):
         threading.Thread(target=_report_end, args=(child, index, events), daemon=True).start()
     running, first_failure, deadline = len(children), 0, None
-    signalled: set[int] = set()
-    passed_on: set[int] = set()
+    signalled, passed_on = set[int](), set[int]()
     failed_at_s: dict[int, float] = {}
     while running:
         try:
-            kind, number = events.get(timeout=_until(deadline))
+            kind, number = events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except Empty:
             signalled |= _signal_all(children, signal.SIGKILL)
             deadline = None
@@ -290,10 +280,6 @@ def _report_end(child: subprocess.Popen[bytes], index: int, events: SimpleQueue[
     events.put(("exit", index))
 
 
-def _until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
 def _signal_all(children: Sequence[subprocess.Popen[bytes]], signum: signal.Signals) -> set[int]:
     """Signal the children that still run; return their indices."""
     running = {index for index, child in enumerate(children) if child.poll() is None}
@@ -320,17 +306,12 @@ def _failed_ranks(
             python = training_python(starts[0].argv)
             raise SetUpError("software.python", f"{python} cannot import torch: {seen['cannot_import_torch']}")
     else:
-        seen = [
-            {
-                "rank": int(starts[child].env.get("RANK", 0)),
-                "local_rank": int(starts[child].env.get("LOCAL_RANK", 0)),
-                "pid": children[child].pid,
-                "exit_code": children[child].returncode,
-                "ended_at_s": ended_at_s,
-            }
-            for child, ended_at_s in at_s.items()
-        ]
-    return [FailedRank(**rank, signal=signal_of(rank["exit_code"])) for rank in seen]
+        seen = []
+        for index, ended_at_s in at_s.items():
+            rank, local_rank = (int(starts[index].env.get(name, 0)) for name in ("RANK", "LOCAL_RANK"))
+            end = {"pid": children[index].pid, "exit_code": children[index].returncode, "ended_at_s": ended_at_s}
+            seen.append({"rank": rank, "local_rank": local_rank, **end})
+    return [FailedRank(**end, signal=signal_of(end["exit_code"])) for end in seen]
 
 
 def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:
@@ -344,6 +325,4 @@ def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:
 
 def _cpus() -> list[int]:
     """Return the CPUs that this process may use; all of them if the system does not report it."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [*range(os.cpu_count() or 1)]

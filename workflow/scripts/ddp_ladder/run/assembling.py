@@ -21,10 +21,10 @@ LEAST_PRIORITY = 19  # of nice: ranks of the next run train on the same node
 
 
 class Assembly:
-    """The process that assembles the record of a run. wall_s: what the run took."""
+    """The process that assembles the record of a run."""
 
     def __init__(self, directory: RunDirectory, spec: RunSpec, wall_s: float) -> None:
-        self.spec, self.wall_s = spec, wall_s
+        self.spec, self.wall_s = spec, wall_s  # what the run took
         self._directory, self._began_s = directory, time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, str(ASSEMBLE), str(directory.path)],

@@ -87,7 +87,7 @@ def choose_batch(context: Context, plan: Plan) -> Fit:
     if batch is None:
         why = f"no batch from {wanted.least} on leaves {wanted.headroom_percent:g} % of the memory free"
         raise NoBatch(context, why, "lower `from` or `headroom_percent` of workload.batch_per_gpu")
-    found = Fit(
+    fit = Fit(
         key=search_key(plan),
         workload=workload_key(plan),
         scale=str(context.job.scale),
@@ -96,9 +96,9 @@ def choose_batch(context: Context, plan: Plan) -> Fit:
         chosen=batch,
         schema_version=1,
     )
-    write_json(fit_file(context.results, context.job.scale), found.model_dump())
-    context.console.say(f"{context.label}: {found.rule}")
-    return found
+    write_json(fit_file(context.results, context.job.scale), fit.model_dump())
+    context.console.say(f"{context.label}: {fit.rule}")
+    return fit
 
 
 def leave_all_out(context: Context, reason: NoBatch) -> None:
@@ -109,10 +109,7 @@ def leave_all_out(context: Context, reason: NoBatch) -> None:
 
 
 def _tried(context: Context, plan: Plan, batch: int, before: Sequence[Trial]) -> Trial:
-    """Run a batch and return what became of it. before: earlier trials.
-
-    Raises NoBatch for a failure that is not of its size.
-    """
+    """Run a batch; return the trial. Raises NoBatch for a failure that is not of its size."""
     place = f"fit/{batch}"
     spec = trial_spec(with_batch(plan, batch, f"{plan.results}/{place}"), before)
     own = replace(context, results=context.results / place, console=_Console())

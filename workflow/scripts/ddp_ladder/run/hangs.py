@@ -71,7 +71,7 @@ class HangWatch:
 
     def __init__(self, directory: RunDirectory, heartbeats: Path, run: RunFile, bounds: Hang, agent: Agent) -> None:
         self._run, self._bounds, self._agent = run, bounds, agent
-        self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in ranks_of(run, agent)}
+        self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in run.ranks_of(agent)}
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._addresses, self._ended_flag = directory.addresses, directory.one_ended
         self._one_ended = False
@@ -151,7 +151,6 @@ class HangWatch:
             self.reports = True
 
     def _moved_since(self, moved_s: float) -> bool:
-        """Return True if a heartbeat shows that its rank moved after this time."""
         now_s = time.monotonic()
         return any(now_s - self._seen(rank, now_s).silent_s > moved_s + CLOCK_S for rank in self._files)
 
@@ -172,12 +171,12 @@ class HangWatch:
         return Seen(rank, heartbeat, max(0.0, now_s - moved_s))
 
     def _with_stacks(self, seen: Mapping[int, Seen]) -> dict[int, Seen]:
-        found = {}
-        for rank, one in seen.items():
-            process, pid = find(one.heartbeat) if one.heartbeat else ("unknown", None)
-            found[rank] = replace(one, process=process, pid=pid)
-        texts = stacks(self._files, found.values())
-        return {rank: replace(one, stack=texts.get(rank)) for rank, one in found.items()}
+        ranks = []
+        for one in seen.values():
+            process, pid = find_process(one.heartbeat) if one.heartbeat else ("unknown", None)
+            ranks.append(replace(one, process=process, pid=pid))
+        texts = stacks(self._files, ranks)
+        return {one.rank: replace(one, stack=texts.get(one.rank)) for one in ranks}
 
     def _take_back(self) -> None:
         if self.reports:
@@ -187,9 +186,7 @@ class HangWatch:
     def _write(self, path: Path, seen: Mapping[int, Seen], states: Mapping[int, State]) -> None:
         tested, unreached = self._tested() if path == self._report and self._agent.is_first else ((), ())
         stall = AgentStall(
-            schema_version=1,
-            spec_hash=self._run.spec_hash,
-            job=self._run.job,
+            **self._run.identity,
             node_rank=self._agent.node_rank,
             local_rank=self._agent.local_rank,
             node=node_name(),
@@ -260,16 +257,6 @@ def _stall(seen: Seen, state: State) -> RankStall:
     )
 
 
-def ranks_of(run: RunFile, agent: Agent) -> tuple[int, ...]:
-    """Return the ranks that an agent starts."""
-    if run.spec.world_size == 1:
-        return (0,)
-    first = agent.node_rank * run.spec.gpus_per_node
-    if agent.local_rank is not None:
-        return (first + agent.local_rank,)
-    return tuple(range(first, first + run.spec.gpus_per_node))
-
-
 class Stalls:
     """The agents' reports. The run's job reads them once all that it awaits are there, and again if they change."""
 
@@ -315,21 +302,16 @@ State = Literal["goes on", "not judged", "stuck"]
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of one rank.
-
-    heartbeat: None before its first. silent_s: since it moved, or was launched. process, pid: None if not looked at.
-    stack: None if not looked at, or none came. one_ended: whether a rank of the run has ended its script.
-    computes: uses a CPU.
-    """
+    """What is known of one rank."""
 
     rank: int
-    heartbeat: HeartbeatHeader | None
-    silent_s: float
-    process: ProcessState | None = None
+    heartbeat: HeartbeatHeader | None  # None before its first
+    silent_s: float  # since it moved, or was launched
+    process: ProcessState | None = None  # None if not looked at, as pid
     pid: int | None = None
-    stack: str | None = None
-    one_ended: bool = False
-    computes: bool = False
+    stack: str | None = None  # None if not looked at, or none came
+    one_ended: bool = False  # a rank of the run has ended its script
+    computes: bool = False  # it uses a CPU
 
     @property
     def ended(self) -> bool:
@@ -360,7 +342,7 @@ def is_suspect(seen: Seen, bounds: Hang) -> bool:
 
 def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[HeartbeatHeader]) -> float:
     """Return the silence after which ranks that go on are looked at again: not later than the next of their bounds."""
-    ahead = (bound(bounds, one) for one in (None, *heartbeats) for bound in (short_s, long_s))
+    ahead = (bound(bounds, heartbeat) for heartbeat in (None, *heartbeats) for bound in (short_s, long_s))
     return min(AGAIN * silent_s, *(bound for bound in ahead if bound > silent_s), math.inf)
 
 
@@ -415,11 +397,8 @@ _STATES: Mapping[str, ProcessState] = {
 }
 
 
-def find(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
-    """Return the state and the id of a heartbeat's process, if it is a descendant of this one, in this numbering.
-
-    A container has a numbering of its own.
-    """
+def find_process(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
+    """Return state and id of a heartbeat's process, a descendant of this one. Containers number their own processes."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():
@@ -465,15 +444,15 @@ def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]
     files: the heartbeat of each rank, to which it appends its stack on the signal, also if it keeps the GIL.
     """
     asked: dict[int, int] = {}  # size of the heartbeat before
-    for one in ranks:
-        signum = one.heartbeat.signal if one.heartbeat else None
+    for seen in ranks:
+        signum = seen.heartbeat.signal if seen.heartbeat else None
         # A stopped process would answer when it goes on, in the middle of something else.
-        if one.pid is not None and signum and one.process != "stopped" and _catches(one.pid, signum):
-            asked[one.rank] = _size(files[one.rank])
+        if seen.pid is not None and signum and seen.process != "stopped" and _catches(seen.pid, signum):
+            asked[seen.rank] = _size(files[seen.rank])
             with contextlib.suppress(OSError):
-                os.kill(one.pid, signum)
+                os.kill(seen.pid, signum)
     until_s = time.monotonic() + (STACKS_WITHIN_S if asked else 0.0)
-    sizes: dict[int, int] = dict(asked)
+    sizes = asked
     while time.monotonic() < until_s:
         time.sleep(TICK_S)
         before, sizes = sizes, {rank: _size(files[rank]) for rank in asked}

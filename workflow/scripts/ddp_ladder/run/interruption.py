@@ -52,8 +52,8 @@ def _interrupt(signum: int, _frame: object) -> None:
     if _delayed is not None:
         _delayed.append(signum)
         return
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for later in SIGNALS:
+        signal.signal(later, signal.SIG_IGN)
     leave_lost_terminal()
     raise Interrupted(signum)
 
@@ -91,10 +91,7 @@ def running(starters: Sequence[Starter], end_s: float) -> Iterator[SimpleQueue[i
 
 
 def _end_agents(agents: Sequence[AgentProcess], within_s: float) -> None:
-    """Send SIGTERM to all agents, and SIGKILL to those that are still there after ``within_s``.
-
-    Agents may also be left of a launcher that failed.
-    """
+    """Send SIGTERM to all agents, also those left of a launcher that failed; after ``within_s`` SIGKILL."""
     deadline_s = time.monotonic() + within_s  # it includes Slurm's time to pass the signal on
     bad = [agent for agent in agents if agent.poll() != 0]
     for agent in bad:

@@ -22,7 +22,7 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
 from ddp_ladder.common.messages import Finding
-from ddp_ladder.diagnosis.failures import silence_in_words
+from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
@@ -61,17 +61,14 @@ MARGIN_S = END_S + KILLED_S + WRITING_S
 
 @dataclass(frozen=True)
 class Context:
-    """Objects and limits that all runs of one job share.
-
-    deadline_s: on the monotonic clock, when the runs' time is up. end_s: time for agents to end after SIGTERM.
-    """
+    """Objects and limits that all runs of one job share."""
 
     job: ScaleJob
     results: Path
     nodes: Nodes
-    deadline_s: float
+    deadline_s: float  # on the monotonic clock, when the runs' time is up
     console: RunConsole
-    end_s: float = END_S
+    end_s: float = END_S  # for agents to end after SIGTERM
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -131,10 +128,7 @@ class VariantStopped(Exception):
 
 
 class RunsSoFar:
-    """What is known of the runs that matter to a job.
-
-    While a run goes on, the record of the one before it may still be being assembled.
-    """
+    """What is known of the runs that matter to a job. The record of the last one may still be being assembled."""
 
     def __init__(self, console: RunConsole, records: Mapping[str, Record], stopped: Mapping[str, str]) -> None:
         self._console = console
@@ -231,10 +225,7 @@ def _stopped(directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record:
 
 
 def _in_turn(context: Context, plan: Plan, runs: RunsSoFar) -> Iterator[RunSpec]:
-    """Yield the planned runs, then one further repeat after the other while it is wanted and the time holds it.
-
-    runs: grow meanwhile.
-    """
+    """Yield the planned runs, then further repeats while one is wanted and the time holds it. runs: grow meanwhile."""
     job = context.job
     yield from job.runs
     runs.settle()
@@ -277,12 +268,10 @@ def failed_preflight(context: Context) -> Finding | None:
 def _made(context: Context, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
     """Run, if the time holds it. runs: known so far."""
     directory, needed_s = context.directory(spec), needed_for(spec, runs)
-    why = ""
-    if context.left_s <= 0:
+    if context.left_s <= 0 or context.left_s < needed_s:
         why = "the job's time was up before it could start"
-    elif context.left_s < needed_s:
-        why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
-    if why:
+        if context.left_s > 0:
+            why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
         longer = f"raise stages.{spec.stage}.runtime and start snakemake again"
         return leave_out_run(directory, spec, "no time", why, longer)
     try:
@@ -354,19 +343,11 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
         make_directory(path)
+    key, before = f"{job.id}.{job.attempt}.{spec.name}", RunDirectory(directory.attempts / str(attempt - 1))
+    more: dict[str, Any] = {"repository": _repository(spec), "goes_on": _goes_on(before)}
+    more |= {"hang": hang_bounds(context.job.hang, spec, runs), "monitor": context.job.monitor}
     try:
-        run = write_run_file(
-            context.nodes,
-            context.job,
-            spec,
-            directory,
-            job,
-            f"{job.id}.{job.attempt}.{spec.name}",
-            repository=_repository(spec),
-            hang=hang_bounds(context.job.hang, spec, runs),
-            monitor=context.job.monitor,
-            goes_on=_goes_on(RunDirectory(directory.attempts / str(attempt - 1))),
-        )
+        run = write_run_file(context.nodes, context.job, spec, directory, job, key, **more)
     except NoRendezvous as error:
         return not_run(spec, "no nodes", str(error), error.next_step)
     context.console.started(spec)
@@ -382,9 +363,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         with suppress(OSError):
             path.unlink(missing_ok=True)
     end = RunEnd(
-        schema_version=1,
-        spec_hash=spec.hash,
-        job=job,
+        **run.identity,
         host=socket.gethostname(),
         started_at_s=started_at_s,
         ended_at_s=time.time(),
@@ -445,8 +424,8 @@ def _supervise(
                 except Empty:
                     signs.look()
                     if stalls.is_hang(signs.files):
-                        found = hang_failure([*stalls.reports.values()], "")
-                        context.console.ending(f"{found.verdict}: {found.why}")
+                        hang = hang_failure([*stalls.reports.values()], "")
+                        context.console.ending(f"{hang.verdict}: {hang.why}")
                         return {"outcome": "hang"}, False
                     if signs.silent:
                         context.console.ending(silence_in_words(signs.silent, run.nodes))
@@ -471,7 +450,6 @@ def _supervise(
 
 
 def _overdue(signs: SignsOfLife) -> str:
-    """Return why a job step is ended whose agents have ended, or will not go on."""
     if signs.orphan:
         agent, end = signs.orphan
         return f"the slurmstepd of {agent} ({end.host}) has died"

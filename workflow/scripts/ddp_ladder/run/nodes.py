@@ -57,9 +57,9 @@ def local_job_id() -> str:
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """Nodes without Slurm: each is simulated by an agent on this machine. job_id: in every record."""
+    """Nodes without Slurm: each is simulated by an agent on this machine."""
 
-    job_id: str
+    job_id: str  # in every record
 
     def names(self, spec: RunSpec) -> list[str]:
         """Return the run's nodes, in the order of their ranks. Raises NoRendezvous if there are too few."""
@@ -70,10 +70,7 @@ class ThisMachine:
         return 1
 
     def endpoint(self, spec: RunSpec, key: str) -> tuple[str, int]:
-        """Return an address of the first node that every node of the run reaches, and a port that is free there.
-
-        Raises NoRendezvous.
-        """
+        """Return an address of the first node that all nodes reach, and a port free there. Raises NoRendezvous."""
         try:
             return address_towards(spec.interface, LOOPBACK), free_port(key)
         except OSError as error:
@@ -110,15 +107,11 @@ def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_ran
 
 @dataclass(frozen=True)
 class Allocation:
-    """The first nodes of a Slurm job, as many as the scale has, used as ThisMachine is.
-
-    This process may be on one of them or on none. until_s: on the monotonic clock, when the time of the scale's runs is
-    up; no query to Slurm takes longer.
-    """
+    """The first nodes of a Slurm job, as many as the scale has, used as ThisMachine is; this process may be on none."""
 
     job_id: str
     job: ScaleJob
-    until_s: float = math.inf
+    until_s: float = math.inf  # on the monotonic clock, when the runs' time is up; no query to Slurm takes longer
     _heads: dict[str, tuple[str, list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def names(self, spec: RunSpec | None = None) -> list[str]:
@@ -211,11 +204,7 @@ class Allocation:
             argv = [*step(per_node), *agent]
         # srun does not set this one for its tasks; scripts expect it, as in a job of the job step's shape.
         env = {**step_environment(os.environ), "SLURM_JOB_NUM_NODES": str(len(nodes))}
-
-        def start() -> AgentProcess:
-            return JobStep(self.job_id, name, argv, env, directory.launcher_log)
-
-        return [start]
+        return [partial(JobStep, self.job_id, name, argv, env, directory.launcher_log)]
 
 
 def _name_service(node: str, other: str) -> str:

@@ -39,13 +39,13 @@ MEMORY_SHARE = 8  # the largest all-reduce takes at most this part of a rank's m
 
 @dataclass(frozen=True)
 class PreflightOf:
-    """The preflight of a job. end_s: time for its processes to end after SIGTERM. left_s: of the job's time."""
+    """The preflight of a job."""
 
     job: ScaleJob
     results: Path
     nodes: Nodes
-    end_s: float
-    left_s: float = math.inf
+    end_s: float  # for its processes to end after SIGTERM
+    left_s: float = math.inf  # of the job's time
 
     @property
     def spec(self) -> RunSpec:
@@ -58,10 +58,7 @@ class PreflightOf:
         return PreflightDirectory(result_file(self.results, self.job.scale).with_suffix(""))
 
     def run(self) -> PreflightResult:
-        """Test the nodes, then the collectives unless a node failed; write and return the result.
-
-        Raises Interrupted, with every process ended.
-        """
+        """Test nodes, and collectives unless a node failed; write and return the result. Raises Interrupted."""
         identity = Job(id=self.nodes.job_id, attempt=1, run_id=uuid4().hex)
         started_at_s, has_collectives, problem = time.time(), False, None
         self.prepare(identity)
@@ -69,7 +66,7 @@ class PreflightOf:
             self.write_run_file(identity, "nodes")
             self._run_part(self.nodes.starters(self.directory, self.spec, NODE, 1))
             facts = facts_by_node(self.directory, read_run_file(self.directory))
-            if not any(each.severity == "error" for each in node_findings(self.spec, self.job, facts)):
+            if not any(finding.severity == "error" for finding in node_findings(self.spec, self.job, facts)):
                 self.write_run_file(identity, "collectives")  # another port: the first part has just used its own
                 has_collectives = True
                 self._run_part(self.nodes.starters(self.directory, self.spec, AGENT))
@@ -129,10 +126,8 @@ class PreflightOf:
 
 
 def _marker(directory: PreflightDirectory, identity: Job) -> Path:
-    """Return the file by which a node sees that the shared directory is shared.
-
-    Its name is new in each job: a node may remember that an earlier look found nothing.
-    """
+    """Return the file by which a node sees that the shared directory is shared."""
+    # Its name is new in each job: a node may remember that an earlier look found nothing.
     return directory.facts / f"marker.{identity.run_id}"
 
 

@@ -33,11 +33,11 @@ Amount = Annotated[float, Field(ge=0, strict=False)]
 
 
 class Progress(Model):
-    """What rank 0 writes once a second (progress.json). samples_per_s: None before the second step."""
+    """What rank 0 writes once a second (progress.json)."""
 
     step: int = Field(ge=0)
-    elapsed_s: float = Field(description="Since the end of the first step.")
-    samples_per_s: Amount | None
+    elapsed_s: float  # since the end of the first step
+    samples_per_s: Amount | None  # None before the second step
     updated_at_s: Amount
 
 

@@ -58,12 +58,7 @@ def _beat(path: Path, end: threading.Event) -> None:
 
 
 class SignsOfLife:
-    """The directory of the agents' files, which the run's job scans once for each look.
-
-    files: its names, with the state of signs and reports. silent: nodes whose agent has neither ended nor given a sign
-    for long. ends: the end records so far. is_overdue: whether srun goes on for long after all agents have ended, or
-    after one has failed.
-    """
+    """The directory of the agents' files, which the run's job scans once for each look."""
 
     def __init__(self, directory: RunDirectory, run: RunFile) -> None:
         self._directory, self._agents = directory, run.all_agents
@@ -76,10 +71,10 @@ class SignsOfLife:
         self._step: int | None = None  # of rank 0
         self._next_s = 0.0
         self._over_since_s: float | None = None
-        self.files: Files = {}
-        self.silent: tuple[SilentAgent, ...] = ()
-        self.ends: dict[Agent, AgentEnd] = {}
-        self.is_overdue = False
+        self.files: Files = {}  # with the state of signs and reports
+        self.silent: tuple[SilentAgent, ...] = ()  # they have neither ended nor given a sign for long
+        self.ends: dict[Agent, AgentEnd] = {}  # the end records so far
+        self.is_overdue = False  # srun goes on for long after all agents have ended, or one has failed
         self.restart()
 
     def restart(self) -> None:
@@ -103,7 +98,7 @@ class SignsOfLife:
                     self._read_end(agent)
             for agent in self._firsts:
                 self._see(agent, now_s)
-            silent = [one for agent in self._firsts if (one := self._silent(agent, now_s))]
+            silent = [end for agent in self._firsts if (end := self._silent(agent, now_s))]
             if silent and not os.access(self._directory.nodes, os.W_OK):
                 raise OSError("read-only: no agent can touch its file")
         except OSError:  # the job itself cannot look

@@ -34,10 +34,10 @@ def data_problem(experiment: Experiment, on_nodes: bool) -> tuple[Severity, Prob
         os.stat(wanted)
         return None
     except OSError as error:
-        there = nearest(Path(wanted).absolute())
-        found = f"{wanted}: {error.strerror}; {there} is there"
+        parent = nearest(Path(wanted).absolute())
+        found = f"{wanted}: {error.strerror}; {parent} is there"
     where = f"{experiment.file}: workload.data_dir"
-    if on_nodes and not there.is_relative_to(Path.cwd()) and not is_shared(filesystem(there)):
+    if on_nodes and not parent.is_relative_to(Path.cwd()) and not is_shared(filesystem(parent)):
         look = f"if only compute nodes have it, look there: srun --nodes=1 ls {wanted}; else correct the path"
         return "warning", Problem(where, "there is no such directory on this machine", found, next=look)
     return "error", Problem(

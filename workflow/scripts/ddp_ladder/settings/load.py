@@ -21,8 +21,7 @@ from ddp_ladder.settings.keys import Experiment, Settings, Site
 from ddp_ladder.settings.yaml import AS_TYPED, KeyPath, YamlFile, key_name, shown
 
 OF_MODULE = Path("config of the module")  # in place of a file name
-OVERLAY = "overlay"
-"""Key of ``snakemake --config`` for a file that is laid over the experiment."""
+OVERLAY = "overlay"  # key of ``snakemake --config`` for a file that is laid over the experiment
 
 Part = Mapping[str, Any]  # of a JSON Schema
 

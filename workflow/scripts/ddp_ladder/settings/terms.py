@@ -45,8 +45,7 @@ class Scale:
         return f"{self.nodes}x{self.gpus_per_node}"
 
 
-ONE_GPU = Scale(1, 1)
-"""Where a ladder starts, unless stages.stage1.scales names another scale."""
+ONE_GPU = Scale(1, 1)  # where a ladder starts, unless stages.stage1.scales names another scale
 
 
 def interface_on(interface: Interface, node: str) -> str:

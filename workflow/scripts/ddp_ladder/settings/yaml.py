@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ddp_ladder.common.files import places
+from ddp_ladder.common.formats import shortened
 from ddp_ladder.common.messages import Problem, UserError, printable
 
 KeyPath = tuple[str | int, ...]
@@ -76,7 +77,7 @@ def shown(value: object) -> str:
     """Return a value for a message: one printable line, text in quotes, long values cut."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+    return shortened(text, _LONGEST_SHOWN)
 
 
 def scalar(text: str) -> str | int | float | bool | None:

@@ -70,25 +70,17 @@ class Gpus:
 class Accelerator:
     """What ranks train on, one for each. A subclass says what differs; this one is a GPU of which nothing is known."""
 
-    name: str
-    """Of torch.device, and of ``node.device``."""
-    is_for: str
-    """Whose it is: the rest of a sentence that begins with its name."""
-    title: str
-    """What torch is built for, in messages."""
+    name: str  # of torch.device, and of ``node.device``
+    is_for: str  # whose it is: the rest of a sentence that begins with its name
+    title: str  # what torch is built for, in messages
     is_gpu = True
-    backend: str
-    """Of torch.distributed, unless the settings name another one."""
-    warmup_steps = WARMUP_STEPS
-    """Unless measure.warmup_steps is set."""
-    clock = "device events"
-    """What times a step."""
-    visible_variable: str | None = None
-    """It limits the devices that a process sees."""
-    program: str | None = None
-    """The driver's program, which lists the GPUs of a node."""
+    backend: str  # of torch.distributed, unless the settings name another one
+    warmup_steps = WARMUP_STEPS  # unless measure.warmup_steps is set
+    clock = "device events"  # what times a step
+    visible_variable: str | None = None  # limits the devices that a process sees
+    program: str | None = None  # of the driver; lists the GPUs of a node
+    # Commands whose answers describe a node, by the name of the file that keeps them.
     commands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Commands whose answers describe a node, by the name of the file that keeps them."""
 
     def described(self, answers: Mapping[str, str]) -> str | None:
         """Return number, model and driver of a node's GPUs. answers: to ``commands``, as far as there are any."""

@@ -26,14 +26,10 @@ class Engine:
     """A program that runs images; a subclass says how."""
 
     name: str
-    verb = "exec"
-    """Of its command line, before the options."""
-    gpu_options: ClassVar[Mapping[str, Sequence[str]]]
-    """Options that show GPUs inside, by kind (``gpus`` of the settings)."""
-    clearing_options: Sequence[str] = ()
-    """Its options without which a rank gets its environment."""
-    hides_environment = False
-    """It keeps the environment from the image; ``with_environment`` passes it on."""
+    verb = "exec"  # of its command line, before the options
+    gpu_options: ClassVar[Mapping[str, Sequence[str]]]  # that show GPUs inside, by kind (``gpus`` of the settings)
+    clearing_options: Sequence[str] = ()  # with them a rank does not get its environment
+    hides_environment = False  # it keeps the environment from the image; ``with_environment`` passes it on
 
     def command(self, use: ContainerUse) -> tuple[str, ...]:
         """Return the words before the program's own."""

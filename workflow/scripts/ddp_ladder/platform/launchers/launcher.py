@@ -74,26 +74,17 @@ class Launcher:
     """One process per GPU, each under an agent of its own in a Slurm job. A subclass says what differs."""
 
     name: str
-    starts: str
-    """What it starts: the rest of a sentence that begins with its name."""
-    sets_ranks = True
-    """False: it starts one process on one node, which is in no process group."""
-    binds_numa = False
-    """It has an option for the key numa_binding."""
-    program = "srun"
-    """What starts its tasks in a job step."""
-    reports_failed_ranks = False
-    """It writes RunDirectory.failed_ranks itself; else the agent starts the ranks, and sees how they end."""
-    per = "GPU"
-    """Of what there is one task of a job step, and one agent: GPU or node."""
+    starts: str  # the rest of a sentence that begins with its name
+    sets_ranks = True  # False: it starts one process on one node, which is in no process group
+    binds_numa = False  # it has an option for the key numa_binding
+    program = "srun"  # starts its tasks in a job step
+    reports_failed_ranks = False  # by RunDirectory.failed_ranks; else the agent starts the ranks, and sees how they end
+    per = "GPU"  # of what there is one task of a job step, and one agent: GPU or node
 
     # job.sh
-    comment: str
-    """Why its line is as it is."""
-    step_comment = ""
-    """What the job step starts on each node."""
-    simulated_text = ""
-    """What precedes the variables that step_variables sets without Slurm."""
+    comment: str  # why its line is as it is
+    step_comment = ""  # what the job step starts on each node
+    simulated_text = ""  # before the variables that step_variables sets without Slurm
 
     def tasks_per_node(self, run: Run) -> int:
         """Return the number of tasks, and of agents, on each node of a Slurm job."""
