@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def main(critics, batches):
+def main(batches):
     dist.init_process_group("gloo")
     data = torch.randn(160, 6)
     loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
@@ -27,7 +27,7 @@ def main(critics, batches):
             think(0.004)
             of_critic.step()
         tally.seen(len(real))
-        if batches != "own" or index % critics == critics - 1:
+        if batches != "own" or index % 5 == 4:
             of_generator.zero_grad()
             (-critic(generator(torch.randn(len(real), 2))).mean()).backward()
             think(0.004)
@@ -46,4 +46,4 @@ def main(critics, batches):
 
 
 if __name__ == "__main__":
-    main(critics=5, batches=sys.argv[1])
+    main(sys.argv[1])

@@ -26,11 +26,6 @@ class Tally:
         """Stop the clock and drop the time since the last step: it belongs to no step."""
         self._since_s, self._spent_s = None, 0.0
 
-    def drop(self):
-        """Stop the clock and drop the samples since the last step; their time still counts."""
-        self.stop()
-        self.pending = 0
-
     def seen(self, samples):
         self.pending += samples
 

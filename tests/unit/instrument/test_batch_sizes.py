@@ -130,9 +130,8 @@ def test_a_batch_is_never_larger_than_the_loaders() -> None:
     assert (last.measure(zeros(3, 4), None), last.unclear) == ((3, 0), [])
 
 
-ITEMS: dict[
-    str, tuple[Any, int | None, int, list[int]]
-] = {  # what the dataset gives; its indices, size, what it may be
+# What the dataset gives; its indices, size, what it may be.
+ITEMS: dict[str, tuple[Any, int | None, int, list[int]]] = {
     "detectron2's dict": ({"image": zeros(3, 9, 9), "instances": [zeros(4)], "height": 9}, 1, 1, []),
     "an image": (zeros(3, 8, 8), 1, 1, []),
     "packed tokens": ({"input_ids": zeros(1024), "labels": zeros(1024)}, 1, 1, []),
@@ -180,6 +179,6 @@ def test_what_raises_when_it_is_asked_is_taken_as_it_is() -> None:
 
 
 def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:
-    each = Pass(1, real=10)
-    each.queue += [Batch(8, 2, False), Batch(8, 0, False)]
-    assert [each.take(), each.take()] == [(6, 2), (2, 6)]  # the last six are padding
+    pass_ = Pass(1, real=10)
+    pass_.queue += [Batch(8, 2, False), Batch(8, 0, False)]
+    assert [pass_.take(), pass_.take()] == [(6, 2), (2, 6)]  # the last six are padding

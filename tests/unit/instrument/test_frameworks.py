@@ -11,15 +11,11 @@ from warm import Warm
 warm = warmed("torch", "torch._dynamo", "pytorch_lightning", "accelerate", "transformers.trainer")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "lightning_trainer.py 3",
-        "hf_accelerate.py shard",
-        "hf_accelerate.py split",
-        "hf_trainer.py 2",
-    ],
-)
+TRAINERS = ("lightning_trainer.py 3", "hf_trainer.py 2")
+ACCELERATED = [f"hf_accelerate.py {how}" for how in ("shard", "split")]
+
+
+@pytest.mark.parametrize("line", [*TRAINERS, *ACCELERATED])
 def test_framework(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, *line.split(), ranks=2, count_flops=True)
     assert [measured.ran.rank(rank)["loader"]["shards"] for rank in (0, 1)] == [True, True]
@@ -28,7 +24,7 @@ def test_framework(warm: Warm, tmp_path: Path, line: str) -> None:
         assert [measured.ran.rank()["flops"][phase] for phase in ("forward", "backward")] == [8, 8]
 
 
-@pytest.mark.parametrize("line", ["lightning_trainer.py 3", "hf_trainer.py 2"])
+@pytest.mark.parametrize("line", TRAINERS)
 def test_framework_ends_at_the_same_step(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = run(warm, tmp_path, *line.split(), ranks=2, max_steps=8)
     for rank in (0, 1):

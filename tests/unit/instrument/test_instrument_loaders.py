@@ -35,12 +35,8 @@ def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str) -> 
 
 
 OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2")
-ARRIVES: dict[str, list[int]] = {  # sizes that the batches may have
-    "dropping 2": [],
-    "own_batches 0": [1, 2],
-    "items 0": [],
-}
-BATCHES = {"own_batches": 3, "items": 1}
+# Sizes that unclear batches may have, and the samples of a batch as the sampler gave it.
+ARRIVES: dict[str, tuple[list[int], int]] = {"dropping 2": ([], 8), "own_batches 0": ([1, 2], 3), "items 0": ([], 1)}
 
 
 @pytest.mark.parametrize("line", OF_DATA)
@@ -67,11 +63,11 @@ def test_a_loader_that_is_gone_before_the_first_step(warm: Warm, tmp_path: Path)
 @pytest.mark.parametrize("line", ARRIVES)
 def test_what_arrives_is_counted(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)
-    unclear = ARRIVES[line]
+    unclear, batch = ARRIVES[line]
     assert facts(measured, "unclear_sizes") == [unclear]
     record = measured.ran.rank()
     assert record["source"] == ("guessed" if unclear else "counted")
-    assert record["fingerprint"]["batch_per_gpu"] == BATCHES.get(line.split()[0], 8)  # as the sampler gave it
+    assert record["fingerprint"]["batch_per_gpu"] == batch
 
 
 @pytest.mark.parametrize("line", ["web_shuffled 2", "web_cut_short 0"])

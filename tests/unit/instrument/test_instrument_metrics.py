@@ -68,16 +68,9 @@ def test_what_torch_shows_is_better_if_it_shows_the_samples(
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "{",
-        "{}",
-        '{"samples": 1, "seconds": 0}',
-        '{"samples": 1.5, "seconds": 1}',
-        '{"samples": -1, "seconds": 1}',
-        '{"samples": 1, "seconds": NaN}',
-        '{"samples": 1, "seconds": 1, "wait_seconds": 2}',
-    ],
-)
+    ["{", "{}", '{"samples": 1, "seconds": 0}', '{"samples": 1.5, "seconds": 1}', '{"samples": -1, "seconds": 1}',
+     '{"samples": 1, "seconds": NaN}', '{"samples": 1, "seconds": 1, "wait_seconds": 2}'],
+)  # fmt: skip
 def test_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "metrics0.jsonl"
     file.write_text(f'{{"samples": 1, "seconds": 1}}\n\n{line}\n')

@@ -151,7 +151,7 @@ def test_unusable_command_line(tmp_path: Path, words: tuple[str, ...], part: str
 
 def test_unusable_run_json(tmp_path: Path) -> None:
     train = script(tmp_path, "print('ran')")
-    for content in ("{", "[]", "{}", '{"spec_hash": "x", "job": {}, "spec": {"max_steps": 0}}'):
+    for content in ("{", "[]", "{}", '{"spec_hash": "x", "job": {}, "spec": {"warmup_steps": "many"}}'):
         path = run_json(tmp_path / "run")
         path.write_text(content)
         done = run_plainly(tmp_path, INSTRUMENT, train, env={"DDP_LADDER_RUN": str(path)})

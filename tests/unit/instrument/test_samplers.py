@@ -187,9 +187,9 @@ DIVIDING: dict[str, Callable[[Data, int, int], Any]] = {
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 def test_real_samples_add_up_to_the_dataset(kind: str, length: int, replicas: int) -> None:
     data = TensorDataset(torch.arange(length))
-    each = [DIVIDING[kind](data, replicas, rank) for rank in range(replicas)]
-    real = [real_samples(DataLoader(data, batch_size=2, sampler=sampler)) for sampler in each]
-    seen = [list(sampler)[:count] for sampler, count in zip(each, real, strict=True)]
+    of_ranks = [DIVIDING[kind](data, replicas, rank) for rank in range(replicas)]
+    real = [real_samples(DataLoader(data, batch_size=2, sampler=sampler)) for sampler in of_ranks]
+    seen = [list(sampler)[:count] for sampler, count in zip(of_ranks, real, strict=True)]
     assert sorted(index for indices in seen for index in indices) == list(range(length))
 
 
@@ -275,12 +275,12 @@ def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
     loaders = samplers.Loaders(recorder)
     recorder.epoch_of = loaders.epoch_of
     for loader in passes:
-        found = loaders.begin(loader)
-        recorder.drawn(found.number, 0.0, 1, 0, True, -1)
+        pass_ = loaders.begin(loader)
+        recorder.drawn(pass_.number, 0.0, 1, 0, True, -1)
         recorder.backward(0.0)
         recorder.after_step(recorder, (), {})
-        found.living = False
-        recorder.ended(found.number, False)
+        pass_.living = False
+        recorder.ended(pass_.number, False)
     return training_loader(recorder.judged(), loaders.facts, world_size)
 
 

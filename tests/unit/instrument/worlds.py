@@ -73,23 +73,20 @@ class Drawing:
 
 
 class Script:
-    """What a training script does, seen from the hooks; and its own tally.
-
-    rows: samples and padding of each step. seconds: of each; None: its stopwatch was ambiguous. visible: backward
-    passes are seen. wrapped: so are forward passes.
-    """
+    """What a training script does, seen from the hooks; and its own tally."""
 
     def __init__(self, wrapped: bool = True, visible: bool = True) -> None:
         self.log, self.now_s = Log(), 0.0
-        self.wrapped, self.visible, self.grad = wrapped, visible, True
+        self.wrapped, self.visible = wrapped, visible  # forward, backward passes are seen
+        self.grad = True
         self.loaders = self.passes = self.batches = 0
         self.begun: list[int] = []
         self.pass_of: dict[int, int] = {}  # by the number of the batch
         self.is_over = self._evaluating = False
         self.is_ambiguous = False
         self._stepped: set[int] = set()
-        self.rows: list[tuple[int, int]] = []
-        self.seconds: list[float | None] = []
+        self.rows: list[tuple[int, int]] = []  # samples and padding of each step
+        self.seconds: list[float | None] = []  # of each step; None: its stopwatch was ambiguous
         self.gradients: dict[int, dict[int, Batch]] = {}
         self._trained: set[int] = set()
         self._kept: dict[int, Batch] = {}
@@ -215,37 +212,29 @@ class EarlyEndError(Exception):
 
 @dataclass(frozen=True)
 class World:
-    """How a loop is made. Numbers of batches count from the beginning of the run.
+    """How a loop is made. Numbers of batches count from the beginning of the run."""
 
-    size, count, last, padding: of the batches of an epoch. source: how they come from the loader. ahead: how many are
-    drawn ahead. stop_at: of an epoch, for the sources that stop. group: draws that are concatenated. buffer: of so
-    many items the steps follow. body: what is done with an item, ``times`` times. accumulate: items of a step;
-    remainder: what becomes of the rest. zero: where gradients are discarded. skips: which items in a row of ten are
-    skipped, and where. scaler: which steps GradScaler skips. validate: where; val_*: how. ends_at: the item at which
-    the script ends; fails: the step.
-    """
-
-    count: int = 4
-    size: int = 4
-    last: int = 0
-    padding: int = 0
+    count: int = 4  # batches of an epoch
+    size: int = 4  # of a batch
+    last: int = 0  # size of an epoch's last batch; 0: as the others
+    padding: int = 0  # samples at the end of an epoch
     epochs: int = 2
-    source: str = "plain"
-    second: str = ""
+    source: str = "plain"  # how batches come from the loader
+    second: str = ""  # how they come from a second loader
     second_size: int = 3
-    ahead: int = 0
-    stop_at: int = 3
-    group: int = 1
-    buffer: int = 1
-    body: str = "plain"
-    times: int = 2
-    accumulate: int = 1
-    remainder: str = "stepped"
-    zero: str = "before"
-    skip_at: str = ""
-    skips: int = 0  # one in 10 bits
-    scaler: int = 0
-    validate: str = ""
+    ahead: int = 0  # batches that are drawn ahead
+    stop_at: int = 3  # of an epoch, for the sources that stop
+    group: int = 1  # draws that are concatenated
+    buffer: int = 1  # items that are drawn before their steps follow
+    body: str = "plain"  # what is done with an item
+    times: int = 2  # how often
+    accumulate: int = 1  # items of a step
+    remainder: str = "stepped"  # what becomes of the items after the last whole step
+    zero: str = "before"  # where gradients are discarded
+    skip_at: str = ""  # where an item is skipped
+    skips: int = 0  # which items in a row of ten are: one in 10 bits
+    scaler: int = 0  # which steps GradScaler skips, likewise
+    validate: str = ""  # where
     val_every: int = 2
     val_grad: bool = False
     val_eval: bool = True
@@ -254,8 +243,8 @@ class World:
     late_train: bool = False
     eval_training: str = ""
     warm_step: bool = False
-    ends_at: int = -1
-    fails: bool = False
+    ends_at: int = -1  # the item at which the script ends; -1: none
+    fails: bool = False  # ends_at is a step, at which it fails
     wrapped: bool = True
     visible: bool = True
 
@@ -354,22 +343,22 @@ class Loop:
                 if index % 2:
                     yield (self.forever(1, self.second),)
             return
-        one = ahead_of(self.loader, world.ahead) if world.ahead else self.loader
+        drawn = ahead_of(self.loader, world.ahead) if world.ahead else self.loader
         if world.source == "range":
-            for batch, _ in zip(one, range(world.stop_at), strict=False):
+            for batch, _ in zip(drawn, range(world.stop_at), strict=False):
                 yield (batch,)
         elif world.source == "break":
-            for index, batch in enumerate(one):
+            for index, batch in enumerate(drawn):
                 if index >= world.stop_at:
                     break
                 yield (batch,)
         elif world.source == "cut":
-            for index, batch in enumerate(one):
+            for index, batch in enumerate(drawn):
                 yield (batch,)
                 if index + 1 >= world.stop_at:
                     break
         else:
-            for batch in one:
+            for batch in drawn:
                 yield (batch,)
 
     def forever(self, key: int, loader: Loader) -> Batch:
@@ -383,14 +372,14 @@ class Loop:
         raise AssertionError
 
     def grouped(self, number: int) -> Iterator[tuple[Batch, ...]]:
-        found: list[Batch] = []
+        items: list[Batch] = []
         for index, item in enumerate(self.batches(), 1):
-            found.extend(item)
+            items.extend(item)
             if index % number == 0:
-                yield tuple(found)
-                found = []
-        if found:
-            yield tuple(found)
+                yield tuple(items)
+                items = []
+        if items:
+            yield tuple(items)
 
     def buffered(self) -> Iterator[tuple[Batch, ...]]:
         buffer: list[tuple[Batch, ...]] = []

@@ -160,19 +160,18 @@ class Marks:
     """Events on the device's current stream, numbered in the order in which they were recorded.
 
     The first one is waited for, once: it pairs the device's clock with the host's. Of each other, the time since the
-    one before it is read when the device has passed it; then it is used again. unreadable: those that could not be.
-    read: those that were read.
+    one before it is read when the device has passed it; then it is used again.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.unreadable = self.read = 0
+        self.read = self.unreadable = 0  # marks that were read, and those that could not be
         self._spare: list[torch.cuda.Event] = []
         self._open: deque[torch.cuda.Event] = deque()
         self._before: Any = None  # the last event that was read
         self._passed_s = array("d")  # when the device passed each mark that is kept, by the host's clock
         self._last_s = 0.0  # the same of the last one that was read
-        self._kept = sys.maxsize
+        self._kept = sys.maxsize  # marks whose times are kept
 
     def add(self) -> int:
         """Record an event now, and return its number; NO_MARK while a CUDA graph is being captured."""

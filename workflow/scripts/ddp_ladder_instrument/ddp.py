@@ -57,7 +57,7 @@ def next_timed(step: int, level: int) -> int:
 
 
 class DdpTimings:
-    """DDP's times of the module that was wrapped last, as events of the log. modules: the wrapped ones, numbered.
+    """DDP's times of the module that was wrapped last, as events of the log.
 
     DDP times one pass of a step. Where a step has several (accumulation), that pass stands for all of them.
     """
@@ -68,8 +68,8 @@ class DdpTimings:
         self._max_steps = max_steps
         self._unmeasured = unmeasured
         self._module: Callable[[], Any] = lambda: None
-        self.modules: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.wrapped = 0
+        self.modules: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # wrapped ones, by number
+        self.wrapped = 0  # how many
         self._device = "cpu"
         self._level: int | None = None  # None: not chosen yet
         self._first = self._newest = 0, 0  # row and iteration of the times that were read first and last

@@ -55,7 +55,8 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))
-    _search_path_without(own_directory)
+    if os.path.realpath(sys.path[0]) == os.path.realpath(own_directory):
+        sys.path.pop(0)  # python put it there, for instrument.py
     error_at_end = _run(program, measurement)
     if error_at_end is not None:
         hide_own_frames(own_directory)
@@ -70,12 +71,6 @@ def _program(arguments: Sequence[str]) -> Program:
     if words[0].startswith("-"):
         raise ProgramError(f"unknown option {words[0]}\n  next     see instrument.py --help")
     return Program(words[0], is_module, tuple(words[1:]))
-
-
-def _search_path_without(own_directory: str) -> None:
-    """Remove the entry that python put at the front of sys.path for instrument.py."""
-    if sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(own_directory):
-        sys.path.pop(0)
 
 
 def _run(program: Program, measurement: Measurement) -> BaseException | None:

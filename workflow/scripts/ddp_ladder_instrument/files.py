@@ -145,9 +145,9 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             spec_hash=str(data["spec_hash"]),
             job=dict(data["job"]),
             warmup_steps=int(measure.get("warmup_steps") or 0),
-            max_steps=_limit(measure, "max_steps", int),
-            max_seconds=_limit(measure, "max_seconds", float),
-            samples_per_step=_limit(measure, "samples_per_step", int),
+            max_steps=measure.get("max_steps"),
+            max_seconds=measure.get("max_seconds"),
+            samples_per_step=measure.get("samples_per_step"),
             device=measure.get("device"),
             launched_at_s=float(launched_at_s) if launched_at_s else None,
             profile_steps=int(measure.get("profile_steps") or 0),
@@ -159,13 +159,3 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunSettingsError(f"{path} is not a run.json: {type(error).__name__}: {error}") from error
-
-
-def _limit(measure: Mapping[str, Any], key: str, kind: type[int] | type[float]) -> Any:
-    value = measure.get(key)
-    if value is None:
-        return None
-    limit = kind(value)
-    if limit <= 0:
-        raise ValueError(f"measure.{key} must be positive, not {value}")
-    return limit

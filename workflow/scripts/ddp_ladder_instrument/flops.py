@@ -93,7 +93,7 @@ def formulas() -> dict[Any, Callable[..., int]]:
 class FlopCounter(TorchDispatchMode):
     """Counts the FLOPs of the operators that run in this thread, and in the backward passes that it begins.
 
-    torch's own mode also hooks every module, which is not needed here. uncounted: operators that could not be counted.
+    torch's own mode also hooks every module, which is not needed here.
     """
 
     supports_higher_order_operators = True
@@ -103,7 +103,7 @@ class FlopCounter(TorchDispatchMode):
         self._formulas = formulas()
         self._decomposes: dict[Any, bool] = {}
         self.flops: Counter[Key] = Counter()
-        self.uncounted: dict[str, None] = {}
+        self.uncounted: dict[str, None] = {}  # operators that could not be counted, in order
         self.off = False
         self._leave_triton = _watch_triton(self.uncounted)
 
@@ -203,7 +203,7 @@ class CountedStep(NamedTuple):
 
 
 class StepFlops:
-    """Counts the FLOPs of STEPS steps in the second half of the warm-up, or of more. why: nothing is counted.
+    """Counts the FLOPs of STEPS steps in the second half of the warm-up, or of more.
 
     A counted step lasts from one row of the table to the next, so it has one step of each optimizer.
     """
@@ -214,6 +214,7 @@ class StepFlops:
         self._counter: FlopCounter | None = None
         self._steps: list[CountedStep] = []
         self._disturbed_by = (0, 0)
+        # Why nothing is counted; None: something is.
         self.why: str | None = None if warmup_steps > FIRST else SHORT_WARMUP
         if self.why is None:
             recorder.count_at = max(FIRST, warmup_steps // 2)

@@ -116,9 +116,9 @@ def _group_limits_bytes() -> list[int]:
             continue
         parts = path.strip("/").split("/")
         for depth in range(len(parts) + 1):
-            path = os.path.join(root, *parts[:depth], name)
+            limit = os.path.join(root, *parts[:depth], name)
             # The root has no limit, a container may not see those above it; "max" is none.
-            with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            with contextlib.suppress(OSError, ValueError), open(limit, encoding="ascii") as file:
                 limits_bytes.append(int(file.read()))
     return limits_bytes
 

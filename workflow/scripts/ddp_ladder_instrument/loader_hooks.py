@@ -101,13 +101,10 @@ def patch_indices() -> None:
 
 
 class _Inside:
-    """Whether the main thread is inside a loader: it fetches a batch, or makes an iterator.
+    """Where the main thread is."""
 
-    outer: the batches that the loaders inside have given an outer loader, which counts; None if there is no such one.
-    """
-
-    loader = False
-    outer: Announced | None = None
+    loader = False  # inside a loader: it fetches a batch, or makes an iterator
+    outer: Announced | None = None  # the batches that loaders inside have given an outer one, which counts, if any
 
 
 INSIDE = _Inside()  # an object: a change of a class, for each batch, would empty Python's caches
