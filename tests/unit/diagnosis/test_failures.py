@@ -82,6 +82,14 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 0)
   exitcode  : 1 (pid: 1850)
 """
+IN_SAVE = f"""\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/ada/train.py", line 26, in save
+[rank0]:     dist.barrier()
+[rank0]:   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 6371, in barrier
+[rank0]:     work.wait()
+[rank0]: {LOST}
+"""
 IN_WORKER = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/home/ada/train.py", line 34, in train_epoch
@@ -264,13 +272,13 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "left": (
         both(raised(0, LOST), stops(1, 50)),
         "a rank left the others (rank 1 on node0): rank 1 ended after 50 steps, rank 2 ended after 60 steps, rank 3 "
-        "ended after 60 steps; rank 0 was in its step 61 and waited for it",
+        "ended after 60 steps; rank 0 had made 60 and waited for it",
         "let every rank make the same number of steps",
     ),
     "trains alone, and left": (
         both(raised(0, LOST), stops(0, 0), in_rank(1, ddp=None)),
         "a rank left the others (rank 1 on node0): rank 1 ended after 60 steps",
-        "rank 0 was in its step 1 and waited for it; its model was not wrapped in DistributedDataParallel",
+        "rank 0 had made 0 and waited for it; its model was not wrapped in DistributedDataParallel",
         "on every rank, after torch.distributed.init_process_group(), wrap the model",
     ),
     "waited for each other": (
@@ -505,6 +513,21 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         ),
         "NCCL found no network interface (rank 1 on node1)",
         f"\nrank 1 (node1): {NO_INTERFACE}",
+    ),
+    "waited in a call that the other rank does not make": (
+        both(raised(0, LOST), prints(0, IN_SAVE)),
+        "a rank left the others (rank 1 on node1): rank 1 ended after 60 steps; rank 0 had made 60 and waited for it; "
+        "let every rank make the same collective calls",
+        '\nrank 0 (node0): File "/home/ada/train.py", line 26, in save\nrank 0 (node0): dist.barrier()',
+    ),
+    "waited in the pass of another step": (
+        both(
+            raised(0, LOST),
+            prints(0, IN_SAVE.replace("in barrier", "in _engine_run_backward")),
+            in_rank(1, batches={"drawn": 61, "untrained": 1, "compared": 60, "mismatched": 0, "graph_steps": 0}),
+        ),
+        "a rank left the others (rank 1 on node1): ",
+        "; rank 1 made no step with 1 of its 61 batches; let every rank make the same number of steps",
     ),
     "ambiguous, but all there is": (
         both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")),

@@ -225,6 +225,12 @@ def where_raised(case: Case, rank: int | None, exception: str) -> tuple[Evidence
     return with_place(replace(line[0], rank=rank), line[1]) if line else ()
 
 
+def traceback_of(case: Case, end: RankEnd) -> str:
+    """Return the traceback of the exception that ended a rank, as the log has it; empty if no log has it."""
+    at = case.raised.find(end.rank, str(end.exception))
+    return "\n".join(at[0].lines[index] for index in traceback_to(at[0].lines, at[1])) if at else ""
+
+
 def _in_worker(exception: str) -> str:
     """Return the exception that a worker of the loader raised, if this is one of these; else the same."""
     return _OF_WORKER.sub("", exception)
