@@ -43,6 +43,11 @@ NCCL_LOST = (
 WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
 STAYED_AWAY = "Rank 3 failed to pass monitoredBarrier in 8000 ms"
 WATCHDOG = "[rank0]:[E1 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL()"
+TOO_LARGE = (
+    "  what():  [enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:464] "
+    "op.preamble.length <= op.nbytes. 204 vs 4. Received data size doesn't match expected size. Is there a distributed "
+    "collective mismatch in your code?"
+)
 OTHER_MODEL = (
     "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 4 params, while rank 0 has inconsistent 2 "
     "params."
@@ -255,6 +260,16 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "aborted by C++": (
         both(died(3, "SIGABRT", AT_S - 3), prints(1, "terminate called\n  what():  bad kernel\nFatal\n")),
         "a rank aborted (rank 3 on node1)", "\nagent (node1): what():  bad kernel",
+    ),
+    "received too much, which no record shows whose fault it is": (
+        both(died(3, "SIGABRT"), without(0, 1, 2), prints(1, f"terminate called\n{TOO_LARGE}\n")),
+        "the ranks made different collective calls (): rank 3 received more than its call had room for: it or the",
+        "give all ranks equally many batches",
+        f"\nrank 3 (node1): {TOO_LARGE.strip()}",
+    ),
+    "received too much, on two ranks of a node": (
+        both(died(2, "SIGABRT"), died(3, "SIGABRT"), without(0, 1), prints(1, f"terminate called\n{TOO_LARGE}\n")),
+        "the ranks made different collective calls (node1): a rank received more than its",
     ),
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),

@@ -409,7 +409,8 @@ def _of_first(case: Case, candidates: Iterable[Match], role: Role) -> Failure | 
 
 def failure_of(case: Case, match: Match) -> Failure:
     """Return the failure that a matched line names, with that line as evidence."""
-    words, spec = match.words, case.raw.spec
+    match, spec = _with_aborted_rank(case, match), case.raw.spec
+    words = match.words
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
         "stage": spec.stage,
@@ -434,6 +435,14 @@ def failure_of(case: Case, match: Match) -> Failure:
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )
+
+
+def _with_aborted_rank(case: Case, match: Match) -> Match:
+    """Return a match whose line is of the only rank that aborted on its node, if C++ printed it as it aborted one."""
+    words = match.words
+    aborted = [rank.rank for rank in case.seen_to_fail if rank.signal == "SIGABRT" and rank.host == words.node]
+    is_its = words.rank is None and len(aborted) == 1 and bool(_OF_RUNTIME.search(match.line))
+    return replace(match, words=replace(words, speaker="rank", rank=aborted[0])) if is_its else match
 
 
 def _evidence(case: Case, match: Match) -> tuple[Evidence, ...]:
