@@ -333,6 +333,22 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(*(in_rank(k, exit_code=75) for k in (1, 2, 3)), raised(0, LOST)),
         "stopped by a signal, saved its state (): ranks 1-3: exit code 75 after 60 steps", "start snakemake again",
     ),
+    "saved its state in the last seconds": (
+        both(in_rank(1, exit_code=75), in_end(outcome="time limit")), "stopped by a signal, saved its state (): rank 1",
+    ),
+    "told to end, and ended well": (
+        both(*(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S + 60}) for k in (0, 1))),
+        "stopped by a signal (): SIGUSR1 came after ", "ranks 0-3 then ended with exit code 0, after 60 steps",
+        "exit code 75", "raise stages.stage3.runtime",
+    ),
+    "told to end, and lost others that had ended well": (
+        both(raised(0, LOST), *(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S}) for k in (0, 1))),
+        "stopped by a signal (): SIGUSR1 came after ", "ranks 1-3 then ended",
+    ),
+    "failed, and the other node was then told to end": (
+        both(in_agent(0, exit_code=1), in_agent(1, exit_code=-15, told={"signal": "SIGTERM", "at_s": AT_S})),
+        "the launcher failed (node0)",
+    ),
     # A call that timed out while a rank was elsewhere: none of those that waited, or were aborted for it, is the cause.
     "kept waiting": (
         both(raised(0, WAITED), raised(1, WAITED), without(2, 3), *(looks(node, 3) for node in (0, 1))),
