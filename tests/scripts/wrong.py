@@ -72,6 +72,10 @@ def make_model(how, rank):
     return DistributedDataParallel(model)
 
 
+def save():
+    dist.barrier()
+
+
 def main(how, epochs):
     dist.init_process_group("gloo", timeout=timedelta(seconds=10 if how == "waits elsewhere" else 120))
     rank = dist.get_rank()
@@ -91,7 +95,9 @@ def main(how, epochs):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    if how != "breaks early":
+    if how == "saves on rank 0" and rank == 0:
+        save()
+    if how not in ("breaks early", "saves on rank 0"):
         dist.destroy_process_group()
 
 

@@ -169,10 +169,15 @@ def save(*_):
 """
 
 
-def saved_when_all_are_told(spec: RunSpec, tmp_path: Path, signum: signal.Signals, times: int = 1) -> set[str]:
+def saved_when_all_are_told(
+    spec: RunSpec, tmp_path: Path, signum: signal.Signals, times: int = 1, code: int = 75
+) -> set[str]:
     """Signal all processes of a run as Slurm does; return how often each rank was told while it saved its state."""
     agent, below = ready(
-        spec, SAVE + f"signal.signal({signum.value}, save)\n(here / f'waits{{rank}}').touch()\n" + WAIT
+        spec,
+        SAVE.replace("exit(75)", f"exit({code})")
+        + f"signal.signal({signum.value}, save)\n(here / f'waits{{rank}}').touch()\n"
+        + WAIT,
     )
     wait_for(lambda: all((tmp_path / f"waits{k}").exists() for k in range(2)), agent)
     told = [tmp_path / f"told{k}" for k in range(2)]
@@ -195,6 +200,19 @@ def test_a_warning_of_the_scheduler_lets_ranks_save_their_state(
         spec.replace(launcher=launcher, python=str(python_named(torch))), tmp_path, signal.SIGUSR1
     )
     assert told <= {"1", "2" if launcher == "torchrun" else "1"}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_script_that_saves_and_ends_well_was_stopped_by_the_signal(
+    spec: RunSpec, tmp_path: Path, signum: signal.Signals
+) -> None:
+    """torchrun's own exit code is 1, and it prints warnings that have nothing to do with it."""
+    assert saved_when_all_are_told(spec.replace(launcher="torchrun"), tmp_path, signum, code=0)
+    failure = assemble(RunDirectory(tmp_path)).failure
+    assert failure
+    assert failure.verdict == "stopped by a signal", failure
+    assert failure.why.startswith(f"{signum.name} came after ")
+    assert "; ranks 0, 1 then ended with exit code 0" in failure.why
 
 
 def test_a_second_sigterm_does_not_end_ranks_that_save_and_nothing_of_torchrun_is_left(

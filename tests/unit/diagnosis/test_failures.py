@@ -43,6 +43,11 @@ NCCL_LOST = (
 WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
 STAYED_AWAY = "Rank 3 failed to pass monitoredBarrier in 8000 ms"
 WATCHDOG = "[rank0]:[E1 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL()"
+TOO_LARGE = (
+    "  what():  [enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:464] "
+    "op.preamble.length <= op.nbytes. 204 vs 4. Received data size doesn't match expected size. Is there a distributed "
+    "collective mismatch in your code?"
+)
 OTHER_MODEL = (
     "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 4 params, while rank 0 has inconsistent 2 "
     "params."
@@ -81,6 +86,14 @@ Root Cause (first observed failure):
   time      : 2026-11-22_11:15:52
   rank      : 1 (local_rank: 0)
   exitcode  : 1 (pid: 1850)
+"""
+IN_SAVE = f"""\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/ada/train.py", line 26, in save
+[rank0]:     dist.barrier()
+[rank0]:   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 6371, in barrier
+[rank0]:     work.wait()
+[rank0]: {LOST}
 """
 IN_WORKER = """\
 [rank1]: Traceback (most recent call last):
@@ -248,6 +261,16 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(died(3, "SIGABRT", AT_S - 3), prints(1, "terminate called\n  what():  bad kernel\nFatal\n")),
         "a rank aborted (rank 3 on node1)", "\nagent (node1): what():  bad kernel",
     ),
+    "received too much, which no record shows whose fault it is": (
+        both(died(3, "SIGABRT"), without(0, 1, 2), prints(1, f"terminate called\n{TOO_LARGE}\n")),
+        "the ranks made different collective calls (): rank 3 received more than its call had room for: it or the",
+        "give all ranks equally many batches",
+        f"\nrank 3 (node1): {TOO_LARGE.strip()}",
+    ),
+    "received too much, on two ranks of a node": (
+        both(died(2, "SIGABRT"), died(3, "SIGABRT"), without(0, 1), prints(1, f"terminate called\n{TOO_LARGE}\n")),
+        "the ranks made different collective calls (node1): a rank received more than its",
+    ),
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
         "a rank was told to end (rank 3 on node1): rank 3 (node 1, node1): ended by SIGTERM",
@@ -264,13 +287,13 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "left": (
         both(raised(0, LOST), stops(1, 50)),
         "a rank left the others (rank 1 on node0): rank 1 ended after 50 steps, rank 2 ended after 60 steps, rank 3 "
-        "ended after 60 steps; rank 0 was in its step 61 and waited for it",
+        "ended after 60 steps; rank 0 had made 60 and waited for it",
         "let every rank make the same number of steps",
     ),
     "trains alone, and left": (
         both(raised(0, LOST), stops(0, 0), in_rank(1, ddp=None)),
         "a rank left the others (rank 1 on node0): rank 1 ended after 60 steps",
-        "rank 0 was in its step 1 and waited for it; its model was not wrapped in DistributedDataParallel",
+        "rank 0 had made 0 and waited for it; its model was not wrapped in DistributedDataParallel",
         "on every rank, after torch.distributed.init_process_group(), wrap the model",
     ),
     "waited for each other": (
@@ -309,6 +332,22 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "saved its state, and a peer was lost": (
         both(*(in_rank(k, exit_code=75) for k in (1, 2, 3)), raised(0, LOST)),
         "stopped by a signal, saved its state (): ranks 1-3: exit code 75 after 60 steps", "start snakemake again",
+    ),
+    "saved its state in the last seconds": (
+        both(in_rank(1, exit_code=75), in_end(outcome="time limit")), "stopped by a signal, saved its state (): rank 1",
+    ),
+    "told to end, and ended well": (
+        both(*(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S + 60}) for k in (0, 1))),
+        "stopped by a signal (): SIGUSR1 came after ", "ranks 0-3 then ended with exit code 0, after 60 steps",
+        "exit code 75", "raise stages.stage3.runtime",
+    ),
+    "told to end, and lost others that had ended well": (
+        both(raised(0, LOST), *(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S}) for k in (0, 1))),
+        "stopped by a signal (): SIGUSR1 came after ", "ranks 1-3 then ended",
+    ),
+    "failed, and the other node was then told to end": (
+        both(in_agent(0, exit_code=1), in_agent(1, exit_code=-15, told={"signal": "SIGTERM", "at_s": AT_S})),
+        "the launcher failed (node0)",
     ),
     # A call that timed out while a rank was elsewhere: none of those that waited, or were aborted for it, is the cause.
     "kept waiting": (
@@ -505,6 +544,21 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         ),
         "NCCL found no network interface (rank 1 on node1)",
         f"\nrank 1 (node1): {NO_INTERFACE}",
+    ),
+    "waited in a call that the other rank does not make": (
+        both(raised(0, LOST), prints(0, IN_SAVE)),
+        "a rank left the others (rank 1 on node1): rank 1 ended after 60 steps; rank 0 had made 60 and waited for it; "
+        "let every rank make the same collective calls",
+        '\nrank 0 (node0): File "/home/ada/train.py", line 26, in save\nrank 0 (node0): dist.barrier()',
+    ),
+    "waited in the pass of another step": (
+        both(
+            raised(0, LOST),
+            prints(0, IN_SAVE.replace("in barrier", "in _engine_run_backward")),
+            in_rank(1, batches={"drawn": 61, "untrained": 1, "compared": 60, "mismatched": 0, "graph_steps": 0}),
+        ),
+        "a rank left the others (rank 1 on node1): ",
+        "; rank 1 made no step with 1 of its 61 batches; let every rank make the same number of steps",
     ),
     "ambiguous, but all there is": (
         both(raised(0, NCCL_LOST), raised(1, NCCL_LOST), prints(1, "")),

@@ -159,7 +159,12 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
         ),
         (
             [rank(0), rank(1, phase="ended", steps=11)], "a rank left the others", "its script ended after 11 steps",
-            "same",
+            "let every rank make the same number of steps",
+        ),
+        (
+            [rank(0), rank(1, phase="ended", stack=None)], "a rank left the others",
+            "its script ended after 12 steps; rank 0 waited in barrier()",
+            "let every rank make the same collective calls",
         ),
         (
             [rank(0, phase="ended", stack=None), rank(1, phase="between passes", stack=SLEEPS)], "the training hung",

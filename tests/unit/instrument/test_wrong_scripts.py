@@ -97,8 +97,13 @@ WRONG = {
     ),
     "breaks early": (
         "a rank left the others",
-        "rank 1 ended after 13 steps; rank 0 was in its step 14 and waited for it",
+        "rank 1 ended after 13 steps; rank 0 had made 13 and waited for it",
         "let every rank make the same number of steps",
+    ),
+    "saves on rank 0": (
+        "a rank left the others",
+        "rank 1 ended after 24 steps; rank 0 had made 24 and waited for it",
+        "let every rank make the same collective calls",
     ),
     "waits elsewhere": (
         "the ranks waited for each other",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.node.network import LOOPBACK, address, interface_here, node_name
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run import nodes
@@ -42,6 +43,13 @@ def test_simulated_nodes_meet_over_loopback_or_the_interface_that_is_named() -> 
     for launcher, agents in (("torchrun", 1), ("srun", 2)):  # one for each GPU in a Slurm job alone
         spec = make_spec("2x2", launcher=launcher)
         assert (Allocation("42", JOB).agents_per_node(spec), here.agents_per_node(spec)) == (agents, 1)
+
+
+def test_a_warning_of_the_scheduler_does_not_end_an_agent_that_starts(tmp_path: Path) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\n")
+    (start,) = ThisMachine("local-test").starters(RunDirectory(tmp_path), make_spec("1x1"), program)
+    assert start().wait() == 0
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from ddp_ladder.common.files import file_text
-from ddp_ladder.common.formats import duration, in_short, rank_numbers
+from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.diagnosis.case import Case, by_end, root_at_end
 from ddp_ladder.diagnosis.correctness import NAMED
@@ -117,6 +118,28 @@ def lost_launcher(case: Case) -> Failure | None:
         why=f"the launcher of node {end.node_rank} ({end.host}): ended by {end.signal}",
         next=signal_advice(end.signal, end.host)[1],
         **_of_node(end),
+    )
+
+
+def told_to_end(case: Case) -> Failure | None:
+    """Return the failure of a run that a signal from outside ended, if its script then ended well."""
+    failed = [end for end in case.raw.agents.values() if end.failed]
+    signals = [end.told for end in failed if end.told]
+    well = [end.rank for end in case.raw.ends if not end.failed]
+    is_of_ladder = case.outcome not in ("finished", "unknown")
+    if is_of_ladder or not failed or len(signals) < len(failed) or not well or case.own or case.seen_to_fail:
+        return None
+    first = min(signals, key=attrgetter("at_s"))
+    after_s = first.at_s - min(end.launched_at_s for end in failed)
+    steps = max(end.steps.count for end in case.raw.ends)
+    return Failure(
+        verdict="stopped by a signal",
+        why=f"{first.signal} came after {duration(after_s)}; {rank_numbers(well)} then ended with exit code 0, after "
+        f"{count(steps, 'step')}",
+        next=f"raise stages.{case.raw.spec.stage}.runtime if the signal is the scheduler's warning (--signal in "
+        "slurm.extra); or let the script end with exit code 75 once it has saved its state, and resume from it; then "
+        "start snakemake again: the run is repeated",
+        at_s=first.at_s,
     )
 
 

@@ -226,6 +226,12 @@ def where_raised(case: Case, rank: int | None, exception: str) -> tuple[Evidence
     return with_place(replace(line[0], rank=rank), line[1]) if line else ()
 
 
+def traceback_of(case: Case, end: RankEnd) -> str:
+    """Return the traceback of the exception that ended a rank, as the log has it; empty if no log has it."""
+    at = case.raised.find(end.rank, str(end.exception))
+    return "\n".join(at[0].lines[index] for index in traceback_to(at[0].lines, at[1])) if at else ""
+
+
 def _in_worker(exception: str) -> str:
     """Return the exception that a worker of the loader raised, if this is one of these; else the same."""
     return _OF_WORKER.sub("", exception)
@@ -402,7 +408,8 @@ def _of_first(case: Case, candidates: Iterable[Match], role: Role) -> Failure | 
 
 def failure_of(case: Case, match: Match) -> Failure:
     """Return the failure that a matched line names, with that line as evidence."""
-    words, spec = match.words, case.raw.spec
+    match, spec = _with_aborted_rank(case, match), case.raw.spec
+    words = match.words
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
         "stage": spec.stage,
@@ -427,6 +434,14 @@ def failure_of(case: Case, match: Match) -> Failure:
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )
+
+
+def _with_aborted_rank(case: Case, match: Match) -> Match:
+    """Return a match whose line is of the only rank that aborted on its node, if C++ printed it as it aborted one."""
+    words = match.words
+    aborted = [rank.rank for rank in case.seen_to_fail if rank.signal == "SIGABRT" and rank.host == words.node]
+    is_its = words.rank is None and len(aborted) == 1 and bool(_OF_RUNTIME.search(match.line))
+    return replace(match, words=replace(words, speaker="rank", rank=aborted[0])) if is_its else match
 
 
 def _evidence(case: Case, match: Match) -> tuple[Evidence, ...]:

@@ -41,9 +41,9 @@ OWN_SAMPLES = (
     "(tensor parallelism) cannot be measured here"
 )
 EQUALLY_MANY = (
-    "let every rank make the same number of steps: no break or return on a condition that holds on one rank only, and "
-    "equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each rank), or "
-    "train within DDP's join() (with model.join():), which allows uneven inputs"
+    "let every rank make the same number of steps: no break, continue or return on a condition that holds on one rank "
+    "only, and equally many batches on all (DistributedSampler pads; a stream has to be cut to the same length on each "
+    "rank), or train within DDP's join() (with model.join():), which allows uneven inputs"
 )
 WRAP = (
     "after torch.distributed.init_process_group(), wrap the model, before the optimizer is made, and train through the "

@@ -189,10 +189,11 @@ ROWS: tuple[Explanation, ...] = (
     hung,
     # Ranks that died or left, before the time limit that the others then reached.
     ranks.killed_first,
+    agents.told_to_end,
     ranks.left_early,
+    ranks.saved_state,
     time_limit,
     # The first failure that is no consequence of another.
-    ranks.saved_state,
     ranks.own_failure,
     not_written,
     kept_waiting,

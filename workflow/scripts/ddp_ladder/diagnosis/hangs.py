@@ -21,7 +21,8 @@ from ddp_ladder.records.record import Evidence, Failure
 LINES = 3  # of the stack of a rank
 SAME_CALLS = (
     "let every rank make the same collective calls in the same order: one of them makes a call (barrier, all_reduce, "
-    "broadcast) that the others do not make, or leaves it out, most often under an `if` on its rank"
+    "broadcast) that the others do not make, or leaves it out, most often under an `if` on its rank, or in a function "
+    "that is called there"
 )
 FAILS_ALONE = (
     "fix what raised the exception; a rank that handles one must call no collective (barrier, all_reduce) in its "
@@ -31,6 +32,26 @@ AS_LAUNCHED = (
     "let the script call init_process_group() without rank and world size, and leave RANK, WORLD_SIZE, MASTER_ADDR and "
     "MASTER_PORT as the launcher sets them"
 )
+
+
+def in_backward(stack: str) -> bool | None:
+    """Return True if a rank waits in a backward pass, and False in another call; None if it shows in neither.
+
+    A forward pass may be one of the training or of a validation, and work of a GPU is waited for at any line.
+    """
+    if "in _engine_run_backward" in stack:
+        return True
+    return None if "torch/distributed/" not in stack or "in _call_impl" in stack else False
+
+
+def against_leaving(steps: set[int], backward: bool | None) -> str:
+    """Return what to do if ranks ended while others waited.
+
+    steps: how many each of them made. backward: whether those that waited were in a backward pass, if it is known.
+    """
+    if len(steps) > 1 or backward:
+        return EQUALLY_MANY
+    return SAME_CALLS if backward is False else f"{SAME_CALLS}; or {EQUALLY_MANY}"
 
 
 @dataclass(frozen=True)
@@ -247,7 +268,10 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
         )
     all_ended = all(rank.ended for rank in ranks)
     if causes and causes[0].ended and not all_ended:
-        return "a rank left the others", EQUALLY_MANY
+        left = [rank for rank in ranks if not rank.ended]
+        shown = "\n".join(frame.text for frame in left[0].stack)
+        steps = {rank.stall.steps for rank in (*causes, *left)}
+        return "a rank left the others", against_leaving(steps, in_backward(shown))
     verdict, what = "the training hung", "see why it does not go on at that line"
     if all_ended:
         verdict = "the processes did not end"

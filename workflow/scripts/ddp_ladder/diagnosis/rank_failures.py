@@ -9,12 +9,21 @@ from typing import Any
 
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.diagnosis.case import Case, Ended, caught, of_runtime, root_at_end, symptom_of, where_raised
+from ddp_ladder.diagnosis.case import (
+    Case,
+    Ended,
+    caught,
+    of_runtime,
+    root_at_end,
+    symptom_of,
+    traceback_of,
+    where_raised,
+)
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED, WRAP
-from ddp_ladder.diagnosis.hangs import SAME_CALLS
+from ddp_ladder.diagnosis.hangs import SAME_CALLS, against_leaving, in_backward
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, classify, cut, is_consequence
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import Failure, FailureKind
+from ddp_ladder.records.record import Evidence, Failure, FailureKind
 
 TERMINATED = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 ABORTED = "SIGABRT"  # NCCL's watchdog and C++ also end a rank in this way when it has lost another
@@ -115,7 +124,7 @@ def left_early(case: Case) -> Failure | None:
     missing = [rank for rank in range(raw.spec.world_size) if rank not in raw.ranks and rank not in gave_up]
     if missing and case.outcome != "time limit":
         return None  # a rank without a record was killed, and is the one that the others lost
-    waiting = [f"rank {end.rank} was in its step {end.steps.count + 1}" for end in raised]
+    waiting = [f"rank {end.rank} had made {end.steps.count}" for end in raised]
     waiting += [f"rank {rank} was aborted" for rank in sorted(gave_up)]
     waiting += [f"rank {rank} had not ended" for rank in missing]
     if done and waiting:
@@ -123,11 +132,14 @@ def left_early(case: Case) -> Failure | None:
         # With one gradient for all, nobody is more than a step ahead.
         is_alone = not done[0].ddp and any(done[0].steps.count > end.steps.count + 1 for end in raised)
         alone = "; its model was not wrapped in DistributedDataParallel" if is_alone else ""
+        stood = traceback_of(case, raised[0]) if raised else ""
+        fix = against_leaving({end.steps.count for end in (*done, *raised)}, in_backward(stood))
+        skipped = _skipped(done) if fix == EQUALLY_MANY and not is_alone else ""
         return Failure(
             verdict="a rank left the others",
-            why=f"{left}; {in_short(waiting, NAMED)} and waited for it{alone}",
-            next=f"on every rank, {WRAP}" if is_alone else EQUALLY_MANY,
-            evidence=caught(case, done[0].host, done[0].rank),
+            why=f"{left}; {in_short(waiting, NAMED)} and waited for it{alone}{skipped}",
+            next=f"on every rank, {WRAP}" if is_alone else fix,
+            evidence=(*caught(case, done[0].host, done[0].rank), *_where_it_waited(case, raised)),
             **of_rank(done[0]),
         )
     known = [classify(end.exception or "") for end in raised]
@@ -140,6 +152,20 @@ def left_early(case: Case) -> Failure | None:
             next=f"look in the log for the line at which each rank stood, and {SAME_CALLS}",
         )
     return None
+
+
+def _skipped(done: Sequence[RankEnd]) -> str:
+    """Return which of these ranks, that ended well, drew a batch without a step; empty if none is known."""
+    drew = [(end.rank, end.batches) for end in done if end.batches and end.batches.untrained]
+    some = [
+        f"rank {rank} made no step with {batches.untrained} of its {batches.drawn} batches" for rank, batches in drew
+    ]
+    return f"; {in_short(some, NAMED)}" if some else ""
+
+
+def _where_it_waited(case: Case, waiting: Sequence[RankEnd]) -> tuple[Evidence, ...]:
+    """Return the line at which the first of these ranks waited, without the exception that ended it there."""
+    return where_raised(case, waiting[0].rank, str(waiting[0].exception))[:-1] if waiting else ()
 
 
 def saved_state(case: Case) -> Failure | None:

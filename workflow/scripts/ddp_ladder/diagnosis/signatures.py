@@ -74,7 +74,8 @@ class Match:
         return tuple(self._filled(step, values) for step in self.signature.next)
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
-        own = {"node": self.words.node, "rank": self.words.rank}
+        rank = self.words.rank
+        own = {"node": self.words.node, "rank": rank, "speaker": None if rank is None else f"rank {rank}"}
         given = {name: value for name, value in {**own, **values}.items() if value is not None}
         return template.format_map(defaultdict(lambda: "?", {**UNKNOWN, **given, **self.values}))
 
@@ -82,6 +83,7 @@ class Match:
 UNKNOWN: Mapping[str, object] = {
     "node": "the node",
     "rank": "?",
+    "speaker": "a rank",
     "stage": "<stage>",
     "python": "the training's Python",
     "log": "the log",

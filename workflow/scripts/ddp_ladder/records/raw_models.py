@@ -168,6 +168,13 @@ class AgentLog(Model):
     error: str | None  # why the log is incomplete, other than by its limit
 
 
+class SignalSent(Model):
+    """A signal that someone sent to an agent."""
+
+    signal: str
+    at_s: float
+
+
 class AgentEnd(RawFile):
     """End record of one agent (nodes/node<k>.json, or nodes/node<k>.task<l>.json where each GPU has its own)."""
 
@@ -185,6 +192,7 @@ class AgentEnd(RawFile):
     gpus: Several[Gpu] = ()  # empty without the driver's program
     interface: Name | None = None  # network interface of NCCL and Gloo; None if there was none
     error: Name | None = None  # why its processes could not be started
+    told: SignalSent | None = None  # the first that it was sent
     orphaned: bool = False  # its parent had died: under Slurm the step daemon of its node
     log: AgentLog | None = None
     monitor: MonitorEnd | None = None  # None if this agent did not sample its node

@@ -32,7 +32,7 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
-from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, read_run_file
+from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, SignalSent, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
@@ -86,12 +86,16 @@ def run_node(task: NodeTask) -> int:
     die_with_parent(signal.SIGTERM, parent)
     adopt_orphans()  # so that processes that the script leaves behind are ended too
     events: SimpleQueue[tuple[str, int]] = SimpleQueue()
-    for signum in ENDING:
-        signal.signal(signum, lambda number, _frame: events.put(("signal", number)))
-    for signum in WARNINGS:
-        # Passed on, a script would save its state twice at once, and torchrun end its ranks while they save. Not
-        # SIG_IGN, which the script would inherit.
-        signal.signal(signum, lambda _number, _frame: None)
+    told: list[SignalSent] = []
+
+    def note(number: int, _frame: object) -> None:
+        told.append(SignalSent(signal=signal.Signals(number).name, at_s=time.time()))
+        # A warning passed on, a script would save its state twice at once, and torchrun end its ranks while they save.
+        if number in ENDING:
+            events.put(("signal", number))
+
+    for signum in (*ENDING, *WARNINGS):
+        signal.signal(signum, note)  # warnings too: the script would inherit that they are ignored
     launched_at_s = time.time()
     NAMED.update(name for name, value in task.spec.env.items() if value == FROM_ENVIRONMENT)
     make_directory(task.directory.nodes)
@@ -153,6 +157,7 @@ def run_node(task: NodeTask) -> int:
         gpus=gpus.result() if gpus else (),
         interface=interface,
         error=error,
+        told=told[0] if told else None,
         orphaned=os.getppid() != parent,
         log=kept,
         monitor=sampled,

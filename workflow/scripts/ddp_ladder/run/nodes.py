@@ -87,8 +87,20 @@ class ThisMachine:
 
 
 def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
-    """Return the agent's argument list; in a job step Slurm's variables number the agents."""
-    return [sys.executable, str(program), "--run", str(directory.path)]
+    """Return the agent's argument list; in a job step Slurm's variables number the agents.
+
+    A shell, which starts at once, ignores the scheduler's warnings for it: they would kill a Python that still starts.
+    """
+    return [
+        "sh",
+        "-c",
+        'trap "" USR1 USR2; exec "$@"',
+        "sh",
+        sys.executable,
+        str(program),
+        "--run",
+        str(directory.path),
+    ]
 
 
 def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> AgentProcess:
