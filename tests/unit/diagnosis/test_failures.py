@@ -54,6 +54,11 @@ CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WORKER = "RuntimeError: DataLoader worker (pid(s) 4081) exited unexpectedly"
 SHM = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
 OVER_MEMORY = "slurmstepd-node1: error: Step 7.1 exceeded memory limit (3000000 > 2000), being killed"
+LAUNCH_FAILED = (
+    "srun: error: Task launch for StepId=20.3 failed on node node1: Communication connection failure\n"
+    "srun: error: Application launch failed: Communication connection failure\n"
+    "srun: error: node0: task 0: Killed\n"
+)
 NODE_FAILURE = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***"
 # What torchrun and the ranks of two nodes print, torch 2.13, shortened to the frames of the script.
 OF_NODE_0 = f"""\
@@ -394,6 +399,15 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(without(0, 1, 2, 3), gone(0), gone(1)), "the launcher failed (): no agent left an end record; read ",
         "train.log",
     ),
+    "the tasks that srun ended are no cause": (
+        both(
+            without(0, 1, 2, 3),
+            gone(0),
+            gone(1),
+            srun("srun: error: Credentials have expired\nsrun: error: node1: task 1: Killed\n"),
+        ),
+        "the launcher failed (): Credentials have expired; read ",
+    ),
     "srun refused": (
         both(
             without(0, 1, 2, 3),
@@ -544,8 +558,19 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
     ),
     "the scheduler, before the ranks that it killed": (
         both(raised(0, LOST), died(1, "SIGKILL"), srun(f"{NODE_FAILURE}\nsrun: error: node1: task 1: Killed\n")),
-        "a node died (node1)",
+        "a node died (): Slurm lost one of the job's nodes (node0, node1), and does not say which",
         f"\nslurm (node1): {NODE_FAILURE}",
+    ),
+    "the node that srun names as lost, not the first of the job": (
+        both(raised(0, LOST), srun(f"{NODE_FAILURE}\nsrun: error: Node failure on node0\n")),
+        "a node died (node0): Slurm lost node0, a node of the job",
+        "slurm.exclude: node0",
+    ),
+    "a node whose slurmd died between two steps, and not the tasks that srun then ended": (
+        both(without(0, 1), gone(0), gone(1), srun(LAUNCH_FAILED)),
+        "Slurm could not start the agent of a node (node1): srun did not reach slurmd on node1, or was refused there: "
+        "Communication connection failure",
+        "slurm.exclude: node1",
     ),
     "not torchrun's root cause, which may be that of the healthy rank if another one hangs": (
         both(raised(0, LOST), without(1), srun("srun: error: node2: task 1: Exited with exit code 1\n")),

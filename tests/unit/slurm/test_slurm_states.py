@@ -127,8 +127,8 @@ def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> 
     [
         # Captured from a real Slurm after a node's link was cut; a node in two partitions has two lines.
         ("node1|idle node2|down* node2|down*", "node2 does not answer Slurm", "slurm.exclude: node2"),
-        ("node1|idle node2|idle", "a node died under it", "slurm.exclude"),
-        ("", "a node died under it", "slurm.exclude"),
+        ("node1|idle node2|idle", "one of its nodes died", "sinfo --Node"),
+        ("", "one of its nodes died", "sinfo --Node"),
     ],
 )
 def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, why: str, key: str) -> None:

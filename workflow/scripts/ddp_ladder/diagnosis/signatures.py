@@ -81,6 +81,7 @@ class Match:
 
 UNKNOWN: Mapping[str, object] = {
     "node": "the node",
+    "nodes": "squeue knows them",
     "rank": "?",
     "stage": "<stage>",
     "python": "the training's Python",

@@ -60,7 +60,10 @@ AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     "FAILED": Advice("its batch script failed", f"the job's log shows why; then {AGAIN}"),
-    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {AGAIN}"),
+    NODE_FAIL: Advice(
+        "one of its nodes died",
+        f"{AGAIN}; if it comes again, `sinfo --Node --states=down` shows which node it is; {leave_out()}",
+    ),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
