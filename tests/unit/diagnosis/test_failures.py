@@ -289,8 +289,19 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "time limit": (
         both(without(0), in_end(outcome="time limit", ended_at_s=AT_S + 5)),
-        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime, or the end of the allocation that it",
-        "raise stages.stage3.runtime or ask for a longer allocation, or shorten the run with measure.max_steps",
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime, or the end of its allocation; the run "
+        "had made 60 steps; raise stages.stage3.runtime or ask for a longer allocation, or set measure.max_steps below "
+        "60",
+    ),
+    "time limit of the stage": (
+        both(without(0, 1, 2, 3), in_end(outcome="time limit", asked_min=20, slurm_s=1190)),
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime (20 min); raise stages.stage3.runtime "
+        "(now 20), or shorten the run with measure.max_steps",
+    ),
+    "time limit of the allocation": (
+        both(without(0, 1, 2), stops(3, 12), in_end(outcome="time limit", asked_min=20, slurm_s=50)),
+        "time limit (): when the job of scale 2x2 began, Slurm had left it 50 s, less than its stages.stage3.runtime "
+        "(20 min); the run had made 12 steps; ask for a longer allocation",
     ),
     "time limit, standing still": (
         both(in_end(outcome="time limit"), without(0, 1, 2, 3), *(looks(node, 3) for node in (0, 1))),
@@ -300,7 +311,7 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "time limit, while a node went on": (
         both(in_end(outcome="time limit"), without(0, 1, 2, 3), looks(1, 3)), "time limit (): ",
-        "runs in; raise stages.stage3.runtime",
+        "allocation; raise stages.stage3.runtime",
     ),
     "time limit, and what it caused": (
         both(in_end(outcome="time limit"), raised(0, LOST), in_agent(0, exit_code=-15, signal="SIGTERM")),
