@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.gates.gate import judge
-from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.gates.verdict import Verdict, outcome_line
 from ddp_ladder.records.record import Record
 from make_runs import edit, reassemble, write_ladder
 from scripts_support import SCRIPTS, warmed
@@ -186,6 +186,8 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     found = judged(warm, tmp_path, how)
     assert found.record.failure is None
     assert found.verdict.is_open
+    in_line = "DistributedSampler(dataset) in place of shuffle=True" in outcome_line(found.verdict)
+    assert in_line == (how == "own seeds")
     said = [remark.what for remark in found.record.remarks]
     assert bool(said) == bool(MEANT[how])
     assert any(MEANT[how] in what for what in said) or not MEANT[how]

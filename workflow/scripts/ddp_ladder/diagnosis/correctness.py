@@ -19,7 +19,7 @@ from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import DOUBTFUL_COUNT, Check, Failure, FailureKind, Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
 
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
@@ -424,10 +424,11 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
     shared = most_shared(ends)
     if shared.known > 1 and shared.fraction < MOST_SHARED:
         yield Remark(
-            name="disjoint data",
+            name=UNDIVIDED,
             what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
             "all of them, unless its dataset is a part",
-            next="use DistributedSampler, unless each rank's dataset is a part",
+            next="give the loader sampler=DistributedSampler(dataset) in place of shuffle=True, unless each rank's "
+            "dataset is a part",
         )
 
 
