@@ -54,6 +54,14 @@ CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WORKER = "RuntimeError: DataLoader worker (pid(s) 4081) exited unexpectedly"
 SHM = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
 OVER_MEMORY = "slurmstepd-node1: error: Step 7.1 exceeded memory limit (3000000 > 2000), being killed"
+WANTS_RANK = "train.py: error: the following arguments are required: --local_rank"
+NODE_LIST = (
+    "[W1128 10:55:59.412130514 socket.cpp:764] [c10d] The IPv6 network addresses of (node[1,3], 29500) cannot be "
+    "retrieved (gai error: -2 - Name or service not known)."
+)
+OF_LIST = (
+    "DistNetworkError: The client socket has timed out after 3000ms while trying to connect to (node[1,3], 29500)."
+)
 LAUNCH_FAILED = (
     "srun: error: Task launch for StepId=20.3 failed on node node1: Communication connection failure\n"
     "srun: error: Application launch failed: Communication connection failure\n"
@@ -559,6 +567,16 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         both(without(0, 1), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, TORCH_MISSING)),
         "a Python package is missing (rank 0 on node0)",
     ),
+    "a parser that insists on the rank": (
+        both(in_rank(0, exit_code=2), in_rank(1, exit_code=2), prints(0, f"usage: train.py [-h]\n{WANTS_RANK}\n")),
+        "the script wants its rank as an argument (): it insists on --local_rank, which torch.distributed.launch",
+        f"\nrank 0 (node0): {WANTS_RANK}",
+    ),
+    "a list of nodes for the address of rank 0": (
+        both(raised(0, OF_LIST), raised(1, OF_LIST), prints(0, f"{NODE_LIST}\n{NODE_LIST}\n")),
+        "the script takes a list of nodes for one host (): node[1,3] is how Slurm writes several nodes",
+        "let the script leave MASTER_ADDR as the launcher sets it",
+    ),
     "a cause inside the traceback of another exception": (
         both(
             raised(1, "RuntimeError: training failed"),
@@ -746,7 +764,7 @@ NEW = (
 MARKED = "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer [::1]:901\n"
 FAR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17829."
 RAISED = f'Traceback (most recent call last):\n  File "x.py", line 1\n    loss.backward()\nRuntimeError: {FAR}\n'
-ARGUMENT = "train.py: error: argument --n: invalid int value: 'x'"
+ARGUMENT = "train.py: --n has an invalid value: 'x'"
 
 
 @pytest.mark.parametrize(
