@@ -122,10 +122,10 @@ class TestABadEnd:
         ("state", "next_step"),
         [
             ("CANCELLED", "scancel"),
-            ("TIMEOUT", "stages.stage1.runtime"),
+            ("TIMEOUT", "someone has shortened it"),
             ("NODE_FAIL", "slurm.exclude"),
             ("PREEMPTED", "higher priority"),
-            ("FAILED", "log"),
+            ("FAILED", "it was killed"),
         ],
     )
     def test_closes_the_gate_and_has_its_row(self, ended: dict[str, Climb], state: str, next_step: str) -> None:

@@ -149,4 +149,5 @@ def test_the_end_of_the_jobs_time_ends_a_run(here: Here) -> None:
     """The job's own limit, without Slurm: a hanging script is ended, and every run has a record."""
     failure = failure_of(*run(here, LOADS, "1x1", {"launcher": "python"}, time_s=4))
     assert failure.verdict == "time limit"
+    assert "reached its stages.stage1.runtime (10 min)" in failure.why
     assert "stages.stage1.runtime" in failure.next

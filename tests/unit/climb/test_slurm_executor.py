@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +21,13 @@ from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, Submission
+from ddp_ladder.slurm.lock import Held, Holder
 from ddp_ladder.slurm.query import SlurmError
 from make_files import write_programs
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
-STAGE1: Any = SimpleNamespace(stage="stage1")
+STAGE1: Any = SimpleNamespace(stage="stage1", runtime_min=10)
 NOTHING_NEEDED: Any = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=tuple))
 
 
@@ -76,7 +81,7 @@ def test_a_disk_that_takes_no_file_ends_no_watch(tmp_path: Path, monkeypatch: py
     header, row = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON", "ddp-ladder|7|TIMEOUT|2026|node1|TimeLimit"
     named = "echo 'ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON|NAME'; exit"
     squeue = f"case \"$*\" in *%j*) {named};; esac; printf '%s\\n' '{header}' '{row}'"
-    write_programs(tmp_path, squeue=squeue, sbatch="cat >/dev/null; echo 7")
+    write_programs(tmp_path, squeue=squeue, scontrol="exit 0", sbatch="cat >/dev/null; echo 7")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (tmp_path / "results").write_text("in the way")
     terminal = io.StringIO()
@@ -171,8 +176,13 @@ class Desk:
         self.log = log
         self.cluster.states["7"] = JobState("PENDING", "Priority")
         self.is_held = False  # the scale's lock
+        self.is_left = False  # its holder has ended without releasing it
         self.touched_s = 0.0
-        self.watch.add(WatchedJob("7", "stage2", "1x4", log, lambda: self.is_held, lambda: self.touched_s))
+        self.watch.add(WatchedJob("7", "stage2", "1x4", log, 10, self.held, lambda: self.touched_s))
+
+    def held(self) -> Held:
+        holder = replace(Holder.here("7"), ended=not (self.is_held or self.is_left))
+        return Held(holder, self.is_held)
 
     def later(self, seconds: float, state: JobState | None = None) -> list[JobEnd]:
         self.cluster.now_s += seconds
@@ -211,7 +221,24 @@ def test_a_bad_end_says_why_and_what_to_do(desk: Desk) -> None:
     (end,) = desk.later(60, JobState("TIMEOUT", "TimeLimit", "node1"))
     assert not end.ok
     assert end.in_words == "job 7 ended TIMEOUT on node1: its time was up (TimeLimit)"
-    assert "stages.stage2.runtime" in end.next
+    assert "stages.stage2.runtime in config.yaml (now 10), or shorten its runs with measure.max_steps" in end.next
+
+
+@pytest.mark.parametrize("ends", [JobState("TIMEOUT", "TimeLimit", "node1"), JobState("TIMEOUT", nodes="node1")])
+def test_a_job_that_was_shortened_has_not_asked_for_too_little(desk: Desk, ends: JobState) -> None:
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 50))
+    desk.later(0, replace(RUNNING, start=start))
+    (end,) = desk.later(60, ends)
+    assert re.search(r"its time was up \d+ s after its start, and it had asked for 10 min: someone", end.in_words)
+    assert "runtime" not in end.next
+
+
+def test_a_killed_run_scale_is_known_by_its_lock_as_no_log_shows_it(desk: Desk) -> None:
+    desk.later(0, RUNNING)
+    desk.is_left = True
+    (end,) = desk.later(60, JobState("FAILED", "NonZeroExitCode", "node1"))
+    assert "left its lock behind: it was killed" in end.in_words
+    assert f"`dmesg` or `journalctl -k` on {socket.gethostname()}" in end.next
 
 
 def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
@@ -228,7 +255,7 @@ def test_slurms_words_in_the_log_count_more_than_its_reason(desk: Desk) -> None:
 def test_a_bad_end_without_words_is_that_of_a_full_disk_if_there_is_one(desk: Desk, tmp_path: Path) -> None:
     """No file can be made in /sys, whoever asks, and below it no directory."""
     places = (tmp_path, Path("/sys/results"))
-    desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", lambda: False, lambda: 0.0, places))
+    desk.watch.add(WatchedJob("8", "stage2", "2x4", tmp_path / "8.log", 10, lambda: None, lambda: 0.0, places))
     desk.cluster.states["8"] = JobState("FAILED", "NonZeroExitCode", "node1")
     (end,) = desk.later(60, RUNNING)
     assert end.in_words.startswith("job 8 ended FAILED on node1: /sys/results: it cannot be written: ")

@@ -28,7 +28,7 @@ case "$*" in *%j*) header='{header}|NAME' row='{row}|{name}' ;; *) header='{head
 echo "$header"
 [ -z "{state}" ] || echo "$row"
 """
-        write_programs(self.path, squeue=script)
+        write_programs(self.path, squeue=script, scontrol="exit 0")
 
     def left(self) -> str:
         try:

@@ -59,6 +59,19 @@ CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WORKER = "RuntimeError: DataLoader worker (pid(s) 4081) exited unexpectedly"
 SHM = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
 OVER_MEMORY = "slurmstepd-node1: error: Step 7.1 exceeded memory limit (3000000 > 2000), being killed"
+WANTS_RANK = "train.py: error: the following arguments are required: --local_rank"
+NODE_LIST = (
+    "[W1128 10:55:59.412130514 socket.cpp:764] [c10d] The IPv6 network addresses of (node[1,3], 29500) cannot be "
+    "retrieved (gai error: -2 - Name or service not known)."
+)
+OF_LIST = (
+    "DistNetworkError: The client socket has timed out after 3000ms while trying to connect to (node[1,3], 29500)."
+)
+LAUNCH_FAILED = (
+    "srun: error: Task launch for StepId=20.3 failed on node node1: Communication connection failure\n"
+    "srun: error: Application launch failed: Communication connection failure\n"
+    "srun: error: node0: task 0: Killed\n"
+)
 NODE_FAILURE = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***"
 # What torchrun and the ranks of two nodes print, torch 2.13, shortened to the frames of the script.
 OF_NODE_0 = f"""\
@@ -269,7 +282,7 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "received too much, on two ranks of a node": (
         both(died(2, "SIGABRT"), died(3, "SIGABRT"), without(0, 1), prints(1, f"terminate called\n{TOO_LARGE}\n")),
-        "the ranks made different collective calls (node1): a rank received more than its",
+        "the ranks made different collective calls (): a rank received more than its",
     ),
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
@@ -307,8 +320,19 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "time limit": (
         both(without(0), in_end(outcome="time limit", ended_at_s=AT_S + 5)),
-        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime, or the end of the allocation that it",
-        "raise stages.stage3.runtime or ask for a longer allocation, or shorten the run with measure.max_steps",
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime, or the end of its allocation; the run "
+        "had made 60 steps; raise stages.stage3.runtime or ask for a longer allocation, or set measure.max_steps below "
+        "60",
+    ),
+    "time limit of the stage": (
+        both(without(0, 1, 2, 3), in_end(outcome="time limit", asked_min=20, slurm_s=1190)),
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime (20 min); raise stages.stage3.runtime "
+        "(now 20), or shorten the run with measure.max_steps",
+    ),
+    "time limit of the allocation": (
+        both(without(0, 1, 2), stops(3, 12), in_end(outcome="time limit", asked_min=20, slurm_s=50)),
+        "time limit (): when the job of scale 2x2 began, Slurm had left it 50 s, less than its stages.stage3.runtime "
+        "(20 min); the run had made 12 steps; ask for a longer allocation",
     ),
     "time limit, standing still": (
         both(in_end(outcome="time limit"), without(0, 1, 2, 3), *(looks(node, 3) for node in (0, 1))),
@@ -318,7 +342,7 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     ),
     "time limit, while a node went on": (
         both(in_end(outcome="time limit"), without(0, 1, 2, 3), looks(1, 3)), "time limit (): ",
-        "runs in; raise stages.stage3.runtime",
+        "allocation; raise stages.stage3.runtime",
     ),
     "time limit, and what it caused": (
         both(in_end(outcome="time limit"), raised(0, LOST), in_agent(0, exit_code=-15, signal="SIGTERM")),
@@ -432,6 +456,15 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "no step began": (
         both(without(0, 1, 2, 3), gone(0), gone(1)), "the launcher failed (): no agent left an end record; read ",
         "train.log",
+    ),
+    "the tasks that srun ended are no cause": (
+        both(
+            without(0, 1, 2, 3),
+            gone(0),
+            gone(1),
+            srun("srun: error: Credentials have expired\nsrun: error: node1: task 1: Killed\n"),
+        ),
+        "the launcher failed (): Credentials have expired; read ",
     ),
     "srun refused": (
         both(
@@ -588,6 +621,16 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         both(without(0, 1), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, TORCH_MISSING)),
         "a Python package is missing (rank 0 on node0)",
     ),
+    "a parser that insists on the rank": (
+        both(in_rank(0, exit_code=2), in_rank(1, exit_code=2), prints(0, f"usage: train.py [-h]\n{WANTS_RANK}\n")),
+        "the script wants its rank as an argument (): it insists on --local_rank, which torch.distributed.launch",
+        f"\nrank 0 (node0): {WANTS_RANK}",
+    ),
+    "a list of nodes for the address of rank 0": (
+        both(raised(0, OF_LIST), raised(1, OF_LIST), prints(0, f"{NODE_LIST}\n{NODE_LIST}\n")),
+        "the script takes a list of nodes for one host (): node[1,3] is how Slurm writes several nodes",
+        "let the script leave MASTER_ADDR as the launcher sets it",
+    ),
     "a cause inside the traceback of another exception": (
         both(
             raised(1, "RuntimeError: training failed"),
@@ -598,8 +641,19 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
     ),
     "the scheduler, before the ranks that it killed": (
         both(raised(0, LOST), died(1, "SIGKILL"), srun(f"{NODE_FAILURE}\nsrun: error: node1: task 1: Killed\n")),
-        "a node died (node1)",
+        "a node died (): Slurm lost one of the job's nodes (node0, node1), and does not say which",
         f"\nslurm (node1): {NODE_FAILURE}",
+    ),
+    "the node that srun names as lost, not the first of the job": (
+        both(raised(0, LOST), srun(f"{NODE_FAILURE}\nsrun: error: Node failure on node0\n")),
+        "a node died (node0): Slurm lost node0, a node of the job",
+        "slurm.exclude: node0",
+    ),
+    "a node whose slurmd died between two steps, and not the tasks that srun then ended": (
+        both(without(0, 1), gone(0), gone(1), srun(LAUNCH_FAILED)),
+        "Slurm could not start the agent of a node (node1): srun did not reach slurmd on node1, or was refused there: "
+        "Communication connection failure",
+        "slurm.exclude: node1",
     ),
     "not torchrun's root cause, which may be that of the healthy rank if another one hangs": (
         both(raised(0, LOST), without(1), srun("srun: error: node2: task 1: Exited with exit code 1\n")),
@@ -764,7 +818,7 @@ NEW = (
 MARKED = "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer [::1]:901\n"
 FAR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17829."
 RAISED = f'Traceback (most recent call last):\n  File "x.py", line 1\n    loss.backward()\nRuntimeError: {FAR}\n'
-ARGUMENT = "train.py: error: argument --n: invalid int value: 'x'"
+ARGUMENT = "train.py: --n has an invalid value: 'x'"
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,16 @@ def test_a_variant_left_out_after_an_earlier_gate_stays_closed(two_variants: Lad
     assert (left.check, left.measured, left.next) == ("not run", "ring did not pass", "see its records")
 
 
+def test_a_run_without_a_step_whose_script_made_steps_before_has_resumed(ladder: Ladder) -> None:
+    for rank in (0, 1):
+        write_steps(ladder.run(), rank, [])
+        _in_rank(rank, parameters=None, source="none")(ladder.run())
+    reassemble(ladder.run())
+    verdict = ladder.judge("stage2")
+    assert str(verdict.why).endswith("; default/weak/1x1/r1 made 60 steps with the same script")
+    assert str(verdict.next).startswith("if the script resumes from a checkpoint")
+
+
 # ---- The gate file and the command line. ----
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.gates.gate import judge
-from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.gates.verdict import Verdict, outcome_line
 from ddp_ladder.records.record import Record
 from make_runs import edit, reassemble, write_ladder
 from scripts_support import SCRIPTS, warmed
@@ -181,6 +181,8 @@ def test_what_may_be_meant_is_remarked_on(warm: Warm, tmp_path: Path, how: str) 
     ran = judged(warm, tmp_path, how, epochs)
     assert ran.record.failure is None
     assert ran.verdict.is_open
+    in_line = "DistributedSampler(dataset) in place of shuffle=True" in outcome_line(ran.verdict)
+    assert in_line == (how == "own seeds")
     said = [remark.what for remark in ran.record.remarks]
     assert bool(said) == bool(wanted)
     assert any(wanted in what for what in said) or not wanted

@@ -151,7 +151,8 @@ def test_one_that_cannot_be_read_holds_while_it_beats(desk: Desk, monkeypatch: p
         pytest.fail("two jobs hold it")
     monkeypatch.setattr(locks, "SILENT_AFTER_S", 0.1)
     with desk.take():
-        assert locks.is_held(Lock.of_scale(desk.results, "1x4", ""))
+        assert (seen := locks.look(Lock.of_scale(desk.results, "1x4", "")))
+        assert seen.is_alive
 
 
 def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:

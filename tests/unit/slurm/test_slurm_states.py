@@ -66,8 +66,8 @@ def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) ->
 
 
 def test_advice_names_the_key_of_the_stage() -> None:
-    assert "stages.stage2.runtime" in advice(JobState("TIMEOUT"), "", "stage2").next
-    assert advice(JobState("SOMETHING_NEW"), "", "stage2").why == "see JOB STATE CODES in `man squeue`"
+    assert "stages.stage2.runtime" in advice(JobState("TIMEOUT"), "", "stage2", 10).next
+    assert advice(JobState("SOMETHING_NEW"), "", "stage2", 10).why == "see JOB STATE CODES in `man squeue`"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_advice_names_the_key_of_the_stage() -> None:
     ],
 )
 def test_too_much_memory_is_found_in_slurms_words(words: str) -> None:
-    assert "node.memory_mb" in advice(JobState("FAILED"), words, "stage1").next
-    assert "node.memory_mb" not in advice(JobState("FAILED"), "task 0: exited with exit code 1", "stage1").next
+    assert "node.memory_mb" in advice(JobState("FAILED"), words, "stage1", 10).next
+    assert "node.memory_mb" not in advice(JobState("FAILED"), "task 0: exited with exit code 1", "stage1", 10).next
 
 
 def test_reasons_in_words() -> None:
@@ -95,6 +95,7 @@ def test_reasons_in_words() -> None:
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory for stand-ins of Slurm's commands, the first on the path."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    write_programs(tmp_path, scontrol="exit 0")
     return tmp_path
 
 
@@ -123,17 +124,34 @@ def test_a_job_that_the_controller_has_forgotten_hides_no_other(tools: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("scontrol", "state"),
+    [
+        ("echo 'JobId=5 JobName=1x1 JobState=RUNNING Reason=None'", "RUNNING"),
+        ("echo 'JobId=5 JobName=1x1 JobState=FAILED Reason=NonZeroExitCode'", "FAILED"),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "FAILED"),
+    ],
+)
+def test_a_bad_end_that_squeue_shows_is_confirmed_by_scontrol(tools: Path, scontrol: str, state: str) -> None:
+    prints(tools, "squeue", f"{SQUEUE_HEADER}\nddp-ladder|5|FAILED|N/A|node1|None")
+    write_programs(tools, scontrol=scontrol)
+    assert ask("5")["5"].state == state
+    write_programs(tools, scontrol="echo 'Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(SlurmError, match="Unable to contact"):
+        ask("5")
+
+
+@pytest.mark.parametrize(
     ("sinfo", "why", "key"),
     [
         # Captured from a real Slurm after a node's link was cut; a node in two partitions has two lines.
         ("node1|idle node2|down* node2|down*", "node2 does not answer Slurm", "slurm.exclude: node2"),
-        ("node1|idle node2|idle", "a node died under it", "slurm.exclude"),
-        ("", "a node died under it", "slurm.exclude"),
+        ("node1|idle node2|idle", "one of its nodes died", "sinfo --Node"),
+        ("", "one of its nodes died", "sinfo --Node"),
     ],
 )
 def test_after_a_node_failure_the_dead_node_is_named(tools: Path, sinfo: str, why: str, key: str) -> None:
     prints(tools, "sinfo", "\n".join(f"ddp-ladder|{row}" for row in sinfo.split()))
-    explained = advice(JobState("NODE_FAIL", nodes="node[1-2]"), "", "stage3")
+    explained = advice(JobState("NODE_FAIL", nodes="node[1-2]"), "", "stage3", 10)
     assert explained.why.startswith(why)
     assert key in explained.next
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm import jobs as slurm_jobs
 from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState, NotSubmitted, Refused, Stopped, Submission, Submitter
-from ddp_ladder.slurm.lock import Lock, is_held
+from ddp_ladder.slurm.lock import Held, Lock, look
 from ddp_ladder.slurm.query import SlurmError, host_names, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
@@ -146,8 +146,9 @@ class LadderJobs:
         if not self._watch.knows(info.external_jobid):
             scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
             lock, places = Lock.of_scale(self.results, scale, ""), (log.parent, self.results)
-            named = info.external_jobid, self.ladder.job(scale).stage, scale, log
-            self._watch.add(WatchedJob(*named, lambda: is_held(lock), lambda: lock.touched_s, places))
+            planned = self.ladder.job(scale)
+            named = info.external_jobid, planned.stage, scale, log, planned.runtime_min
+            self._watch.add(WatchedJob(*named, lambda: look(lock), lambda: lock.touched_s, places))
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -228,7 +229,8 @@ class WatchedJob:
     stage: str
     scale: str
     log: Path
-    is_held: Callable[[], bool]  # whether the scale's lock has a living holder
+    asked_min: int  # the time that it asked for
+    held: Callable[[], Held | None]  # the scale's lock
     touched_s: Callable[[], float]  # when the lock was last touched, by any clock
     places: Sequence[Path] = ()  # the directories that it writes to
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
@@ -248,6 +250,17 @@ class WatchedJob:
     @property
     def label(self) -> str:
         return f"{self.stage} {self.scale}: job {self.id}"
+
+    @property
+    def is_held(self) -> bool:
+        """Return True if the scale's lock has a living holder."""
+        return (held := self.held()) is not None and held.is_alive
+
+    @property
+    def left_lock_on(self) -> str:
+        """The host on which the job left its lock without releasing it; empty if it released it, or had none."""
+        holder = held.holder if (held := self.held()) else None
+        return holder.process.host if holder and holder.job_id == self.id and not holder.ended else ""
 
     def new_lines(self) -> list[str]:
         """Return what the job itself has printed since the last look, without Snakemake's lines in the same log."""
@@ -336,7 +349,7 @@ class JobWatch:
             job.is_reported_silent = False
         elif job.alive_s is None or job.is_reported_silent or now_s - job.alive_s < SILENT_AFTER_S:
             return
-        elif job.is_held():  # else it has released it
+        elif job.is_held:  # else it has released it
             job.is_reported_silent = True
             node = next(iter(host_names(job.state.nodes)), "its first node")
             silent = f"has given no sign of life for {duration(now_s - job.alive_s)}"
@@ -382,7 +395,9 @@ class JobWatch:
         if new.state == slurm_jobs.GONE and not self._is_gone(job):
             return None
         job.gone_since_s = None
-        before, job.state = job.state, new
+        before = job.state
+        start = before.start if before.phase == "running" else ""  # sacct is not asked for it
+        job.state = new = replace(new, start=new.start or start)
         if new.phase == "waiting" and (new.reason, new.start) != (before.reason, before.start):
             why = f"waits: {slurm_jobs.reason_in_words(new.reason, job.id)}" if new.reason else "waits for its turn"
             expected = f"; Slurm expects it to start at {new.start.replace('T', ' ')}" if new.start else ""
@@ -397,10 +412,10 @@ class JobWatch:
         job.gone_since_s = self._clock() if job.gone_since_s is None else job.gone_since_s
         if job.is_finished or self._clock() - job.gone_since_s < GONE_AFTER_S:
             return job.is_finished
-        if job.is_held() and not job.is_reported_alive:
+        if job.is_held and not job.is_reported_alive:
             self._console.say(f"{job.label} is unknown to squeue and sacct, but holds its lock: it goes on")
             job.is_reported_alive = True
-        return not job.is_held()
+        return not job.is_held
 
     def _end(self, job: WatchedJob) -> JobEnd:
         self._print_lines(job)
@@ -410,7 +425,8 @@ class JobWatch:
         words = "".join(slurm_jobs.slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
         # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
         well = state == slurm_jobs.ENDED_WELL or (state in (slurm_jobs.GONE, slurm_jobs.NODE_FAIL) and job.is_finished)
-        cause = Advice("", "") if well else slurm_jobs.advice(job.state, words, job.stage)
+        asked = job.asked_min, job.left_lock_on
+        cause = Advice("", "") if well else slurm_jobs.advice(job.state, words, job.stage, *asked)
         if not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
             cause = full
         named, reason = (job.id, job.stage, job.scale, state, str(job.log)), words or job.state.reason

@@ -14,6 +14,7 @@ from ddp_ladder.diagnosis.case import Case, by_end, root_at_end
 from ddp_ladder.diagnosis.correctness import NAMED
 from ddp_ladder.diagnosis.hangs import TIMED_OUT
 from ddp_ladder.diagnosis.rank_failures import TERMINATED, kind_of_signal, last_words, signal_advice
+from ddp_ladder.diagnosis.signatures import is_consequence
 from ddp_ladder.records.raw_models import AgentEnd, SilentAgent
 from ddp_ladder.records.record import Failure
 from ddp_ladder.slurm.jobs import slurms_words
@@ -196,7 +197,8 @@ def launcher_failed(case: Case) -> Failure | None:
     """Return the failure of a launcher whose ranks report nothing."""
     raw = case.raw
     if raw.ended and not raw.agents and not raw.ends:
-        words = slurms_words(file_text(raw.directory.launcher_log) or "")
+        said = slurms_words(file_text(raw.directory.launcher_log) or "")
+        words = [line for line in said if not is_consequence(line)] or said
         why = "; ".join(words[-2:]) or "no agent left an end record"
         return Failure(verdict="the launcher failed", why=why, next=case.look)
     end = min((end for end in raw.agents.values() if end.failed), key=by_end, default=None)

@@ -15,6 +15,7 @@ from operator import attrgetter
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.correctness import Diagnosis
@@ -387,8 +388,9 @@ def root_at_end(case: Case, node: str, rank: int | None = None) -> Failure | Non
 
 
 def ended_by_scheduler(case: Case) -> Failure | None:
-    """Return the failure of a run that Slurm ended."""
-    return _of_first(case, case.printed_matches, "sched") if case.ended_badly else None
+    """Return the failure of a run that Slurm ended. A line that names the node comes first."""
+    in_order = sorted(case.printed_matches, key=lambda match: "node" not in match.values)
+    return _of_first(case, in_order, "sched") if case.ended_badly else None
 
 
 def symptom(case: Case) -> Failure | None:
@@ -409,10 +411,12 @@ def _of_first(case: Case, candidates: Iterable[Match], role: Role) -> Failure | 
 def failure_of(case: Case, match: Match) -> Failure:
     """Return the failure that a matched line names, with that line as evidence."""
     match, spec = _with_aborted_rank(case, match), case.raw.spec
-    words = match.words
+    words, signature = match.words, match.signature
+    speaks_for_node = signature.names_rank or (words.rank is None and not signature.of_all)
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
         "stage": spec.stage,
+        "nodes": in_short(case.raw.run.nodes),
         "log": case.raw.directory.log,
         "port": case.raw.run.rendezvous.port,  # torch 2.4 does not name it
         "python": ", ".join(sorted(pythons)) or None,
@@ -421,16 +425,16 @@ def failure_of(case: Case, match: Match) -> Failure:
     if not any("start snakemake" in step for step in steps):
         steps[-1] += "; then start snakemake again"
     ended = next((end for end in case.raw.ends if end.rank == words.rank and end.failed), None)
-    kind = match.signature.kind
+    kind = signature.kind
     if kind == "rendezvous port taken" and match.values.get("port") not in (None, str(known["port"])):
         kind = None  # the script has chosen that port
     return Failure(
         kind=kind,
-        verdict=match.signature.verdict,
+        verdict=signature.verdict,
         why=match.why(**known),
         next=numbered(steps),
-        rank=words.rank if match.signature.names_rank else None,
-        node=words.node if match.signature.names_rank or words.rank is None else None,
+        rank=words.rank if signature.names_rank else None,
+        node=match.values.get("node") or (words.node if speaks_for_node else None),
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )

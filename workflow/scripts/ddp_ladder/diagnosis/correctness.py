@@ -20,7 +20,7 @@ from ddp_ladder.measuring.pauses import joins_uneven
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
-from ddp_ladder.records.record import DOUBTFUL_COUNT, Check, Failure, FailureKind, Remark
+from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
 
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
@@ -230,7 +230,8 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
     verdict, why = "the ranks ended with different parameters", f"{measured}, wanted {wanted}"
     next_step = (
         "see what is done to these parameters outside DistributedDataParallel's backward pass: set to be ignored, "
-        "created or written after wrapping, trained through model.module, or stepped inside no_sync"
+        "created or written after wrapping, trained through model.module, or stepped inside no_sync, in a hook of the "
+        "backward pass (register_post_accumulate_grad_hook) or in a compiled step, before DDP has reduced the gradients"
     )
     if len(seen) < len(ends) or not ends:
         without = [end.rank for end in ends if not end.parameters]
@@ -423,10 +424,11 @@ def _on_data(raw: RawRun) -> Iterator[Remark]:
     shared = most_shared(ends)
     if shared.known > 1 and shared.fraction < MOST_SHARED:
         yield Remark(
-            name="disjoint data",
+            name=UNDIVIDED,
             what=f"the sampler ({loader.sampler}) does not divide the data between the ranks: every rank passes over "
             "all of them, unless its dataset is a part",
-            next="use DistributedSampler, unless each rank's dataset is a part",
+            next="give the loader sampler=DistributedSampler(dataset) in place of shuffle=True, unless each rank's "
+            "dataset is a part",
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ddp_ladder_instrument.contract import HOOK
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import count, duration, in_short
 from ddp_ladder.diagnosis import agent_failures as agents
 from ddp_ladder.diagnosis import rank_failures as ranks
 from ddp_ladder.diagnosis.case import (
@@ -30,12 +30,13 @@ from ddp_ladder.diagnosis.rank_failures import LONG_BEFORE_S, TERMINATED, of_ran
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, is_consequence
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.node.launch import training_python
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.record import Failure, Remark
 
 _TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
-
+STARTING_MIN = 2  # between the start of a job and that of its runs
 
 # Ended on purpose, or not set up
 
@@ -59,20 +60,35 @@ def without_launcher(case: Case) -> Failure | None:
 
 def time_limit(case: Case) -> Failure | None:
     """Return the failure of a run that the end of its job cut short."""
-    if case.outcome != "time limit":
+    ended, spec, looks = case.raw.ended, case.raw.spec, case.raw.stalls
+    if ended is None or ended.outcome != "time limit":
         return None
-    key, looks = f"stages.{case.raw.spec.stage}.runtime", case.raw.stalls
+    key, asked = f"stages.{spec.stage}.runtime", ended.asked_min
+    why, longer = f"the job of scale {spec.scale} reached its {key}", f"raise {key}"
+    if asked is None:  # made by an earlier version
+        why, longer = f"{why}, or the end of its allocation", f"{longer} or ask for a longer allocation"
+    elif ended.slurm_s is not None and ended.slurm_s < 60 * (asked - STARTING_MIN):
+        left = f"when the job of scale {spec.scale} began, Slurm had left it {duration(ended.slurm_s)}"
+        why, longer = f"{left}, less than its {key} ({asked} min)", "ask for a longer allocation"
+    else:
+        why, longer = f"{why} ({asked} min)", f"{longer} (now {asked})"
+    made = max((end.steps.count for end in case.raw.ends), default=None)
+    why += f"; the run had made {count(made, 'step')}" if made is not None else ""
     hang = hang_failure(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
     return Failure(
         kind="time limit",
         verdict="time limit",
-        why=f"the job of scale {case.raw.spec.scale} reached its {key}, or the end of the allocation that it runs in"
-        + (f"; before that it stood still: {hang.why}" if hang else ""),
-        next=(f"if it hung, {hang.next.splitlines()[0]}; else " if hang else "")
-        + f"raise {key} or ask for a longer allocation, or shorten the run with measure.max_steps or "
-        "measure.max_seconds",
+        why=why + (f"; before that it stood still: {hang.why}" if hang else ""),
+        next=(f"if it hung, {hang.next.splitlines()[0]}; else " if hang else "") + longer + _shorter(spec, made),
         evidence=hang.evidence if hang else (),
     )
+
+
+def _shorter(spec: RunSpec, made: int | None) -> str:
+    """Return how to shorten a run that made so many steps (None: not known); nothing if it needs more than these."""
+    if made is not None and made > spec.warmup_steps + spec.min_steps:
+        return f", or set measure.max_steps below {made}"
+    return ", or shorten the run with measure.max_steps or measure.max_seconds" if made is None else ""
 
 
 def not_written(case: Case) -> Failure | None:

@@ -145,10 +145,10 @@ def left_early(case: Case) -> Failure | None:
     known = [classify(end.exception or "") for end in raised]
     if len(raised) == raw.spec.world_size > 1 and all(signature and signature.role == "victim" for signature in known):
         words = {end.rank: cut(end.exception or "", LONGEST_OF_SEVERAL) for end in raised}
-        stood = [f"rank {end.rank} after {end.steps.count} steps: {words[end.rank]}" for end in raised]
+        lines = [f"rank {end.rank} after {end.steps.count} steps: {words[end.rank]}" for end in raised]
         return Failure(
             verdict="the ranks waited for each other",
-            why=in_short(stood, NAMED, "; "),
+            why=in_short(lines, NAMED, "; "),
             next=f"look in the log for the line at which each rank stood, and {SAME_CALLS}",
         )
     return None

@@ -82,6 +82,7 @@ class Match:
 
 UNKNOWN: Mapping[str, object] = {
     "node": "the node",
+    "nodes": "squeue knows them",
     "rank": "?",
     "speaker": "a rank",
     "stage": "<stage>",

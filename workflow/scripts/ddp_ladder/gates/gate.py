@@ -5,15 +5,17 @@ Every user of a gate judges it again: a gate file says that a stage was judged, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import sha256, write_json, writing
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import SANITY, GateFinding, Verdict, Word, gate_files, performance
+from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.bad_nodes import SUPPORT, bad_nodes, bad_nodes_file
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED
@@ -45,6 +47,8 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
             missing += [] if spec.is_plain else [GateFinding.of(spec, "record", "not run yet", "a record", again)]
             continue
         record, finding = _sanity(spec, runs)
+        if record is not None and (other := _trained(record, records)):
+            finding = finding.replace(measured=f"{finding.measured}; {other}", next=OWN_DIRECTORY_ADVICE)
         if record is not None and (finding.ok or spec.is_plain):
             records[spec.name] = record
         if record and record.failure and record.failure.kind == "preflight failed" and spec.stage == stage:
@@ -88,6 +92,16 @@ def _variants(findings: Sequence[GateFinding]) -> dict[str, Word]:
 def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
     files = [runs.directory(spec).record for spec in specs]
     return {file.relative_to(runs.results).as_posix(): sha256(file.read_bytes()) for file in files if file.is_file()}
+
+
+def _trained(record: Record, others: Mapping[str, Record]) -> str:
+    """Return which other run made steps with the same script, if this one ended well without any; else nothing."""
+    script = record.fingerprint.script_sha256
+    if record.failure is None or record.failure.kind != "too few steps" or any(rank.steps for rank in record.ranks):
+        return ""
+    alike = ((name, other) for name, other in others.items() if script and other.fingerprint.script_sha256 == script)
+    made = ((name, rank.steps) for name, other in alike for rank in other.ranks if rank.steps)
+    return next((f"{name} made {count(steps, 'step')} with the same script" for name, steps in made), "")
 
 
 def _sanity(spec: RunSpec, runs: RunRecords) -> tuple[Record | None, GateFinding]:

@@ -21,7 +21,7 @@ from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.records.record import SAMPLES_PER_TIME, placed
+from ddp_ladder.records.record import SAMPLES_PER_TIME, UNDIVIDED, placed
 from ddp_ladder.settings.terms import MAY_DIFFER, MOST_REPEATS, REFERENCE_VARIANT
 
 NOTABLE_WAIT = 0.05  # fraction of a step: a baseline that waits for data so much longer is slow by it
@@ -149,13 +149,15 @@ def closed_variants(gate: Verdict) -> dict[str, str]:
 
 
 def outcome_line(gate: Verdict) -> str:
-    """Return ``gate stage2: open`` or ``gate stage2: CLOSED, <why>``."""
+    """Return ``gate stage2: open`` or ``gate stage2: CLOSED, <why>``, with the remark on data that are not divided."""
+    own = [item for item in gate.judged if item.check == UNDIVIDED and item.variant == REFERENCE_VARIANT]
+    remarks = "".join(f"; {item.scale}: {item.measured}; next: {item.next}" for item in own[:1])
     if not gate.is_open:
-        return f"gate {gate.stage}: CLOSED, {gate.why}"
+        return f"gate {gate.stage}: CLOSED, {gate.why}{remarks}"
     closed = ", ".join(closed_variants(gate))
     doubts = "; ".join(f"{item.scale} {item.in_words}" for item in gate.uncertain(REFERENCE_VARIANT))
     without = f" (without {closed}: see the report)" if closed else ""
-    return f"gate {gate.stage}: open{without}{', ' if doubts else ''}{doubts}"
+    return f"gate {gate.stage}: open{without}{', ' if doubts else ''}{doubts}{remarks}"
 
 
 def closed_box(gate: Verdict) -> str:

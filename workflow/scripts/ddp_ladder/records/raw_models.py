@@ -128,6 +128,8 @@ class RunEnd(RawFile):
     found_at_s: float | None = None  # when the job ended a run of silent agents, or missed its srun
     silent: Several[SilentAgent] = ()  # of the outcome 'silent agent'
     srun_signal: str | None = None  # what ended srun, for the outcome 'srun ended'
+    asked_min: Positive | None = None  # the job's runtime, for the outcome 'time limit'
+    slurm_s: Duration | None = None  # the same: from its begin to the end that Slurm had set; None: it had set none
 
     @property
     def wall_s(self) -> float:

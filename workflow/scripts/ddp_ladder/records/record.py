@@ -36,6 +36,7 @@ SOURCE_IN_WORDS: Mapping[Source, str] = {
 }
 """The sources of a throughput, from the strongest to the weakest."""
 DOUBTFUL_COUNT = "doubtful count"  # the name of a remark on it
+UNDIVIDED = "undivided data"  # the name of a remark: every rank may train on all of the data
 
 
 class Head(Model):

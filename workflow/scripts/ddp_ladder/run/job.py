@@ -69,6 +69,7 @@ class Context:
     deadline_s: float  # on the monotonic clock, when the runs' time is up
     console: RunConsole
     end_s: float = END_S  # for agents to end after SIGTERM
+    slurm_s: float | None = None  # from the job's begin to the end that Slurm had set
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -105,7 +106,7 @@ def context_of(job: ScaleJob, results: Path) -> Context:
     deadline_s = time.monotonic() + runs_s
     if isinstance(nodes, Allocation):
         nodes = replace(nodes, until_s=deadline_s)
-    return Context(job, results, nodes, deadline_s, RunConsole(len(job.runs)), end_s)
+    return Context(job, results, nodes, deadline_s, RunConsole(len(job.runs)), end_s, slurm_s)
 
 
 @contextmanager
@@ -417,7 +418,8 @@ def _supervise(
         for _ in starters:
             while True:
                 if context.left_s <= 0:
-                    return {"outcome": "time limit"}, False
+                    limits = {"asked_min": context.job.runtime_min, "slurm_s": context.slurm_s}
+                    return {"outcome": "time limit", **limits}, False
                 try:
                     code = exits.get(timeout=TICK_S)
                     break

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -16,15 +16,17 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.slurm.query import MARK, SlurmError, run_command, sacct, squeue, unknown, unreadable
+from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
 WAITING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
 RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED".split())
 ENDED_WELL = "COMPLETED"
-NODE_FAIL = "NODE_FAIL"
+NODE_FAIL, TIMEOUT, FAILED = "NODE_FAIL", "TIMEOUT", "FAILED"
 GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
+
+SLURMS_MIN = 1  # Slurm ends a job that much before or after its time
 
 _SLURMS_WORDS = re.compile(r"^(?:slurmstepd|srun|slurmd)[^:]*: error: (?:\*\*\* )?(.*?)(?: \*\*\*)?$", re.MULTILINE)
 # If control groups do not limit memory, a job that takes too much is FAILED or CANCELLED.
@@ -47,6 +49,14 @@ class JobState:
             return "waiting"
         return "running" if self.state in RUNNING else "ended"
 
+    @property
+    def since_start_s(self) -> float | None:
+        """The seconds since a start in the past; None if it is not known."""
+        try:
+            return time.time() - time.mktime(time.strptime(self.start, "%Y-%m-%dT%H:%M:%S"))
+        except ValueError:
+            return None
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -59,8 +69,11 @@ class Advice:
 AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
     "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
-    "FAILED": Advice("its batch script failed", f"the job's log shows why; then {AGAIN}"),
-    NODE_FAIL: Advice("a node died under it", f"{leave_out()}, or just {AGAIN}"),
+    FAILED: Advice("its batch script failed", f"read the end of its log; then {AGAIN}"),
+    NODE_FAIL: Advice(
+        "one of its nodes died",
+        f"{AGAIN}; if it comes again, `sinfo --Node --states=down` shows which node it is; {leave_out()}",
+    ),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
         "raise node.memory_mb in cluster.yaml, or lower workload.batch_per_gpu or the loader's workers",
@@ -69,7 +82,11 @@ ENDS: Mapping[str, Advice] = {
         "a job of higher priority took its nodes",
         f"{AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
     ),
-    "TIMEOUT": Advice("its time was up", "raise stages.{stage}.runtime in config.yaml and start snakemake again"),
+    TIMEOUT: Advice(
+        "its time was up",
+        "raise stages.{stage}.runtime in config.yaml (now {runtime}), or shorten its runs with measure.max_steps or "
+        "measure.max_seconds, and start snakemake again",
+    ),
     GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {AGAIN}"),
 }
 _UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", AGAIN)
@@ -80,13 +97,26 @@ def slurms_words(log: str) -> list[str]:
     return [printable(words) for words in _SLURMS_WORDS.findall(log)]
 
 
-def advice(job: JobState, words: str, stage: str) -> Advice:
-    """Return why a job ended, and what to do. words: Slurm's message in its log. Asks Slurm which node is dead."""
+def advice(job: JobState, words: str, stage: str, asked_min: int, killed: str = "") -> Advice:
+    """Return why a job ended, and what to do. Asks Slurm which node is dead.
+
+    words: Slurm's message in its log. asked_min: the time that it asked for. killed: the host on which it left its lock
+    behind.
+    """
     if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
         why = f"{in_short(dead)} does not answer Slurm: it died, or its network did"
         return Advice(why, f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}")
-    usual = ENDS.get("OUT_OF_MEMORY" if _OUT_OF_MEMORY.search(words) else job.state, _UNKNOWN_END)
-    return Advice(usual.why, usual.next.format(stage=stage))
+    is_of_memory = _OUT_OF_MEMORY.search(words)
+    ran_s = job.since_start_s
+    if job.state == TIMEOUT and ran_s is not None and ran_s < 60 * (asked_min - SLURMS_MIN):
+        why = f"its time was up {duration(ran_s)} after its start, and it had asked for {asked_min} min"
+        return Advice(f"{why}: someone has shortened it", f"ask your site who did, and why; or {AGAIN}")
+    if job.state == FAILED and killed and not is_of_memory:
+        look = f"run `dmesg` or `journalctl -k` on {killed}: often it was the out-of-memory killer; then raise "
+        look += f"node.memory_mb in cluster.yaml, and {AGAIN}"
+        return Advice("its run_scale.py ended without a word and left its lock behind: it was killed", look)
+    usual = ENDS.get("OUT_OF_MEMORY" if is_of_memory else job.state, _UNKNOWN_END)
+    return Advice(usual.why, usual.next.format(stage=stage, runtime=asked_min))
 
 
 # Of `man squeue`, JOB REASON CODES, those that a job of a ladder often has; any other is shown by its name alone.
@@ -117,11 +147,24 @@ def ask(job_ids: Iterable[str], within_s: float | None = None) -> dict[str, JobS
     within_s: of squeue, as in run_command.
     """
     wanted = list(job_ids)
-    known = _queued(wanted, within_s)
+    known = {job: _confirmed(job, state, within_s) for job, state in _queued(wanted, within_s).items()}
     forgotten = [job for job in wanted if job not in known]
     if forgotten and shutil.which("sacct"):
         known |= _accounted(forgotten)
     return {job: known.get(job, JobState(GONE)) for job in wanted}
+
+
+def _confirmed(job_id: str, seen: JobState, within_s: float | None) -> JobState:
+    """Return what scontrol says of a job that squeue shows as ended badly: its one answer would end the climb."""
+    if seen.phase != "ended" or seen.state == ENDED_WELL or not shutil.which("scontrol"):
+        return seen
+    try:
+        shown = next(records(run_command(["scontrol", "--oneliner", "show", "job", job_id], within_s), "JobId"), {})
+    except SlurmError as error:
+        if unknown(str(error)):  # forgotten meanwhile
+            return seen
+        raise
+    return replace(seen, state=shown.get("JobState", seen.state))
 
 
 def _dead(nodes: str) -> tuple[str, ...]:

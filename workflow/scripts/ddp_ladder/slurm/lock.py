@@ -119,11 +119,6 @@ def look(lock: Lock) -> Held | None:
     return Held(holder, _is_alive(holder, newest, lambda path: time.time() - _touched_s(path) < SEEN_AFTER_S))
 
 
-def is_held(lock: Lock) -> bool:
-    """Return True if a lock has a living holder, as far as others see it."""
-    return (held_by := look(lock)) is not None and held_by.is_alive
-
-
 @contextlib.contextmanager
 def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterator[Holder | None]:
     """Hold the lock for the job that this process is; yield the killed holder that it was taken over from.
