@@ -137,7 +137,8 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
         ("slow node", "node1", None), "SM clock 900 MHz, 1410 MHz elsewhere", "slurm.exclude: node1",
     ),
     "a slow GPU": (
-        (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "node0", 2), "GPU 2 of", "",
+        (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "node0", 2), "GPU 2 of",
+        "look for what the script does on this rank alone; if that is nothing, report this GPU to the site",
     ),
 }  # fmt: skip
 

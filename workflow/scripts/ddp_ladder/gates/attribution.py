@@ -27,6 +27,7 @@ Cause = Literal["data", "communication", "imbalance", "computation", "rest", "ot
 WORTH_NAMING = 0.1  # part of the lost time: smaller losses are not named
 REST_WORTH_NAMING = 0.25  # of the rest, where the errors of all other parts end up
 LEAST_SHOWN = 0.005  # of the lost time: less does not show in the figures of a list
+LEAST_SAVED = 0.001  # of a step: less is a rounding error of a loss that another change has
 MOST_CHANGES = 3
 
 _PARTS: dict[Cause, str] = {
@@ -167,12 +168,20 @@ def attribution(
     shown = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, preflight)) for loss in losses)
     lost = Attribution(point.step_time_s, ideal_s, shown, _unknown(point, baseline))
     is_timed = point.exposed_comm_s is not None and baseline.exposed_comm_s is not None
-    every = [change for loss in lost.named for change in _changes_for(loss, is_timed, point, preflight)]
+    every = [change for loss in _to_save(lost, point) for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
     return replace(lost, changes=tuple(changes[:MOST_CHANGES]))
+
+
+def _to_save(lost: Attribution, point: ScalePoint) -> Iterator[Loss]:
+    """Yield what the changes for each named loss may save: no more than is lost, and no wait for data twice."""
+    of_data = point.step.imbalance_data_s or 0.0 if point.step else 0.0
+    for loss in lost.named:
+        is_told = loss.cause == "imbalance" and any(other.cause == "data" for other in lost.named)
+        yield replace(loss, lost_s=min(loss.lost_s - (of_data if is_told else 0.0), lost.lost_s))
 
 
 def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float, step_s: float) -> Iterator[Loss]:
@@ -215,7 +224,8 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     """
     cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and not is_timed
-    if finding := _finding_that_explains(cause, untold, point):
+    finding = _finding_that_explains(cause, untold, point)
+    if finding:
         yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
     if untold:
         yield Change(
@@ -227,7 +237,9 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     elif cause == "communication":
         yield from _for_communication(point, facts, preflight)
     elif cause == "imbalance":
-        yield _saving(_for_imbalance(facts), loss.lost_s, point, is_limit=False)
+        # What the finding says to do is estimated and said once.
+        facts, saved_s = (replace(facts, slow_node=None), 0.0) if finding else (facts, loss.lost_s)
+        yield _saving(_for_imbalance(point, facts), saved_s, point, is_limit=False)
     elif cause == "computation" and point.simulated:
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
@@ -256,7 +268,7 @@ def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> Sca
 
 def _saving(what: str, saved_s: float, point: ScalePoint, is_limit: bool = True) -> Change:
     step_s = point.step_time_s or 0.0
-    gain = saved_s / (step_s - saved_s) if 0 < saved_s < step_s else None
+    gain = saved_s / (step_s - saved_s) if LEAST_SAVED * step_s < saved_s < step_s else None
     return Change(what, gain, is_limit)
 
 
@@ -323,15 +335,31 @@ def _batch_key(point: ScalePoint) -> str:
     return "workload.global_batch" if accumulates else "workload.batch_per_gpu"
 
 
-def _for_imbalance(facts: StepFacts) -> str:
-    if facts.imbalance_kind == "persistent":
-        return f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
+def _for_imbalance(point: ScalePoint, facts: StepFacts) -> str:
+    """Return what to do about ranks that work longer than others, by the part of the step that is longer."""
+    compute_s, data_s = facts.imbalance_compute_s or 0.0, facts.imbalance_data_s or 0.0
+    half_s, who = (point.imbalance_s or 0.0) / 2, facts.slowest
+    if who is None:
+        if data_s > half_s:
+            return "make samples equally cheap to load, or load them ahead (loader workers, in workload.args)"
+        if facts.imbalance_compute_s is not None and compute_s + data_s < half_s:
+            return (
+                "look at what interrupts the ranks between their passes, each at another step: Python's garbage "
+                "collection (gc.freeze() after the set-up), logging, checkpoints; let all ranks do it in the same step"
+            )
+        return (
+            "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, "
+            "for example in buckets of like length; if all samples are alike, look at what interrupts a rank: Python's "
+            "garbage collection (gc.freeze() after the set-up), other processes"
+        )
     if facts.imbalance_kind == "occasional":
-        return f"look at what only {facts.slowest} does in some steps (checkpoints, logging), and do it less often"
-    return (
-        "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, for "
-        "example in buckets of like length"
-    )
+        return f"look at what only {who} does in some steps (checkpoints, logging), and do it less often"
+    leave = f"{leave_out(facts.slow_node)}, or " if facts.slow_node and not point.simulated else ""
+    if data_s > half_s:
+        return f"{leave}see why the data come later on {who}: its loader, its storage, its CPUs"
+    if facts.imbalance_compute_s is not None and compute_s + data_s < half_s:
+        return f"{leave}look at what only {who} does outside of forward and backward pass: logging, metrics, saving"
+    return f"{leave}give every rank the same work: {who} is the slowest"
 
 
 def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: PreflightResult | None) -> str:

@@ -159,8 +159,8 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
         **_on_gpus(run, throttled),
         measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
-        next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault; until then "
-        f"{leave_out(*nodes)}",
+        next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault"
+        + ("" if {*nodes} == {node.node for node in run.nodes} else f"; until then {leave_out(*nodes)}"),
     )
 
 
@@ -282,7 +282,9 @@ def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, s
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
         next=f"{leave_out(node.node)}, measure again, and report it to the site if that is faster; else look for what "
-        "the script does on this rank alone",
+        "the script does on this rank alone"
+        if len(run.nodes) > 1
+        else "look for what the script does on this rank alone; if that is nothing, report this GPU to the site",
     )
 
 
