@@ -290,6 +290,8 @@ def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
         ("communication", "network full", True),
         ("communication", "GPU throttled", False),
         ("computation", "GPU throttled", True),
+        ("computation", "too many threads", True),
+        ("rest", "too many threads", True),
     ],
 )
 def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind: FindingKind, is_quoted: bool) -> None:

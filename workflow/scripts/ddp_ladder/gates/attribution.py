@@ -48,8 +48,9 @@ NOT_TOLD_APART = "communication or slower computation, which this training does 
 EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
     "data": ("CPUs full",),
     "communication": ("network full",),
-    "imbalance": ("slow node",),
-    "computation": ("slow node", "GPU throttled"),
+    "imbalance": ("too many threads", "slow node"),
+    "computation": ("too many threads", "slow node", "GPU throttled"),
+    "rest": ("too many threads",),
 }
 """The findings on usage that explain each cause, the most telling first."""
 FULL = 0.55  # of the GPU's memory: a batch of twice the size may not fit
@@ -224,9 +225,10 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     """
     cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and not is_timed
-    finding = _finding_that_explains(cause, untold, point)
-    if finding:
+    if finding := _finding_that_explains(cause, untold, point):
         yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
+        if cause != "communication" and not untold:
+            return  # what else may take these milliseconds is not the cause
     if untold:
         yield Change(
             "let DDP time enough steps, with DistributedDataParallel and a larger measure.max_steps, to tell "
@@ -237,9 +239,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     elif cause == "communication":
         yield from _for_communication(point, facts, preflight)
     elif cause == "imbalance":
-        # What the finding says to do is estimated and said once.
-        facts, saved_s = (replace(facts, slow_node=None), 0.0) if finding else (facts, loss.lost_s)
-        yield _saving(_for_imbalance(point, facts), saved_s, point, is_limit=False)
+        yield _saving(_for_imbalance(point, facts), loss.lost_s, point, is_limit=False)
     elif cause == "computation" and point.simulated:
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
@@ -258,11 +258,10 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
 
 def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> ScaleFinding | None:
     """Return the finding on the runs' usage that explains a loss best."""
-    if cause == "computation" and point.simulated and not untold:
-        return None
-    if cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent"):
-        return None
     kinds = (*EXPLAINED_BY.get(cause, ()), *(("network full",) if untold else ()))
+    varies = cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent")
+    if varies or (cause == "computation" and point.simulated and not untold):
+        kinds = kinds[:1]  # no node is the cause
     return next((finding for kind in kinds for finding in point.findings if finding.kind == kind), None)
 
 
