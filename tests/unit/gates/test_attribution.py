@@ -17,6 +17,7 @@ from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder_instrument.slow_settings import REMOVE
 from make_records import make_plan_of, make_record, make_specs, records_by_name, with_ranks
 
 Seconds = Sequence[float]  # of each rank
@@ -299,6 +300,14 @@ def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind
     first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])])
     found = attribution(replace(point, findings=(finding,)), first)
     assert ("change it (measured so) (at most" in found.next) == is_quoted
+
+
+def test_a_setting_that_slows_every_run_is_named_before_what_it_may_have_caused() -> None:
+    slow = {"slow_settings": ["TORCH_DISTRIBUTED_DEBUG=DETAIL"]}
+    first = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
+    _, found = attributed([*first, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)])
+    assert found.changes[0].what.startswith(REMOVE)
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL (torch compares each collective" in found.next
 
 
 PLAN = replace(make_plan_of(make_specs(["1x1", "1x4"])), gates={"stage2": GateThresholds(min_efficiency=0.8)})

@@ -143,7 +143,8 @@ def test_of_a_pipeline_only_the_ranks_with_the_first_stage_count_samples(
         "exit_code": 0,
         "source": "counted",
         "pipeline_stages": stages,
-        "device": {"name": "cpu"},
+        "device": {"name": "cpu", "kind": "cpu"},
+        "fingerprint": {"slow_settings": []},
         "peak_memory_bytes": {},
         "startup_s": {"total": None},
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
+from ddp_ladder_instrument.slow_settings import REMOVE
 
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
@@ -172,6 +173,8 @@ def attribution(
     every = [change for loss in _to_save(lost, point) for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
+    if slow := point.step and point.step.slow_settings:
+        changes.insert(0, Change(f"{REMOVE}: {slow}"))
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
     return replace(lost, changes=tuple(changes[:MOST_CHANGES]))

@@ -154,6 +154,7 @@ class StepFacts:
     comm_hook: str | None = None
     exchanges: int | None = None  # of the gradients, in a step
     others: tuple[Exchange, ...] = ()  # collectives that DDP does not time, of the first repeat
+    slow_settings: str = ""  # that slow every step, with what they do
     parameter_dtype: str | None = None
     workers: int | None = None  # of the loader of a rank
     backend: str | None = None
