@@ -104,6 +104,11 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     if world_size > 1 and record["backend"] is None:
         what = "that do not talk to each other: rank 0 made no process group (torch.distributed.init_process_group)"
         yield "processes", f"{world_size} {what}"
+    tasks, launchers = (int(os.environ.get(name) or 0) for name in ("SLURM_STEP_NUM_TASKS", "GROUP_WORLD_SIZE"))
+    if 0 < launchers < tasks:
+        what = f"of {launchers} torchrun, in a job step of {tasks} tasks: if each of these starts one, the other ranks"
+        alone = "start one on each node: srun --ntasks-per-node=1"
+        yield "processes", f"{world_size} {what} train apart, on the same GPUs if on the same node; {alone}"
     if record["exception"]:
         yield "exception", record["exception"]
     if times_s:
