@@ -286,6 +286,5 @@ def copy_project(path: Path, cluster: LoginNode | None = None) -> Checkout:
     unfinished = shutil.ignore_patterns("*.pyc.*")
     for name in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / name, path / name, ignore=unfinished)
-    for name in ("Snakefile", "requirements.txt"):
-        shutil.copy(ROOT / name, path)
+    shutil.copy(ROOT / "Snakefile", path)
     return Checkout(path, cluster)

@@ -15,6 +15,7 @@ from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
 from ddp_ladder_instrument.contract import COLUMNS
+from ddp_ladder_instrument.slow_settings import ANOMALY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_records import FINGERPRINT, make_spec
@@ -162,6 +163,16 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint.global_batch == 96
+
+
+@pytest.mark.parametrize(
+    ("device", "told"), [("cuda", ["CUDA_LAUNCH_BLOCKING=1", "set_detect"]), ("cpu", ["set_detect"])]
+)
+def test_settings_that_slow_such_a_run_are_remarked_on(tmp_path: Path, device: str, told: list[str]) -> None:
+    slow = ["CUDA_LAUNCH_BLOCKING=1", "NCCL_IB_DISABLE=1", ANOMALY]
+    run = write_run(tmp_path, make_spec("1x2", device=device), fingerprint={"slow_settings": slow})
+    (remark,) = [each for each in remarks(run) if each.name == "slow settings"]
+    assert [word for word in ("CUDA_LAUNCH_BLOCKING=1", "NCCL_IB", "set_detect") if word in remark.what] == told
 
 
 def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.common.files import WORKFLOW
 from ddp_ladder.common.messages import MOST_COLUMNS, Finding, Problem
 from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.doctor.doctor import examine, failed, judge_python, listing, mistake, outcome, site_python
@@ -85,6 +86,7 @@ def test_wrong_settings_are_failures_of_the_list(tmp_path: Path) -> None:
 
 
 def test_versions_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.REQUIREMENTS.is_relative_to(WORKFLOW), "a copy in another project has no other files"
     assert [outcome(finding) for finding in checks.workflow_versions()] == ["pass"] * 4
     monkeypatch.setattr(checks, "REQUIREMENTS", tmp_path / "requirements.txt")
     checks.REQUIREMENTS.write_text("snakemake>=99,<100\nsnakemake-executor-plugin-slurmed>=1\n")

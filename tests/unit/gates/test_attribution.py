@@ -17,6 +17,7 @@ from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import GateThresholds
+from ddp_ladder_instrument.slow_settings import REMOVE
 from make_records import make_plan_of, make_record, make_specs, records_by_name, with_ranks
 
 Seconds = Sequence[float]  # of each rank
@@ -123,6 +124,54 @@ def test_only_a_rank_that_is_slow_in_every_repeat_is_left_out(places: str) -> No
     assert found.named[0].evidence.startswith(kind)
     advice = {"persistent": "slurm.exclude", "varying": "draw lengths or shapes together on all ranks"}
     assert [name for name, words in advice.items() if words in found.next] == [kind]
+
+
+def imbalanced(repeats: int, *parts: Seconds, host: str = "") -> Attribution:
+    """Return the attribution of 2x1. host: of all ranks."""
+    runs = run_of("2x1", 0.1, *parts)[:repeats]
+    ranks = [tuple(rank.replace(host=host or rank.host) for rank in run.ranks) for run in runs]
+    return attributed([*baseline(), *(run.replace(ranks=own) for run, own in zip(runs, ranks, strict=True))])[1]
+
+
+# Computation, exposed communication and data wait of two ranks.
+SLOW_PASSES = ([0.09, 0.04], [0.0, 0.05], [0.002] * 2)
+SLOW_DATA = ([0.04, 0.04], [0.0, 0.05], [0.052, 0.002])
+SLOW_ELSEWHERE = ([0.04, 0.04], [0.0, 0.05], [0.002] * 2)
+
+
+def test_a_node_is_left_out_only_if_another_one_has_ranks_and_a_second_repeat_shows_it() -> None:
+    assert "slurm.exclude: node0" in imbalanced(2, *SLOW_PASSES).next
+    for found in (imbalanced(1, *SLOW_PASSES), imbalanced(3, *SLOW_PASSES, host="vm")):
+        assert "slurm.exclude" not in found.next
+        assert found.next.startswith("give every rank the same work: rank 0 on ")
+
+
+def test_advice_on_a_slow_rank_is_for_the_part_of_its_step_that_is_longer() -> None:
+    assert "see why the data come later on rank 0 on node0" in imbalanced(3, *SLOW_DATA).next
+    assert "what only rank 0 on node0 does outside of forward" in imbalanced(3, *SLOW_ELSEWHERE).next
+
+
+def test_a_longer_wait_for_data_is_estimated_once() -> None:
+    found = imbalanced(3, [0.04, 0.04], [0.0, 0.02], [0.042, 0.022])
+    assert {loss.cause for loss in found.named} == {"data", "imbalance"}
+    gains = {change.what.split()[0]: change.gain for change in found.changes}
+    assert (gains["give"], gains["leave"]) == (pytest.approx(0.022 / 0.078, rel=0.01), None)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"), [(SLOW_PASSES, "even out the ranks' work"), (SLOW_ELSEWHERE, "look at what interrupts")]
+)
+def test_advice_on_work_that_varies_is_for_the_part_that_varies(parts: tuple[Seconds, ...], said: str) -> None:
+    runs = [run_of("2x1", 0.1, *(part[::turn] for part in parts))[0] for turn in (1, -1)]
+    runs[1] = runs[1].replace(spec=runs[1].spec.replace(repeat=2))
+    assert attributed([*baseline(), *runs])[1].changes[0].what.startswith(said)
+
+
+def test_no_change_saves_more_than_is_lost() -> None:
+    first, *_, point = points([*baseline(), *run_of("2x1", 0.1, *SLOW_PASSES)])
+    found = attribution(replace(point, efficiency=0.9), first)  # other parts gained what this one takes
+    assert found.lost_s == pytest.approx(0.01)
+    assert max(change.gain or 0 for change in found.changes) == pytest.approx(0.01 / 0.09)
 
 
 def test_what_ddp_does_not_report_is_said_and_not_guessed() -> None:
@@ -242,6 +291,8 @@ def test_workers_that_keep_up_are_counted_from_the_wait() -> None:
         ("communication", "network full", True),
         ("communication", "GPU throttled", False),
         ("computation", "GPU throttled", True),
+        ("computation", "too many threads", True),
+        ("rest", "too many threads", True),
     ],
 )
 def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind: FindingKind, is_quoted: bool) -> None:
@@ -249,6 +300,14 @@ def test_the_finding_that_explains_the_largest_loss_is_quoted(cause: Cause, kind
     first, point = points([*baseline(), *run_of("1x4", 0.1, *CAUSES[cause])])
     found = attribution(replace(point, findings=(finding,)), first)
     assert ("change it (measured so) (at most" in found.next) == is_quoted
+
+
+def test_a_setting_that_slows_every_run_is_named_before_what_it_may_have_caused() -> None:
+    slow = {"slow_settings": ["TORCH_DISTRIBUTED_DEBUG=DETAIL"]}
+    first = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
+    _, found = attributed([*first, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)])
+    assert found.changes[0].what.startswith(REMOVE)
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL (torch compares each collective" in found.next
 
 
 PLAN = replace(make_plan_of(make_specs(["1x1", "1x4"])), gates={"stage2": GateThresholds(min_efficiency=0.8)})

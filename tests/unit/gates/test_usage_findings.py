@@ -47,6 +47,7 @@ def test_a_node_that_is_slow_in_some_repeats_only_is_no_finding() -> None:
     assert findings_of_repeats(records("2x1", *slow)) == ()
     assert [found.in_words for found in findings_of_repeats(records("2x1", *slow[:2]))] == ["node1 slow"]
     assert findings_of_repeats(records("2x1", None, None)) == ()
+    assert "this is one" in findings_of_repeats(records("2x1", slow[0]))[0].next
 
 
 def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:
@@ -64,9 +65,10 @@ def test_the_terminal_shows_a_finding_once_for_all_scales() -> None:
         s1x2=finding("GPU idle", "busy 60 %", "node2", everywhere=True),
         s2x1=finding("slow node", "node1: slower", "node1"),
     )
-    lines = terminal_table(points, {}).splitlines()
+    text = terminal_table(points, {})
+    lines = text.splitlines()
     assert "  1x1, 1x2: busy 60 % (as measured at 1x2); next: change GPU idle" in lines
-    assert "  2x1: node1: slower; next: change slow node" in lines
+    assert "  2x1: node1: slower; next: see whether further repeats" in text
 
 
 def test_what_another_node_has_is_another_finding() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import sha256
 from ddp_ladder_instrument import host
+from ddp_ladder_instrument.slow_settings import ANOMALY
 from instrument_support import python_named, run, script
 
 
@@ -32,6 +33,22 @@ def test_sources_of_a_module_begin_at_its_package(tmp_path: Path) -> None:
     script(tmp_path, "from . import data", "package/train.py")
     fingerprint = run(tmp_path, "-m", "package.train").rank()["fingerprint"]
     assert set(fingerprint["sources"]) == {"package/__init__.py", "package/data.py", "package/train.py"}
+
+
+def test_settings_that_slow_every_step(tmp_path: Path) -> None:
+    """Anomaly detection is on around the passes alone."""
+    text = """
+        import torch
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            with torch.autograd.detect_anomaly():
+                model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    """
+    env = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "0"}
+    fingerprint = run(tmp_path, script(tmp_path, text), env=env).rank()["fingerprint"]
+    assert fingerprint["slow_settings"] == ["TORCH_DISTRIBUTED_DEBUG=DETAIL", ANOMALY]
 
 
 def test_files_too_large_or_gone_are_left_out(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, t
     """All ranks write where rank 0 does, here after a run that died early."""
     (tmp_path / "own" / "ranks").mkdir(parents=True)
     (tmp_path / "own" / "ranks" / "rank0of2.claim").touch()
-    env, train = {"DDP_LADDER_DIRECTORY": "own"}, script(tmp_path, TRAIN)
+    tasks = {"newest": "2", "oldest": "1"}[torch]  # of srun, each of which starts a torchrun of its own
+    env, train = {"DDP_LADDER_DIRECTORY": "own", "SLURM_STEP_NUM_TASKS": tasks}, script(tmp_path, TRAIN)
     done = run_plainly(tmp_path, INSTRUMENT, train, "8", launcher=TORCHRUN, env=env, python=python_named(torch))
     assert (done.code, done.out.count("trained")) == (0, 2), done.err
     directory = tmp_path / "own-2"
@@ -54,6 +55,7 @@ def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, t
         f"rank{rank}{end}" for rank in (0, 1) for end in (".csv", ".json", ".log", ".steps", "of2.claim")
     }
     assert done.err.count("ddp-ladder: rank 0 of 2") == 1
+    assert ("processes      2 of 1 torchrun, in a job step of 2 tasks" in done.err) == (tasks == "2")
     rate, of_rank = re.findall(r"throughput +([\d,]+) samples/s: ([\d,]+) of rank 0 x 2 ranks", done.err)[0]
     assert int(rate.replace(",", "")) == pytest.approx(2 * int(of_rank.replace(",", "")), abs=2)
     assert "FLOPs          1.64e-05 GFLOP per sample" in done.err  # 2 x 64 x 64 forward, and as many for the weights
@@ -143,7 +145,8 @@ def test_of_a_pipeline_only_the_ranks_with_the_first_stage_count_samples(
         "exit_code": 0,
         "source": "counted",
         "pipeline_stages": stages,
-        "device": {"name": "cpu"},
+        "device": {"name": "cpu", "kind": "cpu"},
+        "fingerprint": {"slow_settings": []},
         "peak_memory_bytes": {},
         "startup_s": {"total": None},
     }

@@ -34,6 +34,7 @@ MEASURED = {
     "libraries": {"numpy": "2.0.0", "torchvision": "0.22.0"},
     "driver": "580.65.06",
     "power_limit_w": [400.0],
+    "slow_settings": ["CUDA_LAUNCH_BLOCKING=1"],
 }
 KNOWN = {
     "sources": {"train.py": "1" * 64, "model.py": "b" * 64},
@@ -43,6 +44,7 @@ KNOWN = {
     "libraries": {"numpy": "2.1.0"},
     "driver": "570.124.06",
     "power_limit_w": [500.0],
+    "slow_settings": [],
 }
 """Compared only where both sides know."""
 

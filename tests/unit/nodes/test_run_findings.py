@@ -116,6 +116,14 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
         "node0: other processes than the training used 13.0 of the 16 CPUs of the run, the training 3",
         "ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml)",
     ),
+    "more threads than CPUs": (
+        (1, 0), {"ranks": {0: {"threads": 64}}}, ("too many threads", "node0", None),
+        "node0: 1 rank and 64 threads of torch together on 16 CPUs", "use 16 threads per rank: remove",
+    ),
+    "threads of simulated nodes": (
+        (2, 0), {"ranks": {k: {"threads": 12} for k in (0, 1)}, "simulated": True}, ("too many threads", None, None),
+        "2 ranks and 24 threads of torch together on 16 CPUs", "8 threads per rank",
+    ),
     "a full link": (
         (2, 2), {"samples": {0: FULL_LINK, 1: FULL_LINK}}, ("network full", None, None),
         "all 2 nodes: ib0 carried 88 of 100 Gbit/s on average (88 % of the link's rate)", "network.interface",
@@ -137,7 +145,8 @@ FOUND: dict[str, tuple[tuple[int, int], dict[str, Any], tuple[str, str | None, i
         ("slow node", "node1", None), "SM clock 900 MHz, 1410 MHz elsewhere", "slurm.exclude: node1",
     ),
     "a slow GPU": (
-        (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "node0", 2), "GPU 2 of", "",
+        (1, 4), {"steps": {0: WAITING, 1: WAITING, 2: SLOW, 3: WAITING}}, ("slow node", "node0", 2), "GPU 2 of",
+        "look for what the script does on this rank alone; if that is nothing, report this GPU to the site",
     ),
 }  # fmt: skip
 
@@ -160,6 +169,8 @@ NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
         (2, 0),
         {"samples": {k: {"cpu_fraction": 1.0, "training_cpu_cores": 7.5} for k in (0, 1)}, "simulated": True},
     ),
+    "threads that wait for a GPU": ((1, 1), {"ranks": {0: {"threads": 64}}}),
+    "threads that nobody counted": ((2, 0), {"ranks": {0: {"threads": 64}}, "simulated": True}),
     "a link of unknown rate": ((2, 2), {"samples": {0: FULL_LINK}, "about": {0: {"interface_bits_per_s": None}}}),
     "simulated nodes are none": ((2, 0), {"steps": {0: WAITING, 1: SLOW}, "simulated": True}),
     "steps that differ by noise": ((2, 0), {"steps": {0: {"comm_s": 0.1}, 1: {"comm_s": 0.06}}}),

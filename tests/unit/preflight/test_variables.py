@@ -1,4 +1,4 @@
-"""Names of environment variables that no library reads: each is a warning, and no correct name is."""
+"""Variables that no library reads, or that slow every step: each is a warning, and no other one is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.preflight.variables import PREFIXES, SHELL, check_variables, known_names
 from ddp_ladder.settings.sources import Sources
+from ddp_ladder_instrument.slow_settings import REMOVE
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = """\
@@ -111,6 +112,27 @@ def test_a_warning_names_file_line_and_key(files: Files) -> None:
         "config.yaml, line 8: variants.default.env.OMP_NUM_THREAD",
         f"{SHELL}: GLOO_IFNAME",
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "transport", "told"),
+    [
+        ("cuda", "any", ["NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG", "CUDA_LAUNCH_BLOCKING"]),
+        ("cuda", "ib", ["NCCL_DEBUG", "NCCL_IB_DISABLE", "TORCH_DISTRIBUTED_DEBUG", "CUDA_LAUNCH_BLOCKING"]),
+        ("cpu", "any", ["TORCH_DISTRIBUTED_DEBUG"]),
+    ],
+)
+def test_a_variable_that_slows_every_step_is_a_warning(
+    files: Files, device: str, transport: str, told: list[str]
+) -> None:
+    slow = "{NCCL_DEBUG: TRACE, NCCL_IB_DISABLE: 1}"
+    files.write(slow, "{TORCH_DISTRIBUTED_DEBUG: DETAIL, TORCH_NCCL_BLOCKING_WAIT: 0}")
+    cluster = files.sources.cluster
+    text = cluster.read_text().replace("device: cpu", f"device: {device}")
+    cluster.write_text(text.replace("network:", f"network:\n  transport: {transport}"))
+    found = files.check(CUDA_LAUNCH_BLOCKING="1", NCCL_P2P_DISABLE="0")
+    assert [problem.where.rpartition(".")[2].rpartition(" ")[2] for problem in found] == told
+    assert {(problem.what, problem.next) for problem in found} == {("it slows every step", REMOVE)}
 
 
 def test_a_start_warns_unless_it_measures_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

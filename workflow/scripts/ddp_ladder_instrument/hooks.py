@@ -31,7 +31,7 @@ from ddp_ladder_instrument.torch_facts import FSDP_SHARDS
 
 # This part is in C and needs no import of the compiler, which takes seconds and which few scripts use.
 _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-AUTOCAST_STEPS = 3
+FIRST_STEPS = 3
 """Autocast regions are watched during the first steps only."""
 
 
@@ -277,7 +277,7 @@ def watch_autocast(on_dtype: Callable[[torch.dtype], None], steps: Callable[[], 
     @functools.wraps(original)
     def enter(self: Any) -> Any:
         dtype = getattr(self, "fast_dtype", None)
-        if steps() >= AUTOCAST_STEPS:
+        if steps() >= FIRST_STEPS:
             if autocast.__enter__ is enter:
                 autocast.__enter__ = original  # type: ignore[method-assign]
         elif dtype is not None and getattr(self, "_enabled", False) and torch.is_grad_enabled():

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument import host, progress
+from ddp_ladder_instrument import host, progress, slow_settings
 from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
@@ -273,6 +273,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
     end, place, judged = measurement.program_end, _place(measurement), measurement.judge()
     observed, precision = _observed(measurement)
     stages = measurement.recorder.stages
+    modes = sorted(measurement.observer.slow_modes) if measurement.observer is not None else ()
     device, facts = observed["device"], _log_facts(measurement, place["world_size"])
     fields = judged_fields(judged, facts)
     if fields["ddp"] is not None and not fields["ddp"]["samples"]:
@@ -302,6 +303,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
             "sources": measurement.not_measured.read("sources", host.source_files),
             "configuration": measurement.configuration,
             **precision,
+            "slow_settings": [*slow_settings.variables(os.environ), *modes],
             "num_workers": fields["loader"]["num_workers"] if fields["loader"] else None,
             "python": platform.python_version(),
             "gpu": device["name"] if device["kind"] != "cpu" else None,

@@ -46,6 +46,7 @@ class TorchObserver:
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
+        self.slow_modes: set[str] = set()
         self.process_group_s: float | None = None
         self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
         self._trained = hooks.Trained(recorder.stepped)
@@ -78,7 +79,7 @@ class TorchObserver:
         patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
         patch("forward passes", lambda: hooks.patch_forward(recorder.forward, self.ddp.modules))
         # Tensor.backward calls this one, too.
-        patch("backward passes", lambda: hooks.patch_call(torch.autograd, "backward", recorder.backward))
+        patch("backward passes", lambda: hooks.patch_call(torch.autograd, "backward", self._on_backward))
         patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
         patch("steps of CUDA graphs", lambda: hooks.patch_call(accelerator.graphs(), "replay", replayed))
         patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
@@ -131,6 +132,11 @@ class TorchObserver:
         pass_ = self.loaders.find(number)
         if pass_ is not None and pass_.iterator is not None:
             self.workers.add(pass_.iterator())
+
+    def _on_backward(self, begin_s: float, _args: object) -> None:
+        self._recorder.backward(begin_s)
+        if self._recorder.steps < hooks.FIRST_STEPS:  # a mode may be on in a `with` around the passes alone
+            self.slow_modes.update(torch_facts.slow_modes())
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])

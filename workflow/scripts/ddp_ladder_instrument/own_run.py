@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddp_ladder_instrument import host
+from ddp_ladder_instrument import host, slow_settings
 from ddp_ladder_instrument.contract import DIRECTORY_VARIABLE, NO_SPEC, WARMUP_STEPS
 from ddp_ladder_instrument.files import RunSettings, one_line
 from ddp_ladder_instrument.table import StepTable
@@ -104,6 +104,11 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     if world_size > 1 and record["backend"] is None:
         what = "that do not talk to each other: rank 0 made no process group (torch.distributed.init_process_group)"
         yield "processes", f"{world_size} {what}"
+    tasks, launchers = (int(os.environ.get(name) or 0) for name in ("SLURM_STEP_NUM_TASKS", "GROUP_WORLD_SIZE"))
+    if 0 < launchers < tasks:
+        what = f"of {launchers} torchrun, in a job step of {tasks} tasks: if each of these starts one, the other ranks"
+        alone = "start one on each node: srun --ntasks-per-node=1"
+        yield "processes", f"{world_size} {what} train apart, on the same GPUs if on the same node; {alone}"
     if record["exception"]:
         yield "exception", record["exception"]
     if times_s:
@@ -138,6 +143,9 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
             )
         if record.get("flops"):  # not of a program without torch
             yield "FLOPs", _flops(record["flops"], rate)
+    slow = slow_settings.in_words(record["fingerprint"]["slow_settings"], device["kind"] != "cpu")
+    if slow:
+        yield "slowed by", slow
     if world_size > 1 and record["loader"] and record["loader"]["shards"] is False:
         yield "data", "the sampler does not divide the samples between the ranks"
     memory = [f"{_figure(size / 1e9)} GB on the {where}" for where, size in record["peak_memory_bytes"].items() if size]

@@ -11,7 +11,7 @@ import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ddp_ladder_instrument import accelerator, host
+from ddp_ladder_instrument import accelerator, host, slow_settings
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -37,6 +37,14 @@ def compiled_graphs() -> int:
     """Return the number of graphs that torch.compile made in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
+
+
+def slow_modes() -> Iterator[str]:
+    """Yield the modes of torch that are on and slow down every step."""
+    if torch.is_anomaly_enabled():
+        yield slow_settings.ANOMALY
+    if torch.are_deterministic_algorithms_enabled():
+        yield slow_settings.DETERMINISTIC
 
 
 def optimizer_name(optimizer: torch.optim.Optimizer) -> str:

@@ -9,17 +9,20 @@ import sys
 from importlib.util import find_spec
 
 OLDEST_PYTHON = (3, 11)
-# What requirements.txt lists and the ladder imports without a condition.
+# What workflow/requirements.txt lists and the ladder imports without a condition.
 PACKAGES = "jinja2 matplotlib numpy packaging pandas psutil pydantic rich snakemake yaml".split()
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", ".."))
+FILE = os.path.join(ROOT, "workflow", "requirements.txt")
 
 missing = [name for name in PACKAGES if find_spec(name) is None]
 if sys.version_info < OLDEST_PYTHON or missing:
     lacks = "lacks {} and cannot".format(", ".join(missing)) if missing else "cannot"
+    steps = ["if this Python is new enough and yours to change: " + sys.executable + " -m pip install -r " + FILE]
+    if os.path.exists(os.path.join(ROOT, "Makefile")):  # a copy of the workflow in another project has none
+        steps.insert(0, "cd " + ROOT + " && make setup && source .venv/bin/activate")
     sys.exit(
-        "{} (Python {}.{}) {} run ddp-ladder, which needs Python {}.{} or newer and the packages of requirements.txt\n"
-        "next: cd {} && make setup && source .venv/bin/activate\n"
-        "      or, if this Python is new enough and yours to change: {} -m pip install -r {}/requirements.txt".format(
-            sys.executable, *sys.version_info[:2], lacks, *OLDEST_PYTHON, ROOT, sys.executable, ROOT
+        "{} (Python {}.{}) {} run ddp-ladder, which needs Python {}.{} or newer and the packages of {}\n"
+        "next: {}".format(
+            sys.executable, *sys.version_info[:2], lacks, *OLDEST_PYTHON, FILE, "\n      or, ".join(steps)
         )
     )

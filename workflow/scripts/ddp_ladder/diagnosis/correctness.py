@@ -12,11 +12,13 @@ from itertools import chain
 
 import numpy as np
 from ddp_ladder_instrument.contract import FIRST_SAMPLES
+from ddp_ladder_instrument.slow_settings import REMOVE, in_words
 
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
@@ -306,6 +308,9 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
             "between the ranks, and it equals that of no other run",
             next="see not_measured in the end records of these ranks, in ranks/",
         )
+    settings = [each for end in raw.ends[:1] for each in end.fingerprint.slow_settings or ()]
+    if slow := in_words(settings, is_gpu(raw.spec.device)):
+        yield Remark(name="slow settings", what=f"set, and slowing every step: {slow}", next=REMOVE)
     if raw.pipeline_stages:
         yield Remark(
             name="pipeline",

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.files import ALONE, SCRIPTS, NotWritten, check_room, filesystem, is_shared, nearest
+from ddp_ladder.common.files import ALONE, SCRIPTS, WORKFLOW, NotWritten, check_room, filesystem, is_shared, nearest
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
 from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
@@ -96,12 +96,12 @@ OLDEST_SITE_PYTHON = Version("3.9")
 OLDEST_TORCH = Version("2.4")
 CHECKED = ("snakemake", "snakemake-executor-plugin-slurm")  # of requirements.txt
 TORCH_NOT_INSTALLED = "No module named 'torch'"  # of a Python's report why it cannot import torch
-INSTALL = "run `make setup` once, or pip install -r requirements.txt"
 NAMES_THE_CAUSE = (
     "the message names the cause: the installation of torch, or a variable of workload.env, network.env or the shell"
 )
 IMPORT_WITHIN_S = 180  # torch on a cold network file system takes long
-REQUIREMENTS = SCRIPTS.parents[1] / "requirements.txt"
+REQUIREMENTS = WORKFLOW / "requirements.txt"
+INSTALL = f"{sys.executable} -m pip install -r {REQUIREMENTS}, or in a checkout of ddp-ladder `make setup`"
 PROBE = SCRIPTS / "ddp_ladder/node/python_probe.py"
 
 
@@ -304,7 +304,9 @@ def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
 
 
 def _network(ladder: Ladder) -> list[Finding]:
-    known = passed("variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name")
+    known = passed(
+        "variables", "NCCL, RCCL, Gloo, torch, OpenMP, CUDA, HSA, libfabric, UCX: no unknown name, none that slows down"
+    )
     doubts = [mistake(problem, "variables", "warning") for problem in check_variables(ladder.settings, os.environ)]
     return [interface(ladder.settings.site, sorted(network.addresses())), *(doubts or [known])]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
+from ddp_ladder_instrument.slow_settings import REMOVE
 
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
@@ -27,6 +28,7 @@ Cause = Literal["data", "communication", "imbalance", "computation", "rest", "ot
 WORTH_NAMING = 0.1  # part of the lost time: smaller losses are not named
 REST_WORTH_NAMING = 0.25  # of the rest, where the errors of all other parts end up
 LEAST_SHOWN = 0.005  # of the lost time: less does not show in the figures of a list
+LEAST_SAVED = 0.001  # of a step: less is a rounding error of a loss that another change has
 MOST_CHANGES = 3
 
 _PARTS: dict[Cause, str] = {
@@ -47,8 +49,9 @@ NOT_TOLD_APART = "communication or slower computation, which this training does 
 EXPLAINED_BY: Mapping[Cause, tuple[FindingKind, ...]] = {
     "data": ("CPUs full",),
     "communication": ("network full",),
-    "imbalance": ("slow node",),
-    "computation": ("slow node", "GPU throttled"),
+    "imbalance": ("too many threads", "slow node"),
+    "computation": ("too many threads", "slow node", "GPU throttled"),
+    "rest": ("too many threads",),
 }
 """The findings on usage that explain each cause, the most telling first."""
 FULL = 0.55  # of the GPU's memory: a batch of twice the size may not fit
@@ -167,12 +170,22 @@ def attribution(
     shown = tuple(replace(loss, evidence=_evidence(loss.cause, point, baseline, preflight)) for loss in losses)
     lost = Attribution(point.step_time_s, ideal_s, shown, _unknown(point, baseline))
     is_timed = point.exposed_comm_s is not None and baseline.exposed_comm_s is not None
-    every = [change for loss in lost.named for change in _changes_for(loss, is_timed, point, preflight)]
+    every = [change for loss in _to_save(lost, point) for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
+    if slow := point.step and point.step.slow_settings:
+        changes.insert(0, Change(f"{REMOVE}: {slow}"))
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
     return replace(lost, changes=tuple(changes[:MOST_CHANGES]))
+
+
+def _to_save(lost: Attribution, point: ScalePoint) -> Iterator[Loss]:
+    """Yield what the changes for each named loss may save: no more than is lost, and no wait for data twice."""
+    of_data = point.step.imbalance_data_s or 0.0 if point.step else 0.0
+    for loss in lost.named:
+        is_told = loss.cause == "imbalance" and any(other.cause == "data" for other in lost.named)
+        yield replace(loss, lost_s=min(loss.lost_s - (of_data if is_told else 0.0), lost.lost_s))
 
 
 def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float, step_s: float) -> Iterator[Loss]:
@@ -217,6 +230,8 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     untold = cause == "computation" and not is_timed
     if finding := _finding_that_explains(cause, untold, point):
         yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
+        if cause != "communication" and not untold:
+            return  # what else may take these milliseconds is not the cause
     if untold:
         yield Change(
             "let DDP time enough steps, with DistributedDataParallel and a larger measure.max_steps, to tell "
@@ -227,7 +242,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     elif cause == "communication":
         yield from _for_communication(point, facts, preflight)
     elif cause == "imbalance":
-        yield _saving(_for_imbalance(facts), loss.lost_s, point, is_limit=False)
+        yield _saving(_for_imbalance(point, facts), loss.lost_s, point, is_limit=False)
     elif cause == "computation" and point.simulated:
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
@@ -246,17 +261,16 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
 
 def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> ScaleFinding | None:
     """Return the finding on the runs' usage that explains a loss best."""
-    if cause == "computation" and point.simulated and not untold:
-        return None
-    if cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent"):
-        return None
     kinds = (*EXPLAINED_BY.get(cause, ()), *(("network full",) if untold else ()))
+    varies = cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent")
+    if varies or (cause == "computation" and point.simulated and not untold):
+        kinds = kinds[:1]  # no node is the cause
     return next((finding for kind in kinds for finding in point.findings if finding.kind == kind), None)
 
 
 def _saving(what: str, saved_s: float, point: ScalePoint, is_limit: bool = True) -> Change:
     step_s = point.step_time_s or 0.0
-    gain = saved_s / (step_s - saved_s) if 0 < saved_s < step_s else None
+    gain = saved_s / (step_s - saved_s) if LEAST_SAVED * step_s < saved_s < step_s else None
     return Change(what, gain, is_limit)
 
 
@@ -323,15 +337,31 @@ def _batch_key(point: ScalePoint) -> str:
     return "workload.global_batch" if accumulates else "workload.batch_per_gpu"
 
 
-def _for_imbalance(facts: StepFacts) -> str:
-    if facts.imbalance_kind == "persistent":
-        return f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
+def _for_imbalance(point: ScalePoint, facts: StepFacts) -> str:
+    """Return what to do about ranks that work longer than others, by the part of the step that is longer."""
+    compute_s, data_s = facts.imbalance_compute_s or 0.0, facts.imbalance_data_s or 0.0
+    half_s, who = (point.imbalance_s or 0.0) / 2, facts.slowest
+    if who is None:
+        if data_s > half_s:
+            return "make samples equally cheap to load, or load them ahead (loader workers, in workload.args)"
+        if facts.imbalance_compute_s is not None and compute_s + data_s < half_s:
+            return (
+                "look at what interrupts the ranks between their passes, each at another step: Python's garbage "
+                "collection (gc.freeze() after the set-up), logging, checkpoints; let all ranks do it in the same step"
+            )
+        return (
+            "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, "
+            "for example in buckets of like length; if all samples are alike, look at what interrupts a rank: Python's "
+            "garbage collection (gc.freeze() after the set-up), other processes"
+        )
     if facts.imbalance_kind == "occasional":
-        return f"look at what only {facts.slowest} does in some steps (checkpoints, logging), and do it less often"
-    return (
-        "even out the ranks' work, which varies from step to step: draw lengths or shapes together on all ranks, for "
-        "example in buckets of like length"
-    )
+        return f"look at what only {who} does in some steps (checkpoints, logging), and do it less often"
+    leave = f"{leave_out(facts.slow_node)}, or " if facts.slow_node and not point.simulated else ""
+    if data_s > half_s:
+        return f"{leave}see why the data come later on {who}: its loader, its storage, its CPUs"
+    if facts.imbalance_compute_s is not None and compute_s + data_s < half_s:
+        return f"{leave}look at what only {who} does outside of forward and backward pass: logging, metrics, saving"
+    return f"{leave}give every rank the same work: {who} is the slowest"
 
 
 def _evidence(cause: Cause, point: ScalePoint, baseline: ScalePoint, preflight: PreflightResult | None) -> str:

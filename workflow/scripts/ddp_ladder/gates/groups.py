@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ddp_ladder_instrument.slow_settings import in_words
+
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
@@ -24,6 +26,7 @@ from ddp_ladder.measuring.statistic import (
 )
 from ddp_ladder.nodes.critical_rank import Kind
 from ddp_ladder.plan.plan import RunSpec, first_scale
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.record import (
     LEFT_OUT,
     MEDIAN_OF_BLOCKS,
@@ -214,13 +217,14 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
     records = [run.record for run in group.good]
     parts = {name: part(name) for name in STEP_PARTS[:-1]}
     parts["rest_s"] = max(0.0, step_s - sum(value or 0.0 for value in parts.values()))  # not -1e-18
-    seen, (kind, slowest) = records[0].fingerprint, _held_up(records)
+    seen, (kind, slowest, slow_node) = records[0].fingerprint, _held_up(records)
     facts = StepFacts(
         own_max_s=part("own_max_s"),
         comm_s=part("comm_s"),
         overlap_s=part("overlap_s"),
         imbalance_kind=kind,
         slowest=slowest,
+        slow_node=slow_node,
         imbalance_data_s=part("imbalance_data_s"),
         imbalance_compute_s=part("imbalance_compute_s"),
         timed_steps=min(map(_timed_steps, records)) or None,
@@ -229,6 +233,7 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
         comm_hook=seen.comm_hook,
         exchanges=seen.exchanges,
         others=runs[0].exchanges,
+        slow_settings=in_words(seen.slow_settings or (), is_gpu(records[0].spec.device)),
         parameter_dtype=seen.parameter_dtype,
         workers=seen.num_workers,
         backend=records[0].world.backend,
@@ -237,15 +242,22 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
     return parts, facts
 
 
-def _held_up(records: Sequence[Record]) -> tuple[Kind | None, str | None]:
-    """Return who holds up the others, and how: it varies unless it is the same place in each run."""
+def _held_up(records: Sequence[Record]) -> tuple[Kind | None, str | None, str | None]:
+    """Return how ranks hold up the others, which, and the node that may be left out: StepFacts.
+
+    It varies unless it is the same place in each run.
+    """
     kinds = {record.step and record.step.imbalance_kind for record in records}
     if None in kinds:
-        return None, None
+        return None, None, None
     places = {_slow_place(record) for record in records}
     if len(places) > 1 or "" in places:
-        return "varying", None
-    return "persistent" if kinds == {"persistent"} else "occasional", places.pop()
+        return "varying", None, None
+    slow_ranks = records[0].step.slow_ranks if records[0].step else ()
+    slow = {rank.host for rank in records[0].ranks if rank.rank in slow_ranks}
+    others = {rank.host for rank in records[0].ranks} - slow
+    node = slow.pop() if len(records) > 1 and len(slow) == 1 and others else None
+    return "persistent" if kinds == {"persistent"} else "occasional", places.pop(), node
 
 
 def _slow_place(record: Record) -> str:

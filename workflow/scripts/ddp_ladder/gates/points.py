@@ -145,6 +145,7 @@ class StepFacts:
     overlap_s: float | None = None
     imbalance_kind: Kind | None = None  # persistent only if it is the same place in every repeat
     slowest: str | None = None  # that place: ``rank 3 on node2``
+    slow_node: str | None = None  # its node, if several repeats show it, and if other nodes have ranks too
     imbalance_data_s: float | None = None  # this and the next: parts of the imbalance
     imbalance_compute_s: float | None = None
     timed_steps: int | None = None  # the fewest that DDP timed on all ranks of a run
@@ -153,6 +154,7 @@ class StepFacts:
     comm_hook: str | None = None
     exchanges: int | None = None  # of the gradients, in a step
     others: tuple[Exchange, ...] = ()  # collectives that DDP does not time, of the first repeat
+    slow_settings: str = ""  # that slow every step, with what they do
     parameter_dtype: str | None = None
     workers: int | None = None  # of the loader of a rank
     backend: str | None = None
@@ -161,6 +163,7 @@ class StepFacts:
 
 LEAST_SHARE = 0.5  # of the repeats: what fewer of them show was chance
 EVERY_REPEAT = ("slow node",)  # to leave out a node that is slow in some repeats only would not help
+ONCE = "see whether further repeats show the same (repeats in config.yaml) before the node is left out: this is one"
 
 
 class ScaleFinding(UsageFinding):
@@ -186,11 +189,13 @@ def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
             numbers[finding.kind] += 1
             place = (finding.node, finding.gpu) if finding.kind == "slow node" else numbers[finding.kind]
             alike.setdefault((finding.kind, place), []).append(finding)
-    return tuple(
+    found = tuple(
         ScaleFinding(**repeats[0].model_dump(), repeats=len(repeats), of=len(monitored))
         for repeats in alike.values()
         if len(repeats) >= (1.0 if repeats[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
     )
+    is_once = len(monitored) == 1
+    return tuple(each.replace(next=ONCE) if is_once and each.kind in EVERY_REPEAT else each for each in found)
 
 
 def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[ScaleFinding, list[ScalePoint]]]:

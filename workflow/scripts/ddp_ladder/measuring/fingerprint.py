@@ -99,6 +99,12 @@ def _compiled(record: Record) -> str | None:
     return graphs if graphs in (None, UNREAD) else "yes" if graphs else "no"
 
 
+def _slow_settings(record: Record) -> str | None:
+    """Return the settings; "none" is known, too."""
+    known = record.fingerprint.slow_settings
+    return None if known is None else " ".join(known) or "none"
+
+
 def _backend_class(record: Record) -> str | None:
     """Return the class of the process group's backend; None if unknown, or for one rank, which has nothing to send."""
     return _fact(record, "backend_class") if record.spec.world_size > 1 else None
@@ -192,6 +198,7 @@ MUST_MATCH = (
     MustMatch("compiled", _compiled, where_known=True),
     MustMatch("parameters", _parameters, where_known=True),
     _measured("optimizer"),
+    MustMatch("slow_settings", _slow_settings, where_known=True, measured=True),
     _measured("num_workers"),
     _measured("torch"),
     _measured("cuda"),

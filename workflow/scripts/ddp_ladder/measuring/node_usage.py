@@ -120,4 +120,5 @@ def _rank_use(raw: RawRun, end: RankEnd) -> RankUse:
         node_rank=raw.node_rank(end),
         gpu=end.device.id if is_gpu(end.device.kind) else None,
         workers=end.fingerprint.num_workers,
+        threads=end.fingerprint.threads,
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_ladder.common.formats import in_short, rank_numbers
+from ddp_ladder.common.formats import count, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
@@ -69,7 +69,7 @@ class RunUse:
 
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:
     """Return the findings on a run, the most telling first."""
-    found = [*_other_processes(run), *_slow_nodes(run), *_idle(run), *_throttled(run)]
+    found = [*_other_processes(run), *_too_many_threads(run), *_slow_nodes(run), *_idle(run), *_throttled(run)]
     if not run.simulated:  # agents on one machine share its CPUs, which says nothing
         found += _cpus_full(run)
     return (*found, *_network(run))
@@ -159,8 +159,8 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
         **_on_gpus(run, throttled),
         measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
-        next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault; until then "
-        f"{leave_out(*nodes)}",
+        next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault"
+        + ("" if {*nodes} == {node.node for node in run.nodes} else f"; until then {leave_out(*nodes)}"),
     )
 
 
@@ -181,6 +181,28 @@ def _other_processes(run: RunUse) -> Iterator[UsageFinding]:
         wanted=f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
         next="end them, or on Slurm ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml), and delete the "
         "directories of these runs, so that the next start measures them again",
+    )
+
+
+def _too_many_threads(run: RunUse) -> Iterator[UsageFinding]:
+    """Yield nodes whose ranks compute with more threads than they have CPUs. Beside a GPU, these threads wait."""
+    crowded = []
+    for node in () if run.on_gpus else run.nodes:
+        threads = [rank.threads for rank in (run.ranks if run.simulated else run.ranks_of(node))]
+        known = [each for each in threads if each is not None]
+        if len(known) == len(threads) and max(known, default=1) > 1 and sum(known) > node.cpus:
+            crowded.append((node, known))
+    if not crowded:
+        return
+    node, known = max(crowded, key=lambda each: sum(each[1]) / each[0].cpus)
+    allowed = count(max(1, node.cpus // len(known)), "thread")
+    yield UsageFinding(
+        kind="too many threads",
+        **_on_nodes(run, [each for each, _ in crowded]),
+        measured=f"{count(len(known), 'rank')} and {sum(known)} threads of torch together on {count(node.cpus, 'CPU')}",
+        wanted=f"at most {allowed} per rank",
+        next=f"let the script use {allowed} per rank: remove its torch.set_num_threads and "
+        "OMP_NUM_THREADS of workload.env, in whose place the ladder sets node.cpus / node.gpus of cluster.yaml",
     )
 
 
@@ -282,7 +304,9 @@ def _slow(run: RunUse, step: StepParts, node: NodeUsage, gpu: GpuUsage | None, s
         node=node.node,
         gpu=gpu.index if gpu is not None else None,
         next=f"{leave_out(node.node)}, measure again, and report it to the site if that is faster; else look for what "
-        "the script does on this rank alone",
+        "the script does on this rank alone"
+        if len(run.nodes) > 1
+        else "look for what the script does on this rank alone; if that is nothing, report this GPU to the site",
     )
 
 

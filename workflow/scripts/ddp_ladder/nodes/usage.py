@@ -33,7 +33,9 @@ WHOLLY, MOSTLY = 0.9, 0.5
 """A sample counts if this part of its interval is measured training. The second only if there is none of the first:
 a sample of which half is validation shows neither of the two."""
 
-FindingKind = Literal["other processes", "GPU idle", "GPU throttled", "CPUs full", "slow node", "network full"]
+FindingKind = Literal[
+    "other processes", "too many threads", "GPU idle", "GPU throttled", "CPUs full", "slow node", "network full"
+]
 
 
 class UsageFinding(Finding):
@@ -141,6 +143,7 @@ class RankUse:
     node_rank: int
     gpu: str | None = None  # the id of its GPU as torch reports it; None without one
     workers: int | None = None  # of its loader; None: not known
+    threads: int | None = None  # of torch, within an operator; None: not known
 
 
 def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, RankUse]:

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from ddp_ladder_instrument import slow_settings
+
 from ddp_ladder.common.messages import Problem
-from ddp_ladder.settings.keys import Settings
+from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.settings.keys import Settings, Site
 
 FILE = Path(__file__).with_name("variables.txt")
 SHELL = "the shell's environment"
@@ -22,14 +25,25 @@ LIKE, VERY_LIKE = 0.65, 0.9  # of difflib
 
 
 def check_variables(settings: Settings, shell: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Return a warning for each name in network.env, workload.env, the variants and the shell that nothing reads."""
+    """Return a warning for each variable in network.env, workload.env, the variants and the shell that nothing reads,
+    or that slows every step.
+    """
     config, experiment = settings.config, settings.experiment
-    places = [(settings.cluster.where("network", "env", name), name) for name in settings.site.network.env]
-    places += [(config.where("workload", "env", name), name) for name in experiment.workload.env]
+    site, work = settings.site, experiment.workload
+    places = [(settings.cluster.where("network", "env", name), name, value) for name, value in site.network.env.items()]
+    places += [(config.where("workload", "env", name), name, value) for name, value in work.env.items()]
     for variant, keys in experiment.variants.items():
-        places += [(config.where("variants", variant, "env", name), name) for name in keys.env]
-    places += [(f"{SHELL}: {name}", name) for name in sorted(shell) if name.startswith(PREFIXES)]
-    return tuple(dict.fromkeys(problem for where, name in places if (problem := _problem(name, where))))
+        places += [(config.where("variants", variant, "env", name), name, value) for name, value in keys.env.items()]
+    names = sorted(name for name in shell if name.startswith(PREFIXES) or name in slow_settings.VARIABLES)
+    places += [(f"{SHELL}: {name}", name, shell[name]) for name in names]
+    found = [_slow(site, *place) or _problem(place[1], place[0]) for place in places]
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _slow(site: Site, where: str, name: str, value: str) -> Problem | None:
+    found = slow_settings.variables({name: value})
+    words = slow_settings.in_words(found, is_gpu(site.node.device), site.network.transport)
+    return Problem(where, "it slows every step", words, next=slow_settings.REMOVE) if words else None
 
 
 def _problem(name: str, where: str) -> Problem | None:

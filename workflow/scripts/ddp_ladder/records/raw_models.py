@@ -388,6 +388,7 @@ class RankFingerprint(Model):
     autocast_dtype: str | None = None  # every one that autocast was entered with, joined by " + "
     float32_products: str | None = None  # "highest", or what torch may compute them with
     compiled_graphs: Count | None = None  # made by torch.compile
+    slow_settings: Several[str] | None = None  # of the environment and of torch, that may slow down every step
     optimizer: str | None = None  # classes of all, with the implementation if one was chosen
     torch: str | None = None  # version; None: never imported
     cuda: str | None = None  # what torch is built for, also "ROCm 6.2"; None: trained on no GPU, as nccl and cudnn
