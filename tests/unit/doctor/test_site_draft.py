@@ -137,6 +137,15 @@ def test_a_named_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert CLUSTER.read_text() == shipped
 
 
+def test_a_chosen_partition_whose_nodes_are_all_down_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "warning" not in drafted(capsys)
+    nodes = "".join(f"{row} State=DOWN*+DRAIN\n" for row in NODES.replace("State=", "Was=").splitlines())
+    (here / "down.txt").write_text(nodes)
+    scontrol = here / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace(f"{CAPTURED}/node.txt", f"{here}/down.txt"))
+    assert "warning: no node of it starts a job now: node1 (DOWN*+DRAIN), " in drafted(capsys)
+
+
 def test_without_slurm_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,7 +148,7 @@ def check_before_submission(ladder: Ladder, needed: Sequence[Any]) -> None:
             raise UserError(admission.refused)
     except UserError as error:
         stop(error)
-    if admission.starts:
+    if admission.starts_in_words:
         notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
 
 

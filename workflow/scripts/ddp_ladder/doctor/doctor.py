@@ -340,10 +340,10 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         return
     yield from (mistake(problem, "jobs") for problem in admission.refused)
     yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)
-    if not admission.refused:
-        scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
-        yield passed("jobs", f"Slurm takes all of them: {scales}")
     if admission.starts:
+        all_of = "all of them" if len(admission.starts) == len(ladder.plan.jobs) else "these"
+        yield passed("jobs", f"Slurm takes {all_of}: {' '.join(admission.starts)}")
+    if admission.starts_in_words:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
 
 
