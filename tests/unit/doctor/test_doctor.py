@@ -188,14 +188,6 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
 
 
-def test_a_module_that_is_not_there_as_workload() -> None:
-    settings = on_a_cluster()
-    work = settings.experiment.workload.replace(script="-m no_such_module.train")
-    wanted = replace(settings, experiment=settings.experiment.replace(workload=work))
-    findings = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
-    assert outcome(only(findings, "workload")) == "FAIL"
-
-
 # Network
 
 

@@ -25,16 +25,17 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.run.training_module import module_problem
 from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
 
 def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[Problem]:
-    """Return doubts on the data, secrets, variables and run times of what a start has to measure.
+    """Return doubts on the data, module, secrets, variables and run times of what a start has to measure.
 
-    on_nodes: whether the training may run on other machines. Raises UserError for data or secrets without which no run
-    can begin; a dry run only warns.
+    on_nodes: whether the training may run on other machines. Raises UserError for what no run can
+    begin without; a dry run only warns.
     """
     if not ladder.measures(stages):
         return []
@@ -43,8 +44,10 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     advice = "export {}=... and start again"
     wrong = [Problem(where("workload", "secrets"), what, name, next=advice.format(name)) for name in missing]
     doubts = list[Problem]()
-    if on_data := data_problem(ladder.settings.experiment, on_nodes):
-        (wrong if on_data[0] == "error" else doubts).append(on_data[1])
+    experiment = ladder.settings.experiment
+    for found in (data_problem(experiment, on_nodes), module_problem(ladder.plan, experiment.file, on_nodes)):
+        if found is not None and found[0] != "note":
+            (wrong if found[0] == "error" else doubts).append(found[1])
     if wrong and not dry_run:
         raise UserError(wrong)
     doubts += check_variables(ladder.settings, os.environ)
