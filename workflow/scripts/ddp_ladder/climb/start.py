@@ -30,6 +30,8 @@ from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
+UNREAD_FILES = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
+
 
 def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[Problem]:
     """Return doubts on the data, module, secrets, variables and run times of what a start has to measure.
@@ -73,32 +75,34 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
 
 
 def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each change of settings that makes finished runs be measured again."""
-    names: dict[str, list[str]] = {}
+    """Yield a warning for each set of changed keys that makes finished runs be measured again."""
+    changes: dict[tuple[str, ...], dict[str, str]] = {}  # by changed keys, of each run
     for now, then in runs_of_other_settings(ladder.to_do, ladder.runs):
         if now.stage in stages:
-            unread = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
-            why = unread if then is None else f"changed: {_changes(then, now)}"
-            names.setdefault(why, []).append(now.name)
+            of_run = {} if then is None else _changes(then, now)
+            changes.setdefault(tuple(of_run), {})[now.name] = "; ".join(of_run.values())
     keep = f"undo the change, or name another directory as `results` in {ladder.settings.experiment.file}"
-    for why, of_runs in names.items():
-        again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short(of_runs)})"
+    for keys, of_runs in changes.items():
+        first, *others = dict.fromkeys(of_runs.values())
+        why = f"changed: {first}" if keys else UNREAD_FILES
+        why += f" ({next(iter(of_runs))}; the others in the same keys)" if others else ""
+        again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short([*of_runs])})"
         yield f"warning: {again}, {why}. To keep the results, {keep}"
 
 
-def _changes(then: RunSpec, now: RunSpec) -> str:
-    """Return ``args: was --lr 0.1, is --lr 0.2; seed: was 1, is 2``. What follows from another change is left out."""
+def _changes(then: RunSpec, now: RunSpec) -> dict[str, str]:
+    """Return by key ``args: was --lr 0.1, is --lr 0.2``. What follows from another change is left out."""
     before, after = then.model_dump(), now.model_dump()
     changed = [name for name in after if before[name] != after[name] and name not in ("args", "env")]
-    parts = []
+    parts = {}
     for name in changed:
         was, has = before[name], after[name]
         if isinstance(was, dict) and isinstance(has, dict):
             keys = sorted(key for key in was.keys() | has.keys() if was.get(key) != has.get(key))
             was, has = ([f"{key}={side[key]}" for key in keys if key in side] for side in (was, has))
         first, second = distinct_words(name, was, has)
-        parts.append(f"{name.removesuffix('_template')}: was {first}, is {second}")
-    return redacted("; ".join(parts))
+        parts[name] = redacted(f"{name.removesuffix('_template')}: was {first}, is {second}")
+    return parts
 
 
 # What is asked for on the command line

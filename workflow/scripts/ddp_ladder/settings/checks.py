@@ -25,7 +25,7 @@ from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 OWN_PREFIX = "DDP_LADDER_"
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
+PASSES_BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 _ACCUMULATION = re.compile(r"\{(?:accumulation|global_batch)\}")
 
 # Options of sbatch that slurm.extra may not hold, as they would break the ladder.
@@ -214,7 +214,7 @@ def _strong_mode(settings: Settings) -> Iterator[Problem]:
         where, given = settings.config.where("workload", "batch_per_gpu"), str(workload.least_batch)
         advice = f"{advice}; of a range, set `from`" if searches else advice
         yield Problem(where, what, given, f"a multiple of {multiple}", advice)
-    if without := _variants_without(_BATCH, settings):
+    if without := _variants_without(PASSES_BATCH, settings):
         changes = "a search changes" if searches else "strong mode changes"
         yield Problem(
             settings.config.where("workload", "args"),
