@@ -189,7 +189,11 @@ def _scales(settings: Settings) -> Iterator[Problem]:
         for index, scale in enumerate(stage.scales):
             place = "stage3" if scale.nodes > 1 else "stage2"
             where = settings.config.where("stages", stage.name, "scales", index)
-            if scale.gpus_per_node > gpus:
+            if scale.gpus_per_node > 1 and settings.site.node.has_slices:
+                what = "a process sees one MIG slice, so no second rank of a node has a GPU"
+                advice = f"remove {scale}, or name whole GPUs in {settings.cluster.where('node', 'gres')}"
+                yield Problem(where, what, f"{scale} with gres: {settings.site.node.gres}", "such as 1x1, 2x1", advice)
+            elif scale.gpus_per_node > gpus:
                 what = f"the scale asks for {scale.gpus_per_node} GPUs per node, the site has {gpus}"
                 allowed = f"at most {gpus} per node ({settings.cluster.where('node', 'gpus')})"
                 advice = f"use at most {gpus} GPUs per node, or correct node.gpus if the nodes have more"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count
+from ddp_ladder.settings.terms import is_mig
 from ddp_ladder.slurm.query import records, run_command
 
 _GPUS = re.compile(r"\bgpu(?::([^:,()]+))?:(\d+)")
@@ -22,6 +23,13 @@ class Shape:
     gres: str  # name of its GPUs in Slurm, of the most common type; empty without GPUs
     cpus: int
     memory_mb: int
+
+    @property
+    def of_one_slice(self) -> Shape:
+        """The shape itself; of MIG slices, of which a process sees one, a slice with its share of the node."""
+        if not is_mig(self.gres):
+            return self
+        return Shape(1, self.gres, max(1, self.cpus // self.gpus), self.memory_mb // self.gpus)
 
     def __str__(self) -> str:
         gpus = f"{count(self.gpus, 'GPU')} ({self.gres})" if self.gpus else "no GPU"
