@@ -39,7 +39,8 @@ TORCH := $(if $(LOCKED),$$(grep -E '^torch(vision)?==' requirements.lock),torch 
 run: $(VENV)/.run-$(READY)
 	@$(BIN)/snakemake --profile profiles/local
 
-watch: $(VENV)/.workflow-$(READY)
+# It installs nothing where anything is set up: other versions serve as well, and another user cannot write.
+watch: $(if $(wildcard $(VENV)/.workflow-ready*),,$(VENV)/.workflow-$(READY))
 	@$(BIN)/python workflow/scripts/watch.py $(if $(RESULTS),--results $(RESULTS))
 
 setup: $(VENV)/$(if $(TRAINING),.run-$(READY),.workflow-$(READY))

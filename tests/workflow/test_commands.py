@@ -80,3 +80,16 @@ def test_makefile_says_that_python_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "no-such-python is missing: install Python 3.11 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("mark", ["", ".workflow-ready", ".workflow-ready-locked"])
+def test_the_view_installs_nothing_where_anything_is_set_up(mark: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    if mark:
+        (tmp_path / ".venv").mkdir()
+        (tmp_path / ".venv" / mark).touch()
+    (tmp_path / "requirements.txt").touch()  # newer than the mark
+    argv = ["make", "--dry-run", "watch"]
+    printed = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True).stdout
+    assert ("pip" in printed) == (not mark)
+    assert "workflow/scripts/watch.py" in printed

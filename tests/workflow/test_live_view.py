@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from make_live import climb_to
+from make_runs import write_ladder
 from project_copy import ONE_STAGE, Checkout, copy_project, environment, loop_with
 from watch_screen import ANYONE, WATCH, Screen
 
@@ -121,3 +123,16 @@ def test_without_a_plan_one_picture_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"{tmp_path}/results/plan.json: there is no plan here\n  next     ")
     assert not (tmp_path / "results").exists()
+
+
+def test_a_view_of_what_an_earlier_start_left_waits_for_the_next_one_and_of_a_finished_ladder_ends(
+    tmp_path: Path,
+) -> None:
+    write_ladder(tmp_path)
+    with closing(Screen(tmp_path)) as of_all:
+        assert of_all.end() == 0
+    shutil.rmtree(tmp_path / "runs/default/weak/2x1")
+    with closing(Screen(tmp_path)) as screen:
+        screen.await_text("waits for a start of snakemake")
+        screen.press(b"\x03")
+        assert screen.end() == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.formats import in_short
 from ddp_ladder.doctor.site_draft import read_cluster, write_draft
 from ddp_ladder.settings.sources import CLUSTER
 
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kept as it is: {each} (to compare: diff {shlex.quote(str(each))} {shlex.quote(str(file))})")
     for partition in cluster.partitions[:1]:
         print(f"chosen: partition {partition.in_words}; {cluster.limits(partition.name)}")
+        if partition.is_down:
+            print(f"warning: no node of it starts a job now: {in_short([*partition.down])} (`sinfo --list-reasons`)")
     print(f"written: {file}" if is_new else f"nothing to write: {file} is this draft already")
     named = "" if file == CLUSTER else f" --config cluster={shlex.quote(str(file))}"
     print('\nnext: confirm its values with "confirm:" in an editor,')

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_ladder.climb.start import MOST_LINES, FailedJob, boxes, require_no_job_left
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import MOST_LINES, FailedJob, announcements, boxes, require_no_job_left
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.sources import CLUSTER, CONFIG
 from ddp_ladder.slurm.jobs import NOT_SUBMITTED, JobEnd, new_job_name, write_job_end
 from ddp_ladder.slurm.lock import Lock, held
 from make_files import write_files, write_programs
+from make_runs import write_run
 
 
 class Desk:
@@ -112,3 +117,15 @@ def test_an_end_by_a_signal_is_one_box(tmp_path: Path) -> None:
     assert f"verdict ended by Ctrl-C (SIGINT) log {LOG} next start snakemake again" in box
     (box,) = texts(tmp_path, ended_by="SIGTERM")
     assert "ended by a signal (SIGTERM)" in box
+
+
+def test_a_changed_key_is_one_warning_also_where_its_value_differs_from_run_to_run(tmp_path: Path) -> None:
+    settings = load_settings(CONFIG, CLUSTER)
+    settings = replace(settings, experiment=settings.experiment.replace(results=str(tmp_path)))
+    ladder = Ladder.of(settings)
+    trained = [run for run in ladder.plan.runs if not run.is_plain]
+    for number, run in enumerate(trained):
+        write_run(tmp_path, run.replace(seed=100 + number), 1000.0)
+    (warning,) = [line for line in announcements(ladder, ladder.plan.stages) if "measured again" in line]
+    assert warning.startswith(f"warning: {len(trained)} finished runs will be measured again (default/weak/1x1/r1, ")
+    assert f"changed: seed: was 100, is {trained[0].seed} (default/weak/1x1/r1; the others in the same keys)" in warning

@@ -190,14 +190,6 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
 
 
-def test_a_module_that_is_not_there_as_workload() -> None:
-    settings = on_a_cluster()
-    work = settings.experiment.workload.replace(script="-m no_such_module.train")
-    wanted = replace(settings, experiment=settings.experiment.replace(workload=work))
-    findings = list(site_python(Ladder.of(wanted).plan.runs[0], wanted.site, os.environ))
-    assert outcome(only(findings, "workload")) == "FAIL"
-
-
 # Network
 
 
@@ -233,6 +225,22 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
         described = on_a_cluster(slurm=SHIPPED.site.slurm.replace(**slurm), node=SHIPPED.site.node.replace(**node))
         of_nodes = only(list(checks.slurm(Ladder.of(described), on_a_cluster=True)), "nodes")
         assert (outcome(of_nodes), of_nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
+
+
+def test_an_untyped_gres_of_nodes_with_different_gpus_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = tmp_path / "node.txt"
+    mixed.write_text((CAPTURED / "node.txt").read_text().replace("Gres=gpu:a100:4", "Gres=gpu:h100:4", 1))
+    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {mixed};; esac'
+    write_programs(tmp_path, scontrol=shown, sbatch="")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for gres, constraint, wanted in (("gpu", None, "warn"), ("gpu:a100", None, "pass"), ("gpu", "a100", "pass")):
+        slurm = SHIPPED.site.slurm.replace(partition="gpu", constraint=constraint)
+        ladder = Ladder.of(on_a_cluster(slurm=slurm, node=SHIPPED.site.node.replace(gres=gres)))
+        nodes = only(list(checks.slurm(ladder, on_a_cluster=True)), "nodes")
+        assert outcome(nodes) == wanted
+        assert ("node.gres, such as gpu:a100" in (nodes.next or "")) == (wanted == "warn")
 
 
 def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import new_site
 import pytest
+import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.site_draft import Cluster, cluster_of, draft
 from ddp_ladder.preflight.admission import parse_partitions
@@ -64,8 +65,8 @@ def test_the_draft_of_the_captured_cluster(tmp_path: Path) -> None:
         ),
         # As sites with Slurm 23 and sockets print it; of several types that of most GPUs.
         (
-            captured("gpu", nodes=NODES.replace("gpu:a100:4", "gpu:nvidia_a100-80gb:2(S:0),gpu:1g.10gb:7(S:1),nvme:1")),
-            "gpu", {"gpus": 7, "device": "cuda", "cpus": 8, "gres": "gpu:1g.10gb", "memory_mb": 16000},
+            captured("gpu", nodes=NODES.replace("gpu:a100:4", "gpu:nvidia_a100-80gb:2(S:0),gpu:h100:7(S:1),nvme:1")),
+            "gpu", {"gpus": 7, "device": "cuda", "cpus": 8, "gres": "gpu:h100", "memory_mb": 16000},
         ),
         # The default partition has no GPUs, so another one is chosen.
         (
@@ -77,6 +78,15 @@ def test_the_draft_of_the_captured_cluster(tmp_path: Path) -> None:
 def test_other_clusters(cluster: Cluster, partition: str, node: dict[str, Any], tmp_path: Path) -> None:
     site = loaded(cluster, tmp_path)
     assert (site.slurm.partition, site.node.model_dump()) == (partition, node)
+
+
+def test_of_mig_slices_one_is_described_with_its_share(tmp_path: Path) -> None:
+    text = draft(
+        captured("gpu", nodes=NODES.replace("gpu:a100:4", "gpu:a100_1g.5gb:14(S:0-1)")), tmp_path / "site.yaml"
+    )
+    node = {"gpus": 1, "device": "cuda", "gres": "gpu:a100_1g.5gb", "cpus": 1, "memory_mb": 1142}
+    assert yaml.safe_load(text)["node"] == node
+    assert "  # One of its 14 MIG slices: a process sees one, so scales such as 1x2 cannot work.\n  gpus: 1\n" in text
 
 
 def test_a_partition_of_different_nodes_says_so(tmp_path: Path) -> None:
@@ -135,6 +145,15 @@ def test_a_named_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "snakemake doctor --config cluster=mine.yaml" in drafted(capsys, "--out", "mine.yaml")
     assert load_settings(CONFIG, Path("mine.yaml")).site.site == "vega"
     assert CLUSTER.read_text() == shipped
+
+
+def test_a_chosen_partition_whose_nodes_are_all_down_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "warning" not in drafted(capsys)
+    nodes = "".join(f"{row} State=DOWN*+DRAIN\n" for row in NODES.replace("State=", "Was=").splitlines())
+    (here / "down.txt").write_text(nodes)
+    scontrol = here / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace(f"{CAPTURED}/node.txt", f"{here}/down.txt"))
+    assert "warning: no node of it starts a job now: node1 (DOWN*+DRAIN), " in drafted(capsys)
 
 
 def test_without_slurm_one_message(

@@ -15,7 +15,8 @@
 #SBATCH --partition=gpu
 #SBATCH --no-requeue
 
-# The measured run stopped after 200 steps or 90 seconds. This one trains to the end.
+# The measured run stopped after 200 steps or 90 seconds. This one trains to the end,
+# and --time above is that of the measured runs: give it the time of a whole training.
 
 job_id=${SLURM_JOB_ID:?this run has 2 nodes, which Slurm gives it: sbatch job.sh}
 export job_id

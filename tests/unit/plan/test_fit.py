@@ -156,6 +156,14 @@ def test_the_table_has_a_row_for_each_batch_and_the_rule() -> None:
     assert "out of memory" in text
     assert "Chosen: 96 per GPU, the smallest batch within 3 % of the best throughput that leaves 10 % of" in text
     assert "512 did not fit (CUDA out of memory: no 2 GiB left)" in text
+    assert "the end of the range" not in text
+
+
+def test_a_choice_at_the_end_of_the_range_says_so() -> None:
+    fit = written(Path("results"), searched())
+    for chosen, at_the_end in ((512, True), (256, False)):
+        whole = fit.replace(trials=(trial(256, 800), trial(512, 1e3)), chosen=chosen)
+        assert ("the end of the range, and larger ones may be faster: raise `to`" in whole.rule) == at_the_end
 
 
 def test_the_table_and_the_rule_fit_a_terminal_of_80_columns(

@@ -72,3 +72,18 @@ def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:
     assert f"stage1 passes its gate with sane runs and {wanted}\nstage2 passes its gate with sane runs\n" in text
     assert "learning rate" not in text
     assert "2 (default; weak; 2 repeats)" in text
+
+
+def test_each_variant_has_its_command_once_and_one_without_the_batch_is_named(climbed: Plan) -> None:
+    jobs = []
+    for job in climbed.jobs:
+        (first, *_) = job.runs
+        ring = first.replace(variant="ring", args=("--fast",), args_template=("--fast",), env={"NCCL_ALGO": "Ring"})
+        default = first.replace(args=("8",), args_template=("{batch_per_gpu}",))
+        jobs.append(replace(job, runs=(default, ring, ring.replace(repeat=2))))
+    text = plan_text(replace(climbed, jobs=tuple(jobs)), climbed.stages, {})
+    script = climbed.jobs[0].runs[0].script
+    assert text.count(f"    {script} 8\n") == len(jobs)
+    assert text.count(f"    NCCL_ALGO=Ring {script} --fast\n") == 1
+    assert "\n  1x1, variant ring: torchrun, " in text
+    assert "{batch_per_gpu} is in no argument or variable of ring: " in text

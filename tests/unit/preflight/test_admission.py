@@ -141,20 +141,37 @@ def test_a_job_that_slurm_takes_has_its_expected_start(tmp_path: Path, monkeypat
     assert admission.starts_in_words == "1x1 at 2026-11-23 22:35:30"
 
 
+def test_a_job_for_a_reservation_that_has_not_begun_only_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{FAILURE} Invalid time specified' >&2; exit 1")
+    admission = asked(tmp_path, reservation="later")
+    assert admission.refused == ()
+    assert "the reservation has not begun" in admission.waits[0].what
+
+
 @pytest.mark.parametrize(
-    ("words", "slurm", "what"),
-    [
-        (f"{FAILURE} Requested node configuration is not available", {}, "the jobs wait for nodes to come back"),
-        (f"{FAILURE} Invalid time specified", {"reservation": "later"}, "the reservation has not begun"),
+    ("scale", "slurm", "waits", "text"),
+    [  # gpu has 6 nodes, of which 3 are up; debug has 2, both up
+        ("6x1", {}, True, "Slurm cannot start 6x1 now; the job waits for nodes to come back"),
+        ("7x1", {}, False, "up to 6 such nodes (gpu: 6 nodes with 4 GPUs"),
+        ("4x1", {"partition": "debug"}, False, "up to 2 such nodes (debug: 2 nodes with 4 GPUs"),
+        ("3x1", {}, False, "Slurm refuses the job of 3x1: Requested node configuration is not available"),
+        ("3x1", {"constraint": "ib"}, True, "compare slurm.constraint with `sinfo --Node --long`"),
     ],
 )
-def test_a_job_that_only_waits_is_no_mistake(
-    words: str, slurm: dict[str, Any], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_job_waits_for_nodes_only_if_its_partition_has_as_many(
+    scale: str, slurm: dict[str, str], waits: bool, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{words}' >&2; exit 1", sinfo="echo 'node1 (down*)'")
-    admission = asked(tmp_path, **slurm)
-    assert admission.refused == ()
-    assert what in admission.waits[0].what
+    refused = f"{FAILURE} Requested node configuration is not available"
+    sbatch = f"case \"$*\" in *--nodes={scale[0]}*) echo '{refused}' >&2; exit 1;; esac\necho '{STARTS}' >&2"
+    stand_in(tmp_path, monkeypatch, sbatch=sbatch, scontrol=f"cat {CAPTURED}/node.txt")
+    admission = asked(tmp_path, stages={"stage3": {"scales": [scale], "runtime": 20, "slurm": slurm}})
+    (problem,) = admission.waits if waits else admission.refused
+    assert text in str(problem)
+    assert len(admission.waits) + len(admission.refused) == 1
+    assert (
+        "not up: node3 (IDLE+MAINTENANCE+RESERVED), node5 (IDLE+DRAIN), node6 (DOWN+NOT_RESPONDING)" in str(problem)
+    ) == waits
+    assert list(admission.starts) == ["1x1"]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +189,7 @@ def test_the_time_limit_of_the_partition(
         assert problem.where == f"{tmp_path}/config.yaml: stages.stage1.runtime"
         assert problem.allowed == "up to 30 min"
     assert [problem.found for problem in admission.waits] == (["state DOWN"] if partition == "closed" else [])
+    assert bool(admission.starts) == (not admission.refused and not admission.waits)  # what is doubted passes nowhere
 
 
 @pytest.mark.parametrize("script", ["echo 'slurm_load_partitions: Unable to contact' >&2; exit 1", "echo Maintenance"])

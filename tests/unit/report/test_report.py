@@ -419,6 +419,21 @@ def test_lines_follow_growth_of_one_kind_only() -> None:
     assert lines == [(["1x1", "1x2", "1x4"], "-"), (["1x1", "2x1"], "--"), (["1x4", "2x4"], "--")]
 
 
+@pytest.mark.parametrize(
+    ("scales", "lines"),
+    [
+        (["1x1"], ["ideal"]),
+        (["1x1", "1x2"], ["more GPUs in one node", "ideal"]),
+        (["1x1", "2x1"], ["more nodes", "ideal"]),
+        (["1x1", "1x2", "2x1"], ["more GPUs in one node", "more nodes", "ideal"]),
+    ],
+)
+def test_the_legend_names_the_lines_that_are_drawn(scales: list[str], lines: list[str]) -> None:
+    specs = make_specs(scales, repeats=2)
+    figure = throughput_figure(found(specs, [make_record(spec, rate(spec)) for spec in specs]).points, "GPUs")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == lines
+
+
 def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_intervals() -> None:
     specs = make_specs(["1x1", "1x2", "2x1"], repeats=2)
     points = found(specs, [make_record(spec, rate(spec) * (1 + 0.08 * spec.repeat)) for spec in specs]).points

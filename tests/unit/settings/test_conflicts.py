@@ -94,6 +94,7 @@ def problems(*changes: tuple[str, str]) -> str:
         ("[2x1]", "[2x4]", "14: stages.stage3.scales[0]: the scale asks for 4 GPUs", "cluster.yaml, line 2: node.gpus"),
         ("[1x2]", "[1x2, 1x2]", "13: stages.stage2.scales: an item twice", "remove the second"),
         ("[1x1]", "[1x2]", "13: stages.stage2.scales[0]: stage2 has scales", "remove 1x2\n"),
+        ("cpus: 2", "cpus: 2, gres: 'gpu:1g.10gb'", "13: stages.stage2.scales[0]: a process sees one MIG", "or name"),
         # the environment and the site
         ("env: {}", "env: {RANK: 1}", "8: workload.env.RANK: a variable that ddp-ladder sets", "MASTER_PORT"),
         ("runtime: 10", "slurm: {extra: [--exclusive, --qos=d]}", "12: stages.stage1.slurm.extra[1]: an option", ""),

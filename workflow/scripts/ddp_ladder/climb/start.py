@@ -25,16 +25,19 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.run.training_module import module_problem
 from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
+UNREAD_FILES = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
+
 
 def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, dry_run: bool) -> list[Problem]:
-    """Return doubts on the data, secrets, variables and run times of what a start has to measure.
+    """Return doubts on the data, module, secrets, variables and run times of what a start has to measure.
 
-    on_nodes: whether the training may run on other machines. Raises UserError for data or secrets without which no run
-    can begin; a dry run only warns.
+    on_nodes: whether the training may run on other machines. Raises UserError for what no run can
+    begin without; a dry run only warns.
     """
     if not ladder.measures(stages):
         return []
@@ -43,8 +46,10 @@ def warnings_before_runs(ladder: Ladder, stages: Sequence[str], on_nodes: bool, 
     advice = "export {}=... and start again"
     wrong = [Problem(where("workload", "secrets"), what, name, next=advice.format(name)) for name in missing]
     doubts = list[Problem]()
-    if on_data := data_problem(ladder.settings.experiment, on_nodes):
-        (wrong if on_data[0] == "error" else doubts).append(on_data[1])
+    experiment = ladder.settings.experiment
+    for found in (data_problem(experiment, on_nodes), module_problem(ladder.plan, experiment.file, on_nodes)):
+        if found is not None and found[0] != "note":
+            (wrong if found[0] == "error" else doubts).append(found[1])
     if wrong and not dry_run:
         raise UserError(wrong)
     doubts += check_variables(ladder.settings, os.environ)
@@ -70,32 +75,34 @@ def announcements(ladder: Ladder, stages: Sequence[str]) -> list[str]:
 
 
 def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each change of settings that makes finished runs be measured again."""
-    names: dict[str, list[str]] = {}
+    """Yield a warning for each set of changed keys that makes finished runs be measured again."""
+    changes: dict[tuple[str, ...], dict[str, str]] = {}  # by changed keys, of each run
     for now, then in runs_of_other_settings(ladder.to_do, ladder.runs):
         if now.stage in stages:
-            unread = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
-            why = unread if then is None else f"changed: {_changes(then, now)}"
-            names.setdefault(why, []).append(now.name)
+            of_run = {} if then is None else _changes(then, now)
+            changes.setdefault(tuple(of_run), {})[now.name] = "; ".join(of_run.values())
     keep = f"undo the change, or name another directory as `results` in {ladder.settings.experiment.file}"
-    for why, of_runs in names.items():
-        again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short(of_runs)})"
+    for keys, of_runs in changes.items():
+        first, *others = dict.fromkeys(of_runs.values())
+        why = f"changed: {first}" if keys else UNREAD_FILES
+        why += f" ({next(iter(of_runs))}; the others in the same keys)" if others else ""
+        again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short([*of_runs])})"
         yield f"warning: {again}, {why}. To keep the results, {keep}"
 
 
-def _changes(then: RunSpec, now: RunSpec) -> str:
-    """Return ``args: was --lr 0.1, is --lr 0.2; seed: was 1, is 2``. What follows from another change is left out."""
+def _changes(then: RunSpec, now: RunSpec) -> dict[str, str]:
+    """Return by key ``args: was --lr 0.1, is --lr 0.2``. What follows from another change is left out."""
     before, after = then.model_dump(), now.model_dump()
     changed = [name for name in after if before[name] != after[name] and name not in ("args", "env")]
-    parts = []
+    parts = {}
     for name in changed:
         was, has = before[name], after[name]
         if isinstance(was, dict) and isinstance(has, dict):
             keys = sorted(key for key in was.keys() | has.keys() if was.get(key) != has.get(key))
             was, has = ([f"{key}={side[key]}" for key in keys if key in side] for side in (was, has))
         first, second = distinct_words(name, was, has)
-        parts.append(f"{name.removesuffix('_template')}: was {first}, is {second}")
-    return redacted("; ".join(parts))
+        parts[name] = redacted(f"{name.removesuffix('_template')}: was {first}, is {second}")
+    return parts
 
 
 # What is asked for on the command line
@@ -148,7 +155,7 @@ def check_before_submission(ladder: Ladder, needed: Sequence[Any]) -> None:
             raise UserError(admission.refused)
     except UserError as error:
         stop(error)
-    if admission.starts:
+    if admission.starts_in_words:
         notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
 
 

@@ -30,6 +30,7 @@ from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.preflight.admission import (
+    CHOOSE_NODES,
     NodeEntries,
     Partitions,
     check_jobs,
@@ -40,6 +41,7 @@ from ddp_ladder.preflight.admission import (
 )
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
+from ddp_ladder.run.training_module import module_problem
 from ddp_ladder.settings.keys import Container, Site
 from ddp_ladder.settings.sources import Sources
 from ddp_ladder.slurm.query import SlurmError, run_command
@@ -165,24 +167,17 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         advice = "write its full path, or name in software.modules the modules that bring it"
         yield not_passed("error", topic, f"{where}: there is no {program} here", advice)
         return
-    module = spec.script[3:] if spec.script.startswith("-m ") else ""
     try:
-        report = _probe(path, module, site.node.device, env)
+        report = _probe(path, site.node.device, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         yield not_passed("error", topic, f"{where}: {program} does not start: {error}", f"try it: {program} --version")
         return
     yield from judge_python(report, program, where, ACCELERATORS[site.node.device])
-    if module:
-        if report.get("module"):
-            yield passed("workload", spec.script)
-        else:
-            advice = "install it for that Python, or correct workload.script"
-            yield not_passed("error", "workload", f"{spec.script}: {program} has no such module", advice)
 
 
-def _probe(path: str, module: str, device: str, env: Mapping[str, str]) -> dict[str, Any]:
+def _probe(path: str, device: str, env: Mapping[str, str]) -> dict[str, Any]:
     """Return a Python's report on itself. Raises OSError, ValueError or SubprocessError if it gives none."""
-    argv, no_input = [path, "-c", PROBE.read_text(), module, device], subprocess.DEVNULL
+    argv, no_input = [path, "-c", PROBE.read_text(), device], subprocess.DEVNULL
     done = subprocess.run(argv, env=env, stdin=no_input, capture_output=True, text=True, timeout=IMPORT_WITHIN_S)
     if done.returncode:
         raise ValueError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
@@ -293,7 +288,9 @@ def shared_directory(path: Path, kind: str, on_a_cluster: bool) -> Finding:
 def workload(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
     """Check the training script and its data. A missing script has been reported with the settings."""
     work = ladder.settings.experiment.workload
-    if not work.script.startswith("-m "):  # a module is looked for by the training's Python
+    if on_module := module_problem(ladder.plan, ladder.settings.experiment.file, on_a_cluster):
+        yield mistake(on_module[1], "workload", on_module[0])
+    else:
         yield passed("workload", work.script)
     if problem := data_problem(ladder.settings.experiment, on_a_cluster):
         yield mistake(problem[1], "data", problem[0])
@@ -342,10 +339,10 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         return
     yield from (mistake(problem, "jobs") for problem in admission.refused)
     yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)
-    if not admission.refused:
-        scales = " ".join(str(job.scale) for job in ladder.plan.jobs)
-        yield passed("jobs", f"Slurm takes all of them: {scales}")
     if admission.starts:
+        all_of = "all of them" if len(admission.starts) == len(ladder.plan.jobs) else "these"
+        yield passed("jobs", f"Slurm takes {all_of}: {' '.join(admission.starts)}")
+    if admission.starts_in_words:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
 
 
@@ -364,6 +361,11 @@ def _nodes(ladder: Ladder, partitions: Partitions, nodes: NodeEntries) -> Findin
     asked, site = offered(ladder.plan.jobs, partitions, nodes), ladder.settings.site
     words = "; ".join(partition.in_words for partition in asked) or "no such partition, and no default one"
     text = f"{words} ({site.file}: {node_in_words(site.node)})"
+    kinds = dict.fromkeys(shape.gres for partition in asked for shape in partition.shapes if shape.gpus)
+    is_chosen = any(getattr(job.slurm, key) for job in ladder.plan.jobs for key in CHOOSE_NODES)
+    if site.node.gres == "gpu" and len(kinds) > 1 and not is_chosen:
+        advice = f"name one in {site.file}: node.gres, such as {next(iter(kinds))}: any of them may be measured now"
+        return not_passed("warning", "nodes", f"nodes with different GPUs: {text}", advice)
     if any(fits(site.node, shape) for partition in asked for shape in partition.shapes):
         return passed("nodes", text)
     return not_passed("warning", "nodes", text, f"correct node or slurm.partition in {site.file}: no node is like this")

@@ -81,7 +81,7 @@ def cluster_of(name: str, partitions: Partitions, nodes: Sequence[Mapping[str, s
 def draft(cluster: Cluster, file: Path) -> str:
     """Return the text of ``file``, which describes the first partition."""
     chosen, schema = cluster.partitions[0], os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent)
-    of_cluster = {"cluster": cluster, "chosen": chosen, "shape": chosen.usual}
+    of_cluster = {"cluster": cluster, "chosen": chosen, "shape": chosen.usual.of_one_slice}
     return render("cluster.yaml.j2", **of_cluster, schema=schema, flow=flow)
 
 

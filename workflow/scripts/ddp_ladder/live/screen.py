@@ -38,14 +38,20 @@ def show_once(results: Path) -> None:
 
 
 def watch(results: Path) -> None:
-    """Show the ladder on the terminal until it ends, or a signal ends the view; then leave the last picture there."""
+    """Show the ladder on the terminal until it ends, or a signal ends the view; then leave the last picture there.
+
+    Opened before a start, while runs are to be measured, the view waits for one.
+    """
     reader, console = Reader(results), Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    state = reader.read()
+    state, was_at_work = reader.read(), False
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            while not state.is_over:
-                live.update(picture(state), refresh=True)
+            while not state.is_over or not (was_at_work or state.is_measured):
+                was_at_work = was_at_work or state.is_at_work
+                is_idle = state.plan is None or state.is_over
+                waits = [Text("waits for a start of snakemake (Ctrl-C ends this view)", WAITS)] if is_idle else []
+                live.update(Group(*waits, picture(state)), refresh=True)
                 time.sleep(EVERY_S)
                 state = reader.read()
     finally:

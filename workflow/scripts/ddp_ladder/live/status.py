@@ -120,6 +120,11 @@ class LadderState:
         return bool(self.start and self.start.is_alive) or queued or any(scale.is_held for scale in self.scales)
 
     @property
+    def is_measured(self) -> bool:
+        """Return True if every scale of the plan has its records."""
+        return self.plan is not None and all(scale.is_done for scale in self.scales)
+
+    @property
     def is_over(self) -> bool:
         """Return True if nothing goes on; that is unknown until Slurm has answered on every job."""
         is_known = all(scale.slurm_id is None or scale.slurm_id in self.jobs for scale in self.scales)

@@ -1,21 +1,17 @@
 """Print what a Python is and has, as JSON on the last line. Runs under the site's Python (3.9 or newer) with ``-c``.
 
-Arguments: a module to look for, or nothing; the name of the device to train on.
+Argument: the name of the device to train on.
 """
 
-import importlib.util
 import json
 import sys
 
 LONGEST_ERROR = 300  # characters; a message may begin with an empty line
 
 
-def main(module: str, device: str) -> None:
-    """Print version and path of this Python, torch's versions or why it is missing, and whether there is a module."""
+def main(device: str) -> None:
+    """Print version and path of this Python, and torch's versions or why it is missing."""
     report: dict[str, object] = {"python": list(sys.version_info[:3]), "executable": sys.executable}
-    if module:
-        sys.path.insert(0, "")
-        report["module"] = importlib.util.find_spec(module.split(".")[0]) is not None
     try:
         import torch
 
@@ -27,4 +23,4 @@ def main(module: str, device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -63,6 +63,8 @@ class Fit(Model):
     def rule(self) -> str:
         first = next((trial for trial in self.trials if not trial.fits), None)
         ended = f". {first.batch_per_gpu} did not fit ({first.why})" if first else ""
+        if first is None and self.chosen == self.trials[-1].batch_per_gpu:
+            ended = ". It is the end of the range, and larger ones may be faster: raise `to` of workload.batch_per_gpu"
         return (
             f"Chosen: {self.chosen} per GPU, the smallest batch within {100 - 100 * NEARLY_BEST:.0f} % of the best "
             f"throughput that leaves {self.headroom_percent:g} % of a GPU's memory free{ended}"

@@ -8,6 +8,7 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.formats import count, in_short, significant, text_table
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
 
@@ -69,19 +70,44 @@ def _gate(gate: GateThresholds) -> str:
 
 
 def _commands(jobs: Sequence[ScaleJob], is_searched: bool) -> list[str]:
-    """Return lines with what the first run of each scale executes. is_searched: the batch is still to be chosen."""
-    searched = ", the smallest that the first job will try" if is_searched else ""
-    lines = ["What a run executes:"]
+    """Return lines with what a run of each scale executes, and once one of each further variant.
+
+    is_searched: the batch is still to be chosen.
+    """
+    lines, named, without_batch = ["What a run executes:"], set[str](), dict[str, None]()
     for job in jobs:
-        run = job.runs[0]
-        batch = f"batch {run.batch_per_gpu} per GPU, {run.global_batch} in all{searched}"
-        batch += f" ({run.accumulation} accumulated)" if run.accumulation else ""
-        rate = f", learning rate {run.lr:.4g}" if run.lr is not None else ""
-        threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} per process"
-        lines.append(f"  {job.scale}: {run.launcher}, {run.backend}, {batch}{rate}, {threads}")
-        where = f"  (in {run.directory})" if run.directory is not None else ""
-        lines.append(f"    {redacted(' '.join((run.script, *run.args)))}{where}")
+        firsts = dict[str, RunSpec]()
+        for run in job.runs:
+            firsts.setdefault(run.variant, run)
+        for run in firsts.values():
+            if run is job.runs[0] or run.variant not in named:
+                lines += _command(run, job.runs[0], is_searched)
+            named.add(run.variant)
+            if not any(PASSES_BATCH.search(text) for text in (*run.args_template, *run.env_template.values())):
+                without_batch[run.variant] = None
+    if without_batch:
+        lines += [
+            "",
+            f"{{batch_per_gpu}} is in no argument or variable of {in_short(list(without_batch))}: the script has a",
+        ]
+        lines += ["batch of its own there. Is it the batch per GPU above?"]
     return lines
+
+
+def _command(run: RunSpec, first: RunSpec, is_searched: bool) -> list[str]:
+    """Return what a run executes. first: of its scale; another one is named, with the variables that it changes."""
+    name = str(run.scale) if run is first else f"{run.scale}, variant {run.variant}"
+    batch = f"batch {run.batch_per_gpu} per GPU, {run.global_batch} in all"
+    batch += ", the smallest that the first job will try" if is_searched else ""
+    batch += f" ({run.accumulation} accumulated)" if run.accumulation else ""
+    rate = f", learning rate {run.lr:.4g}" if run.lr is not None else ""
+    threads = count(run.threads_per_rank, "thread")
+    changed = [f"{key}={value}" for key, value in run.env.items() if first.env.get(key) != value]
+    where = f"  (in {run.directory})" if run.directory is not None else ""
+    return [
+        f"  {name}: {run.launcher}, {run.backend}, {batch}{rate}, {threads} per process",
+        f"    {redacted(' '.join((*changed, run.script, *run.args)))}{where}",
+    ]
 
 
 def changes_in_words(then: Plan, now: Plan) -> str:

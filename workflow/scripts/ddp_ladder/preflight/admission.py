@@ -6,11 +6,12 @@ and limits. It says nothing of a time limit beyond the partition's: that is comp
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Node, Settings
@@ -23,6 +24,7 @@ _START = re.compile(r"to start at (\S+)")
 _PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?")
 NO_SUCH_NODES = "Requested node configuration is not available"
 YOURS = "sacctmgr show associations user=$USER format=account,partition,qos"
+CHOOSE_NODES = ("constraint", "nodelist", "exclude", "reservation")  # among those of a partition
 NOT_BEGUN = "Invalid time specified"  # of a reservation that begins later
 
 # Slurm's words on a refusal, and the keys that they are on: of `slurm`, or of `node`, or of the job's stage.
@@ -53,12 +55,12 @@ class Admission:
 
     refused: tuple[Problem, ...]  # it takes them not, or would never start them
     waits: tuple[Problem, ...]  # it starts them only after a change
-    starts: Mapping[str, str]  # by scale, when it expects a job to start now: ``2026-11-20T23:40:00``
+    starts: Mapping[str, str]  # by scale that it takes, when it expects to start it: ``2026-11-20T23:40:00`` or empty
 
     @property
     def starts_in_words(self) -> str:
         """``1x1 at 2026-11-20 23:40:00, 2x4 at 2026-11-21 03:10:00``."""
-        return ", ".join(f"{scale} at {start.replace('T', ' ')}" for scale, start in self.starts.items())
+        return ", ".join(f"{scale} at {start.replace('T', ' ')}" for scale, start in self.starts.items() if start)
 
 
 def read_partitions() -> Partitions:
@@ -85,10 +87,10 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
     refused: dict[tuple[tuple[str, ...], str], list[ScaleJob]] = {}
     problems = list[Problem]()
     starts = {}
+    of_stages = {job.stage: list(_of_partition(job, settings, partitions)) for job in jobs}  # a stage's have one limit
     for job in jobs:
         try:
-            if start := _asked(job):
-                starts[str(job.scale)] = start
+            start = _asked(job)
         except SlurmError as error:
             if error.is_undecided:
                 what = f"Slurm does not say whether it takes the job of {job.scale}"
@@ -97,12 +99,16 @@ def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partiti
                 continue
             words = _in_short(str(error))
             refused.setdefault((_keys(words, job, settings), words), []).append(job)
-    too_small = [job for (_, words), these in refused.items() if NO_SUCH_NODES in words for job in these]
-    if too_small and (problem := _smaller_nodes(too_small, settings, partitions)):
-        problems.append(problem)
-        refused = {key: these for key, these in refused.items() if NO_SUCH_NODES not in key[1]}
-    problems += [_problem(keys, words, these, settings, partitions) for (keys, words), these in refused.items()]
-    problems += _of_partitions(jobs, settings, partitions)
+        else:
+            if not of_stages[job.stage]:
+                starts[str(job.scale)] = start
+    lacking = [job for (_, words), these in refused.items() if NO_SUCH_NODES in words for job in these]
+    explained = _of_nodes(lacking, settings, partitions) if lacking else {}
+    problems += dict.fromkeys(explained.values())
+    for (keys, words), these in refused.items():
+        if rest := [job for job in these if str(job.scale) not in explained]:
+            problems.append(_problem(keys, words, rest, settings, partitions))
+    problems += itertools.chain(*of_stages.values())
     return Admission(
         refused=tuple(problem for problem in problems if not isinstance(problem, _Waiting)),
         waits=tuple(problem for problem in problems if isinstance(problem, _Waiting)),
@@ -142,13 +148,6 @@ def _problem(
     if words == NOT_BEGUN and job.slurm.reservation:
         what = f"the reservation has not begun; the jobs of {scales} wait for it"
         return _Waiting(_where("slurm.reservation", job, settings), what, request, next="nothing, if meant")
-    if words == NO_SUCH_NODES and (down := _nodes_down(job)):
-        return _Waiting(
-            keys[0],
-            f"Slurm cannot start {scales} now; the jobs wait for nodes to come back",
-            found=f"{words}; not up: {in_short(down, MOST_NAMES)}",
-            next="nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale",
-        )
     allowed = ", ".join(sorted(partitions)) if keys[0].endswith("slurm.partition") else None
     guess = did_you_mean(job.slurm.partition or "", partitions) if allowed else None
     advice = guess or f"change {'one of ' if len(keys) > 1 else ''}{', '.join(keys)}"
@@ -169,13 +168,52 @@ def _names(job: ScaleJob, partitions: Partitions) -> list[str]:
     return (job.slurm.partition or default).split(",")
 
 
-def _smaller_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Problem | None:
+def _of_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> dict[str, Problem]:
+    """Return, by scale, why jobs find no nodes, as far as Slurm's list of nodes shows it."""
+    try:
+        nodes = read_nodes()
+    except SlurmError:
+        return {}
+    offer, problems = offered(jobs, partitions, nodes), dict[str, Problem]()
+    all_smaller = _smaller_nodes(jobs, settings, offer)
+    for job in jobs:
+        if problem := all_smaller or _too_few(job, settings, offered([job], partitions, nodes)):
+            problems[str(job.scale)] = problem
+    return problems
+
+
+def _too_few(job: ScaleJob, settings: Settings, offer: Sequence[Partition]) -> Problem | None:
+    """Return the problem of a job that wants more nodes than its partition has, or has now; None if neither is so."""
+    if not offer:
+        return None
+    share = settings.site.node.replace(gpus=job.scale.gpus_per_node, cpus=job.cpus, memory_mb=job.memory_mb)
+    suitable = [sum(n for shape, n in partition.shapes.items() if fits(share, shape)) for partition in offer]
+    absent = [[name for name, shape in partition.down.items() if fits(share, shape)] for partition in offer]
+    most, wanted, down = max(suitable), job.scale.nodes, list(dict.fromkeys(itertools.chain(*absent)))
+    found = f"{NO_SUCH_NODES}; not up: {in_short(down, MOST_NAMES)}"
+    if wanted > most:
+        return Problem(
+            _where("scales", job, settings),
+            f"Slurm refuses the job of {job.scale}: it wants {count(wanted, 'node')}",
+            found=NO_SUCH_NODES,
+            allowed=f"up to {count(most, 'such node')} ({'; '.join(partition.in_words for partition in offer)})",
+            next=f"leave out {job.scale}, or change {_where('slurm.partition', job, settings)}",
+        )
+    if all(n - len(names) < wanted for n, names in zip(suitable, absent, strict=True)):
+        what = f"Slurm cannot start {job.scale} now; the job waits for nodes to come back"
+        advice = "nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale"
+        return _Waiting(_where("scales", job, settings), what, found, next=advice)
+    chosen = [f"slurm.{name}" for name in CHOOSE_NODES if getattr(job.slurm, name)]
+    if chosen and down:
+        what = f"Slurm cannot start {job.scale} now; whether nodes that are down would suffice is not known here"
+        advice = f"compare {' and '.join(chosen)} with `sinfo --Node --long`; without enough such nodes it never starts"
+        return _Waiting(_where(chosen[0], job, settings), what, found, next=advice)
+    return None
+
+
+def _smaller_nodes(jobs: Sequence[ScaleJob], settings: Settings, offer: Sequence[Partition]) -> Problem | None:
     """Return one problem for all jobs if no node of their partitions is as large as `node` says, and its three keys."""
     node = settings.site.node
-    try:
-        offer = offered(jobs, partitions, read_nodes())
-    except SlurmError:
-        return None
     usual = next((partition.usual for partition in offer if partition.shapes), None)
     if usual is None or any(fits(node, shape) for partition in offer for shape in partition.shapes):
         return None
@@ -213,32 +251,21 @@ def _where(key: str, job: ScaleJob, settings: Settings) -> str:
     return f"{settings.site.file}: {key}"
 
 
-def _nodes_down(job: ScaleJob) -> list[str]:
-    """Return the nodes of the job's partition that start no jobs now, as far as Slurm tells."""
-    partition = [f"--partition={job.slurm.partition}"] if job.slurm.partition else []
-    question = ["sinfo", "--noheader", "--Node", "--states=down,drain,fail,maint,no_respond", "--format=%N (%T)"]
-    try:
-        return list(dict.fromkeys(run_command([*question, *partition]).splitlines()))
-    except SlurmError:
-        return []
-
-
-def _of_partitions(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Iterator[Problem]:
-    """Yield what --test-only does not tell of a partition, once per stage: its time limit, and that it is closed."""
-    for job in {job.stage: job for job in jobs}.values():  # the jobs of a stage have one limit
-        names = _names(job, partitions)
-        those = [partitions[name] for name in names if name in partitions]
-        limits_s = [seconds(partition.get("MaxTime", "")) for partition in those]
-        most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)
-        if most is not None and job.runtime_min > most:
-            yield Problem(
-                _where("runtime", job, settings),
-                f"longer than the partition {', '.join(names)} allows",
-                f"{job.runtime_min} min",
-                f"up to {most} min",
-                f"set runtime: {most} or less, or change {_where('slurm.partition', job, settings)}",
-            )
-        if those and all(partition.get("State") == "DOWN" for partition in those):
-            what = f"the partition {', '.join(names)} starts no jobs now"
-            advice = "choose another partition, or wait until the site has opened it"
-            yield _Waiting(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)
+def _of_partition(job: ScaleJob, settings: Settings, partitions: Partitions) -> Iterator[Problem]:
+    """Yield what --test-only does not tell of a job's partition: its time limit, and that it is closed."""
+    names = _names(job, partitions)
+    those = [partitions[name] for name in names if name in partitions]
+    limits_s = [seconds(partition.get("MaxTime", "")) for partition in those]
+    most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)
+    if most is not None and job.runtime_min > most:
+        yield Problem(
+            _where("runtime", job, settings),
+            f"longer than the partition {', '.join(names)} allows",
+            f"{job.runtime_min} min",
+            f"up to {most} min",
+            f"set runtime: {most} or less, or change {_where('slurm.partition', job, settings)}",
+        )
+    if those and all(partition.get("State") == "DOWN" for partition in those):
+        what = f"the partition {', '.join(names)} starts no jobs now"
+        advice = "choose another partition, or wait until the site has opened it"
+        yield _Waiting(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)

@@ -160,13 +160,13 @@ def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool 
 
     beside: the panels beside each other, for a page of paper.
     """
-    keys = [
-        *_variant_keys(points),
-        legend_key(f"more {units} in one node", color=GREY, linewidth=1.5),
-        legend_key("more nodes", color=GREY, linewidth=1.5, linestyle="--"),
-        legend_key("ideal", color=GREY, **IDEAL),
-    ]
-    keys = keys if any(point.samples_per_s is not None for point in points) else []
+    measured = [point for point in points if point.samples_per_s is not None]
+    of_series = [[p for p in measured if (p.mode, p.variant) == s] for s in {(p.mode, p.variant) for p in measured}]
+    drawn = {dashes for series in of_series for _, dashes in growth(series)}
+    lines = {"-": f"more {units} in one node", "--": "more nodes"}
+    keys = _variant_keys(points) if measured else []
+    keys += [legend_key(text, color=GREY, linewidth=1.5, linestyle=to) for to, text in lines.items() if to in drawn]
+    keys += [legend_key("ideal", color=GREY, **IDEAL)] if any(map(rate_per_gpu, of_series)) else []
     return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys, beside=beside)
 
 

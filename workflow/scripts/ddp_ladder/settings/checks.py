@@ -25,7 +25,7 @@ from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 OWN_PREFIX = "DDP_LADDER_"
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
+PASSES_BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 _ACCUMULATION = re.compile(r"\{(?:accumulation|global_batch)\}")
 
 # Options of sbatch that slurm.extra may not hold, as they would break the ladder.
@@ -189,7 +189,11 @@ def _scales(settings: Settings) -> Iterator[Problem]:
         for index, scale in enumerate(stage.scales):
             place = "stage3" if scale.nodes > 1 else "stage2"
             where = settings.config.where("stages", stage.name, "scales", index)
-            if scale.gpus_per_node > gpus:
+            if scale.gpus_per_node > 1 and settings.site.node.has_slices:
+                what = "a process sees one MIG slice, so no second rank of a node has a GPU"
+                advice = f"remove {scale}, or name whole GPUs in {settings.cluster.where('node', 'gres')}"
+                yield Problem(where, what, f"{scale} with gres: {settings.site.node.gres}", "such as 1x1, 2x1", advice)
+            elif scale.gpus_per_node > gpus:
                 what = f"the scale asks for {scale.gpus_per_node} GPUs per node, the site has {gpus}"
                 allowed = f"at most {gpus} per node ({settings.cluster.where('node', 'gpus')})"
                 advice = f"use at most {gpus} GPUs per node, or correct node.gpus if the nodes have more"
@@ -214,7 +218,7 @@ def _strong_mode(settings: Settings) -> Iterator[Problem]:
         where, given = settings.config.where("workload", "batch_per_gpu"), str(workload.least_batch)
         advice = f"{advice}; of a range, set `from`" if searches else advice
         yield Problem(where, what, given, f"a multiple of {multiple}", advice)
-    if without := _variants_without(_BATCH, settings):
+    if without := _variants_without(PASSES_BATCH, settings):
         changes = "a search changes" if searches else "strong mode changes"
         yield Problem(
             settings.config.where("workload", "args"),

@@ -74,6 +74,11 @@ class Node(KeySection):
     """Memory per node in MB, as in --mem (1024 MB are 1 GB); null is the partition's default."""
 
     @property
+    def has_slices(self) -> bool:
+        """True if its GPUs are slices of GPUs (MIG)."""
+        return terms.is_mig(self.gres or "")
+
+    @property
     def threads_per_rank(self) -> int:
         """Cores of one process: the same at every scale, so that the baseline does not win by using idle cores."""
         return max(1, self.cpus // self.gpus)
@@ -137,8 +142,9 @@ class Site(SettingsFile, title="The site"):
     network: Network = Field(default_factory=Network, examples=[{"backend": "auto", "interface": "auto"}])
     launcher: types.SiteLauncher = "torchrun"
     numa_binding: NumaBinding | None = None
-    """Of torchrun (torch 2.9 or newer, with numactl): node binds each rank to the cores of its GPU's NUMA node,
-    exclusive to a share of them; null binds nothing. It needs all cores of the node (node.cpus). Left out at scales
+    """Of torchrun (torch 2.9 or newer, with numactl): node binds each rank to the cores of its GPU's NUMA node, socket
+    to those of its socket, exclusive to a share of its NUMA node, core-complex to cores of it that share an L3 cache;
+    null binds nothing. It needs all cores of the node (node.cpus). Left out at scales
     with some of a node's GPUs, whose share of the cores may be far from them, and with device cpu."""
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["weak", "strong"]
-NumaBinding = Literal["exclusive", "node"]  # modes of torchrun's --numa-binding
+NumaBinding = Literal["exclusive", "node", "socket", "core-complex"]  # modes of torchrun's --numa-binding
 Transport = Literal["any", "ib", "ofi", "socket"]  # as NCCL names its network: NET/IB (RoCE too), NET/OFI, NET/Socket
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
+
+_MIG = re.compile(r"mig|\d+g\.\d+gb", re.IGNORECASE)  # gpu:1g.10gb, gpu:a100_3g.20gb, gpu:mig-1g.5gb
 
 STAGES = ("stage1", "stage2", "stage3")
 REFERENCE_VARIANT = "default"
@@ -22,6 +25,11 @@ DEFAULT_LOG_MB = 100
 MOST_EFFICIENCY = 1.05  # above this, a baseline is suspect
 JOBS_DIFFER_PERCENT = 2  # usual standard deviation of the throughput between jobs
 LEAST_EVERY_S = 0.2  # from one sample of a node to the next
+
+
+def is_mig(gres: str) -> bool:
+    """Return True if Slurm's name of a GPU is one of MIG slices, as NVIDIA and sites name them."""
+    return _MIG.search(gres) is not None
 
 
 @dataclass(frozen=True, order=True)

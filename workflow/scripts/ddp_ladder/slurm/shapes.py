@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count
+from ddp_ladder.settings.terms import is_mig
 from ddp_ladder.slurm.query import records, run_command
 
 _GPUS = re.compile(r"\bgpu(?::([^:,()]+))?:(\d+)")
+_STARTS_NOTHING = re.compile(r"\b(DOWN|DRAIN|FAIL|MAINT|NOT_RESPONDING)|\*")  # not POWERED_DOWN: a job wakes it
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,13 @@ class Shape:
     gres: str  # name of its GPUs in Slurm, of the most common type; empty without GPUs
     cpus: int
     memory_mb: int
+
+    @property
+    def of_one_slice(self) -> Shape:
+        """The shape itself; of MIG slices, of which a process sees one, a slice with its share of the node."""
+        if not is_mig(self.gres):
+            return self
+        return Shape(1, self.gres, max(1, self.cpus // self.gpus), self.memory_mb // self.gpus)
 
     def __str__(self) -> str:
         gpus = f"{count(self.gpus, 'GPU')} ({self.gres})" if self.gpus else "no GPU"
@@ -33,6 +42,7 @@ class Partition:
 
     name: str
     shapes: Mapping[Shape, int]  # how many of its nodes have which shape, the most common one first
+    down: Mapping[str, Shape]  # of these the nodes that start no job now: ``node2 (IDLE+DRAIN)``
 
     @property
     def usual(self) -> Shape:
@@ -45,6 +55,11 @@ class Partition:
         nodes = ", ".join(f"{count(number, 'node')} with {shape}" for shape, number in self.shapes.items())
         return f"{self.name}: {nodes or 'no nodes'}"
 
+    @property
+    def is_down(self) -> bool:
+        """True if none of its nodes starts a job now."""
+        return len(self.down) == sum(self.shapes.values())
+
 
 def read_nodes() -> list[dict[str, str]]:
     """Ask Slurm for its nodes. Raises SlurmError."""
@@ -55,7 +70,13 @@ def shapes_of(partition: Mapping[str, str], nodes: Iterable[Mapping[str, str]]) 
     """Return a partition's shapes, from its record and those of all nodes."""
     name = partition["PartitionName"]
     own = [node for node in nodes if name in node.get("Partitions", "").split(",")]
-    return Partition(name, dict(Counter(_shape(node, partition) for node in own).most_common()))
+    shapes = [(node, _shape(node, partition)) for node in own]
+    down = {
+        f"{node['NodeName']} ({node['State']})": shape
+        for node, shape in shapes
+        if _STARTS_NOTHING.search(node.get("State", ""))
+    }
+    return Partition(name, dict(Counter(shape for _, shape in shapes).most_common()), down)
 
 
 def _shape(node: Mapping[str, str], partition: Mapping[str, str]) -> Shape:
