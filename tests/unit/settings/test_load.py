@@ -112,6 +112,7 @@ def test_message(old: str, new: str, head: str, found: str | None, allowed: str,
         ("partition: gpu", "partition: unknown key", "move it to slurm.partition"),
         ("slurm: {account: 123}", "slurm.account: a value not allowed", 'if you mean the text: "123"'),
         ("slurm: {account: $(touch x)}", "slurm.account: not in the expected format", "through a shell"),
+        ("slurm:\n  account: |\n    proj1", "slurm.account: not in the expected format", '"proj1\\n"'),
         ("slurm: {extra: [exclusive]}", "slurm.extra[0]: not in the expected format", "--name or --name=value"),
         ("slurm: {extra: [--signal=B:TERM@120]}", "slurm.extra[0]: not in the expected format", "batch shell (B:)"),
         ("software: {modules: [module load A]}", "software.modules[0]: not in the expected format", "PyTorch/2.8.0"),
@@ -126,7 +127,7 @@ def test_message(old: str, new: str, head: str, found: str | None, allowed: str,
 )
 def test_message_on_the_site(line: str, where: str, allowed: str) -> None:
     said = message(cluster=f"{CLUSTER}{line}\n")
-    assert said.startswith(f"config/cluster.yaml, line 3: {where}\n")
+    assert re.match(rf"config/cluster.yaml, line [34]: {re.escape(where)}\n", said)
     assert allowed in said
 
 
