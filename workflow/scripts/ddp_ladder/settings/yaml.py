@@ -73,6 +73,16 @@ def key_name(path: KeyPath) -> str:
     return text
 
 
+def texts(data: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every text in plain data, keys too, with its place."""
+    if isinstance(data, str):
+        yield path, data
+    elif isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from texts(key, (*path, key))
+            yield from texts(value, (*path, key))
+
+
 def shown(value: object) -> str:
     """Return a value for a message: one printable line, text in quotes, long values cut."""
     text = json.dumps(value, ensure_ascii=False, default=str)
