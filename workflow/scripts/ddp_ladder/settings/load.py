@@ -37,7 +37,7 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
     config, cluster = documents = _documents(config_file, cluster_file, dict(overrides or {}))
     if problems := [problem for document in documents for problem in _unprintable(document)]:
         raise UserError(problems)
-    experiment, site = _validated([(config, Experiment), (cluster, Site)])
+    experiment, site = validated([(config, Experiment), (cluster, Site)])
     experiment._file, site._file = config.file, cluster.file
     settings = Settings(experiment, site, config, cluster)
     if problems := list(conflicts(settings)):
@@ -96,7 +96,7 @@ def _unprintable(document: YamlFile) -> Iterator[Problem]:
 # From pydantic's errors to messages
 
 
-def _validated(checked: Sequence[tuple[YamlFile, type[Model]]]) -> list[Any]:
+def validated(checked: Sequence[tuple[YamlFile, type[Model]]]) -> list[Any]:
     """Return the sections that documents hold. Raises UserError with all mistakes, in the order of their lines."""
     values: list[Any] = []
     problems: list[Problem] = []
