@@ -90,7 +90,7 @@ LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
     "record: newer": (newer(f"{RUN}/record.json"), "schema_version: 3, not 2: another version of ddp-ladder wrote"),
-    "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
+    "record: directory": (directory(f"{RUN}/record.json"), "it is no regular file"),
     "record: alone": (
         remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
         "(run.json is missing: if this is a copy, copy all files below runs/)",
