@@ -101,6 +101,15 @@ def test_without_nodes_there_is_nothing_to_draft() -> None:
         captured(nodes="")
 
 
+@pytest.mark.parametrize(
+    ("shown", "instead"),
+    [("RealMemory=16000", "RealMemory=0"), ("Gres=gpu:a100:4", f"Gres=gpu:a100:4,gpu:b:{'9' * 5000}")],
+)
+def test_what_slurm_does_not_know_or_cannot_mean_is_not_in_the_draft(shown: str, instead: str, tmp_path: Path) -> None:
+    site = loaded(captured("gpu", nodes=NODES.replace(shown, instead)), tmp_path)
+    assert (site.node.gpus, site.node.memory_mb) == (4, None if "Mem" in shown else 16000)
+
+
 # Where it is written
 
 
@@ -138,6 +147,21 @@ def test_the_shipped_site_is_replaced_and_a_file_that_someone_wrote_is_not(
     assert "snakemake doctor --config cluster=config/sites/vega-2.yaml\n" in printed
     assert "nothing to write: config/sites/vega-2.yaml is this draft already" in drafted(capsys)
     load_settings(CONFIG, Path("config/sites/vega-2.yaml"))
+
+
+def test_a_draft_that_the_ladder_refuses_is_not_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "\n".join(line.replace("gpu,", "a#b,") for line in NODES.splitlines())
+    partition = next(line for line in (CAPTURED / "partition.txt").read_text().splitlines() if "Name=gpu " in line)
+    (here / "odd").write_text(partition.replace("Name=gpu ", "Name=a#b "))
+    (here / "nodes").write_text(odd)
+    shown = f'case "$*" in *partition) cat {here}/odd;; *node) cat {here}/nodes;; esac'
+    write_programs(here, scontrol=shown)
+    shipped = CLUSTER.read_text()
+    assert new_site.main([]) == 1
+    told = capsys.readouterr().err
+    assert "slurm.partition: nothing is written: Slurm shows a value that cluster.yaml cannot hold, not in the" in told
+    assert '"a#b"' in told
+    assert CLUSTER.read_text() == shipped
 
 
 def test_a_named_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

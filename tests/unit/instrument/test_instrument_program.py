@@ -216,5 +216,6 @@ def test_a_secret_that_the_settings_name_is_in_no_record(tmp_path: Path) -> None
     train = script(tmp_path, "import os; raise ValueError('with ' + os.environ['TRACKER'] + os.environ['HF_TOKEN'])")
     run_file = run_json(tmp_path / "run", env={"TRACKER": FROM_ENVIRONMENT})
     env = {"TRACKER": "12345678-abcd", "HF_TOKEN": "0123456789", "DDP_LADDER_RUN": str(run_file)}
-    done = run_plainly(tmp_path, INSTRUMENT, train, env=env)
+    done = run_plainly(tmp_path, INSTRUMENT, train, "--api-key", "hunter2", "--epochs", "8", env=env)
     assert (done.code, done.rank()["exception"]) == (1, "ValueError: with ******")
+    assert done.rank()["fingerprint"]["args"] == ["--api-key", "***", "--epochs", "8"]

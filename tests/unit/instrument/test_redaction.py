@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddp_ladder.preflight.variables import known_names
-from ddp_ladder_instrument.redaction import is_secret_name, redacted, without_values
+from ddp_ladder_instrument.redaction import is_secret_name, redacted, redacted_words, without_values
 
 SECRET = (
     "HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY GITHUB_TOKEN DB_PASS DB_PASSWD PGPASSWORD PASSWORD OPENAI_APIKEY "
@@ -31,12 +31,16 @@ def test_names_of_secrets() -> None:
         ("GET https://host/x?id=7&api_key=abc&page=2", "https://host/x?id=7&api_key=***&page=2"),
         ("export WANDB_API_KEY=0123abc; HOME=/home/me", "export WANDB_API_KEY=***; HOME=/home/me"),
         ("{'password': 'hunter2', \"user\": \"me\"}", "{'password': '***', \"user\": \"me\"}"),
+        ("error: unrecognized arguments: --api-key abcd1234", "unrecognized arguments: --api-key ***"),
+        ("no such key: sk-proj-0123456789abcdef", "no such key: sk-***"),
+        ("GET https://host/maps?key=AIzaSyD0123456789&page=2", "?key=***&page=2"),
         *(
             (text, text)
             for text in (
                 "ssh://git@github.com/a/b", "http://host:8080/a@b", "http://host?mail=a@b", "KeyError: 'HF_TOKEN'",
                 "JSONDecodeError: Unexpected token: line 1", "export HF_TOKEN=... before sbatch", "the bearer of this",
                 "eos_token=</s>, key=layer1.weight", "size mismatch for key: 'fc.weight'", "10.0.0.1:29500",
+                "argument --token: expected one argument", "the option --token is required", "sk-learn", "hf_hub",
             )
         ),
     ],
@@ -44,6 +48,30 @@ def test_names_of_secrets() -> None:
 def test_text_without_secrets(text: str, wanted: str) -> None:
     assert wanted in redacted(text)
     assert redacted(redacted(text)) == redacted(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--lr", "1", "--token=hunter2"], ["--lr", "1", "--token=***"]),
+        (["--api-key", "V4LUE"], ["--api-key", "***"]),
+        (["--password", "correct horse", "x"], ["--password", "***", "x"]),
+        (["--db", "postgres://bob:PW@host/db"], ["--db", "postgres://bob:***@host/db"]),
+        (["--wandb-key", "0123456789abcdef0123"], ["--wandb-key", "***"]),
+        (["tracker.api_key=V4LUE"], ["tracker.api_key=***"]),
+    ],
+)
+def test_words_without_secrets(words: list[str], wanted: list[str]) -> None:
+    assert redacted_words(words) == wanted
+    assert redacted_words(wanted) == wanted
+
+
+def test_options_of_texts_and_columns_are_no_secrets() -> None:
+    words = (
+        "--pad-token=[PAD] --eos_token </s> --image-key image0 --use_auth_token True --api-key ~/key --token".split()
+    )
+    words += ["--mask-token", "<mask>", "--max-tokens", "100", "--password", "--verbose", "s3://bucket/a@b"]
+    assert redacted_words(words) == words
 
 
 def test_known_secrets_are_hidden_in_any_form() -> None:

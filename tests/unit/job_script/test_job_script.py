@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import TEMPLATES, RunDirectory
+from ddp_ladder.common.messages import UserError
 from ddp_ladder.job_script.script import job_script, write_job_script
 from ddp_ladder.node.launch import INSTRUMENT, Places, node_environment, processes, script_argv
 from ddp_ladder.node.network import free_port
@@ -68,6 +69,12 @@ def golden_texts() -> dict[str, str]:
             binds=(str(PROJECT), "/data:/d:ro"),
         ),
     }  # fmt: skip
+
+
+def test_a_line_end_in_an_option_of_sbatch_is_refused() -> None:
+    spec = spec_of("1x2")
+    with pytest.raises(UserError, match=r'a line end inside an option\n.*"--chdir=/home/a\\nb"'):
+        job_script(make_job(spec), spec, Places(project := Path("/home/a\nb"), project / "run"))
 
 
 def hostile_text() -> str:

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ddp_ladder.common.files import write_json
@@ -22,6 +21,7 @@ from ddp_ladder.slurm.query import SlurmError
 from make_live import START_LOCK, climb_to, progress_of, run_of
 from make_records import make_failed_record
 from make_runs import edit, write_run
+from opened_files import opened
 from rich.console import Console
 
 THREE = ("1x1", "1x2", "2x1")
@@ -87,25 +87,17 @@ def test_of_many_nodes_those_that_do_least_come_first_and_the_others_are_looked_
     idle.write_text(idle.read_text().replace("0.25", "0.01"))
     reader = Reader(tmp_path)
     reader.read()
-    opened = opened_by(reader.read, tmp_path)
-    assert len({path for path in opened if path.suffix == ".csv"}) == MOST_NODES
+    looked_at = opened_by(reader.read, tmp_path)
+    assert len({path for path in looked_at if path.suffix == ".csv"}) == MOST_NODES
     text = shown(reader.read())
     assert "seen node37 1 %" in text
     assert "and 8 busier nodes" in text
 
 
 def opened_by(read: Callable[[], LadderState], below: Path) -> list[Path]:
-    opened: list[Path] = []
-    before = Path.open
-
-    def counted(path: Path, *arguments: Any, **options: Any) -> Any:
-        opened.extend([path] if path.is_relative_to(below) else [])
-        return before(path, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", counted)
+    with opened() as events:
         read()
-    return opened
+    return [Path(path) for event, path in events if event == "open" and Path(path).is_relative_to(below)]
 
 
 def test_failures_and_what_to_do(tmp_path: Path) -> None:
@@ -169,14 +161,14 @@ def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     reader.read()
     write_json(run_of(tmp_path, plan.jobs[-1].runs[1]).progress, progress_of(41))
-    opened = opened_by(reader.read, tmp_path)
+    again = opened_by(reader.read, tmp_path)
     now = reader.read().scales[-1].running
     assert now is not None
     assert now.progress is not None
     assert now.progress.step == 41
     assert len(now.samples) == 16
-    assert len({path for path in opened if "runs" in path.parts and "16x4" not in path.parts}) <= 1  # for the steps
-    assert len(opened) <= 16 + 4 * len(TEN)
+    assert len({path for path in again if "runs" in path.parts and "16x4" not in path.parts}) <= 1  # for the steps
+    assert len(again) <= 16 + 4 * len(TEN)
 
 
 def test_files_that_are_being_written(tmp_path: Path) -> None:

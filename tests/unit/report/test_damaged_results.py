@@ -82,6 +82,14 @@ def directory(path: str) -> Damage:
     return damage
 
 
+def pipe(path: str) -> Damage:
+    def damage(results: Path) -> None:
+        (results / path).unlink()
+        os.mkfifo(results / path)
+
+    return damage
+
+
 def text(path: str, old: str, new: str) -> Damage:
     return lambda results: (results / path).write_text((results / path).read_text().replace(old, new))
 
@@ -90,7 +98,9 @@ LEFT_OUT: dict[str, tuple[Damage, str]] = {
     "record: empty": (write(f"{RUN}/record.json", b""), "not JSON"),
     "record: NaN": (text(f"{RUN}/record.json", '"samples_per_s": ', '"samples_per_s": NaN, "x": '), "NaN is not a"),
     "record: newer": (newer(f"{RUN}/record.json"), "schema_version: 3, not 2: another version of ddp-ladder wrote"),
-    "record: directory": (directory(f"{RUN}/record.json"), "Is a directory"),
+    "record: directory": (directory(f"{RUN}/record.json"), "it is no regular file"),
+    "record: pipe": (pipe(f"{RUN}/record.json"), "it is no regular file"),
+    "rank: pipe": (pipe(f"{RUN}/ranks/rank0.json"), "ranks/rank0.json"),
     "record: alone": (
         remove(f"{RUN}/run.json", f"{RUN}/ranks", f"{RUN}/ended.json"),
         "(run.json is missing: if this is a copy, copy all files below runs/)",

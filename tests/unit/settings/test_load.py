@@ -89,6 +89,12 @@ KEYS_OF_MEASURE = "warmup_steps, min_steps, max_steps, max_seconds, profile_step
          "one of weak, strong", 'did you mean "weak"?'),
         ("[1x2]", "[1X2]", "11: stages.stage2.scales[0]: not in the expected format", '"1X2"',
          "nodes x GPUs per node, such as 2x4", "for example 2x4 (nodes x GPUs per node)"),
+        ("[--epochs, 8]", '[--epochs, "8\\e[31m"]', "3: workload.args[1]: a character that cannot be seen, U+001B",
+         r'"8\u001b[31m"', "letters, signs, tabs and line ends", "remove it"),
+        ("env: {}", 'env: {A: "a\\0"}', "5: workload.env.A: a character that cannot be seen, U+0000", r'"a\u0000"',
+         "letters, signs, tabs and line ends", "remove it"),
+        ("env: {}", "env: {A: a\u202eb}", "5: workload.env.A: a character that cannot be seen, U+202E", r'"a\u202eb"',
+         "letters, signs, tabs and line ends", "remove it"),
         ("  default: {}", "  gloo: {}", "12: variants: the variant that the gates judge is missing", '{"gloo": {}}',
          "keys with values", "add default: {} under variants"),
         ("modes: [weak]", "fingerprint: {may_differ: [nccl, num_worker]}",
@@ -112,6 +118,7 @@ def test_message(old: str, new: str, head: str, found: str | None, allowed: str,
         ("partition: gpu", "partition: unknown key", "move it to slurm.partition"),
         ("slurm: {account: 123}", "slurm.account: a value not allowed", 'if you mean the text: "123"'),
         ("slurm: {account: $(touch x)}", "slurm.account: not in the expected format", "through a shell"),
+        ("slurm:\n  account: |\n    proj1", "slurm.account: not in the expected format", '"proj1\\n"'),
         ("slurm: {extra: [exclusive]}", "slurm.extra[0]: not in the expected format", "--name or --name=value"),
         ("slurm: {extra: [--signal=B:TERM@120]}", "slurm.extra[0]: not in the expected format", "batch shell (B:)"),
         ("software: {modules: [module load A]}", "software.modules[0]: not in the expected format", "PyTorch/2.8.0"),
@@ -126,7 +133,7 @@ def test_message(old: str, new: str, head: str, found: str | None, allowed: str,
 )
 def test_message_on_the_site(line: str, where: str, allowed: str) -> None:
     said = message(cluster=f"{CLUSTER}{line}\n")
-    assert said.startswith(f"config/cluster.yaml, line 3: {where}\n")
+    assert re.match(rf"config/cluster.yaml, line [34]: {re.escape(where)}\n", said)
     assert allowed in said
 
 

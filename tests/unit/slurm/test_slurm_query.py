@@ -64,6 +64,18 @@ def test_a_command_that_hangs_is_ended_and_named(tmp_path: Path) -> None:
     assert caught.value.is_undecided
 
 
+def test_a_command_that_a_signal_without_a_name_ends() -> None:
+    with pytest.raises(SlurmError, match="was ended by signal 40"):
+        run_command([sys.executable, "-c", "import os; os.kill(os.getpid(), 40)"])
+
+
+def test_records_keep_blanks_inside_values_and_take_no_time_for_many() -> None:
+    line = f"NodeName=n1 Gres= OS=Linux 6.1  #1 SMP Reason=a b {' ' * 300_000}{'c' * 300_000}"
+    (record,) = query.records(f"Welcome!\n{line}", "NodeName")
+    assert record.pop("Reason").startswith("a b")
+    assert record == {"NodeName": "n1", "Gres": "", "OS": "Linux 6.1  #1 SMP"}
+
+
 def test_nobody_waits_longer_than_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "SHORTEST_ANSWER_S", 0.1)
     with pytest.raises(UserError, match="no answer within"):
@@ -151,5 +163,9 @@ def test_host_names(text: str, names: str) -> None:
 
 
 def test_tres_counts_all_but_memory() -> None:
-    assert query.tres("cpu=48,mem=96000M,node=6,gres/gpu:a100=24") == {"cpu": 48, "node": 6, "gres/gpu:a100": 24}
+    assert query.tres("cpu=48,mem=96000M,node=6,gres/tmp=500G,gres/gpu:a100=24") == {
+        "cpu": 48,
+        "node": 6,
+        "gres/gpu:a100": 24,
+    }
     assert query.tres("") == {}

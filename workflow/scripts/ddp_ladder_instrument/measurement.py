@@ -26,6 +26,7 @@ from ddp_ladder_instrument.program import Program, ProgramEnd, exit_code
 from ddp_ladder_instrument.progress import Heartbeat, signs
 from ddp_ladder_instrument.python_hooks import when_imported
 from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.redaction import redacted_words
 from ddp_ladder_instrument.stop import ProfiledSteps, RunLimits, wait_for
 from ddp_ladder_instrument.table import csv_lines, little_endian
 
@@ -299,7 +300,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "fingerprint": {
             **fields["fingerprint"],
             "script_sha256": measurement.not_measured.read("script_sha256", measurement.program.sha256),
-            "args": list(measurement.program.args),
+            "args": redacted_words(measurement.program.args),
             "sources": measurement.not_measured.read("sources", host.source_files),
             "configuration": measurement.configuration,
             **precision,

@@ -17,7 +17,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import check_before_submission
-from ddp_ladder.common.files import NotWritten, check_room, file_text, shown_path
+from ddp_ladder.common.files import NotWritten, check_room, file_text, opened, shown_path
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import notify
 from ddp_ladder.preflight import bad_nodes
@@ -265,7 +265,7 @@ class WatchedJob:
     def new_lines(self) -> list[str]:
         """Return what the job itself has printed since the last look, without Snakemake's lines in the same log."""
         try:
-            with self.log.open("rb") as file:
+            with opened(self.log) as file:
                 file.seek(self.read_bytes)
                 new = file.read()
         except OSError:  # not started yet, not visible here yet, or the file system is unavailable for a while

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ import psutil
 
 from ddp_ladder.common.messages import Problem, printable
 
+MOST_BYTES = 2**31  # of a file that is read at once
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
     errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
@@ -111,9 +113,20 @@ def write_json(path: Path, data: Any) -> None:
     write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def opened(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, also for a pipe, which could make its reader wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb", buffering)
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file that is read at once: without a buffer, in fewer system calls. Raises OSError."""
-    with path.open("rb", buffering=0) as file:
+    with opened(path, buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes", str(path))
         return file.read()
 
 
@@ -152,7 +165,7 @@ _PLAIN = bytes(byte for byte in b"\t\n" + bytes(range(0x20, 0x7F)) if byte != or
 
 def touched_s(path: Path) -> float:
     """Return when a file was last touched (unix time). Raises OSError."""
-    with path.open("rb") as file:  # opening makes a network file system look for a new version
+    with opened(path) as file:  # opening makes a network file system look for a new version
         return os.fstat(file.fileno()).st_mtime
 
 
@@ -174,7 +187,8 @@ def scanned(directory: Path, stated: tuple[str, ...]) -> dict[str, os.stat_resul
 def file_text(path: Path) -> str | None:
     """Return the content of a small file; None if it cannot be read."""
     try:
-        return path.read_text(errors="replace")
+        text = read_bytes(path).decode(errors="replace")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except OSError:
         return None
 

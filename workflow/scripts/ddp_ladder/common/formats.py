@@ -140,10 +140,11 @@ def duration(seconds: float) -> str:
 
 def signal_of(code: int) -> str | None:
     """Return the name of the signal behind an exit code: -n, or 128 + n as shells and container engines report it."""
+    number = -code if code < 0 else code - 128
     try:
-        return signal.Signals(-code if code < 0 else code - 128).name
+        return signal.Signals(number).name
     except ValueError:
-        return None
+        return f"signal {number}" if code < 0 else None  # most real-time signals have no name
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from ddp_ladder_instrument.redaction import redacted
 
+from ddp_ladder.common.files import opened
 from ddp_ladder.common.messages import printable
 from ddp_ladder.records.raw_models import OWN_LINE
 from ddp_ladder.records.record import FailureKind
@@ -195,7 +196,7 @@ def read_lines(log: Path, logs: int = 1, least_bytes: int = LEAST_PART_BYTES) ->
     """
     part = min(PART_BYTES, max(least_bytes, ALL_PARTS_BYTES // logs))
     try:
-        with log.open("rb") as file:
+        with opened(log) as file:
             data = file.read(part)
             size = log.stat().st_size
             if size > part:

@@ -15,7 +15,9 @@ from ddp_ladder.common.files import OWN, SCHEMAS, file_text, write_atomically
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.job_script.script import render
 from ddp_ladder.preflight.admission import Partitions, read_partitions
-from ddp_ladder.settings.load import flow
+from ddp_ladder.settings import yaml
+from ddp_ladder.settings.keys import Site
+from ddp_ladder.settings.load import flow, validated
 from ddp_ladder.slurm.query import SlurmError, run_command
 from ddp_ladder.slurm.shapes import Partition, read_nodes, shapes_of
 
@@ -72,17 +74,24 @@ def cluster_of(name: str, partitions: Partitions, nodes: Sequence[Mapping[str, s
         return is_open, partition.usual.gpus > 0, row.get("Default") == "YES", nodes
 
     with_nodes.sort(key=rank, reverse=True)
-    return Cluster(re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-") or "my-cluster", with_nodes, partitions)
+    return Cluster(re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-")[:60] or "my-cluster", with_nodes, partitions)
 
 
 # The file
 
 
 def draft(cluster: Cluster, file: Path) -> str:
-    """Return the text of ``file``, which describes the first partition."""
+    """Return the text of ``file``, which describes the first partition. Raises UserError if the ladder refuses it."""
     chosen, schema = cluster.partitions[0], os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent)
     of_cluster = {"cluster": cluster, "chosen": chosen, "shape": chosen.usual.of_one_slice}
-    return render("cluster.yaml.j2", **of_cluster, schema=schema, flow=flow)
+    text = render("cluster.yaml.j2", **of_cluster, schema=schema, flow=flow)
+    try:
+        validated([(yaml.read(file, text.encode()), Site)])
+    except UserError as error:
+        what = "nothing is written: Slurm shows a value that cluster.yaml cannot hold, "
+        advice = f"write {file} by hand, from a file of {SITES}; all keys: config/README.md"
+        raise UserError(replace(each, what=what + each.what, next=advice) for each in error.problems) from None
+    return text
 
 
 def write_draft(cluster: Cluster, wanted: Path) -> tuple[Path, bool, list[Path]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.common.files import sha256, write_json, writing
+from ddp_ladder.common.files import read_bytes, sha256, write_json, writing
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
@@ -91,7 +91,7 @@ def _variants(findings: Sequence[GateFinding]) -> dict[str, Word]:
 
 def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
     files = [runs.directory(spec).record for spec in specs]
-    return {file.relative_to(runs.results).as_posix(): sha256(file.read_bytes()) for file in files if file.is_file()}
+    return {file.relative_to(runs.results).as_posix(): sha256(read_bytes(file)) for file in files if file.is_file()}
 
 
 def _trained(record: Record, others: Mapping[str, Record]) -> str:

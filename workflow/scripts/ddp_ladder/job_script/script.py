@@ -18,6 +18,7 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.node import launch
 from ddp_ladder.node.launch import Places, is_module
 from ddp_ladder.node.network import PORTS
@@ -27,6 +28,7 @@ from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
+from ddp_ladder.settings.yaml import shown
 from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
 
 VENV = ".venv"
@@ -138,7 +140,16 @@ def _sbatch_lines(job: ScaleJob, spec: RunSpec, places: Places) -> list[str]:
     directory = places.run.relative_to(places.start) if inside else places.run
     log = f"{directory}/job-".replace("%", "%%") + "%j.log"
     own = {"job-name": spec.name.replace("/", "-"), "chdir": str(places.start), "output": log}
-    return list(map(quoted_option, sbatch_options(job, own, LAUNCHERS[spec.launcher].tasks_per_node(spec))))
+    return _directives(sbatch_options(job, own, LAUNCHERS[spec.launcher].tasks_per_node(spec)))
+
+
+def _directives(options: Sequence[str]) -> list[str]:
+    """Return options as lines of #SBATCH. Raises UserError for a line end: what follows it would be shell."""
+    for option in options:
+        if "\n" in option:
+            advice = "remove the line end, from the setting or from the directory's name"
+            raise UserError(Problem("options of sbatch", "a line end inside an option", shown(option), next=advice))
+    return list(map(quoted_option, options))
 
 
 def _early_ends(spec: RunSpec) -> list[str]:
@@ -219,7 +230,7 @@ def climb_script(plan: Plan, sources: Sources, secrets: Sequence[str], project: 
     own = {"job-name": "ddp-ladder", "chdir": str(project), "output": f"{plan.results}/climb-%j.log"}
     return render(
         "climb.sh.j2",
-        sbatch_options=list(map(quoted_option, sbatch_options(widest(plan.jobs), own))),
+        sbatch_options=_directives(sbatch_options(widest(plan.jobs), own)),
         venv=VENV,
         bin=str(python.parent),
         options=[*_snakefile(project), *_settings(sources)],

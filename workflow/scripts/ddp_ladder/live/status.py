@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
-from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.files import RunDirectory, opened, read_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -262,7 +262,7 @@ class Reader:
         known: tuple[tuple[int, int, int], T] | None = self._read.get(path)
         self._problems.pop(path, None)
         try:
-            with path.open("rb") as file:  # opening makes a network file system look for a new version
+            with opened(path) as file:  # opening makes a network file system look for a new version
                 now = os.fstat(file.fileno())
             version = (now.st_ino, now.st_size, now.st_mtime_ns)
             if known is None or known[0] != version:
@@ -289,7 +289,7 @@ def busy(sample: Mapping[str, float]) -> float:
 
 def last_sample(path: Path) -> dict[str, float]:
     """Return the values of the last complete line of a node's samples; empty before the first one."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         header = file.readline()
         file.seek(max(len(header), os.fstat(file.fileno()).st_size - TAIL_BYTES))
         *lines, _ = file.read().split(b"\n")  # the last line is being written, or empty

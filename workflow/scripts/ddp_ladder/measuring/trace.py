@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ddp_ladder.common.files import read_bytes
 from ddp_ladder.measuring.pauses import covered_s
 
 HOST, KERNEL, STEP = "cpu_op", "kernel", "ProfilerStep#"
@@ -21,7 +22,7 @@ def exposed_comm_fraction(trace: Path) -> float | None:
     None without a collective or a step. Computation is that of the GPU's kernels; on CPUs that of torch's operators.
     Raises OSError, EOFError, zlib.error, ValueError or KeyError for a damaged file.
     """
-    events = [each for each in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"] if "dur" in each]
+    events = [each for each in json.loads(gzip.decompress(read_bytes(trace)))["traceEvents"] if "dur" in each]
     steps = _spans(each for each in events if each["name"].startswith(STEP))
     collectives = [each for each in events if _is_collective(each)]
     kernels = [each for each in events if each.get("cat") == KERNEL and not _is_collective(each)]

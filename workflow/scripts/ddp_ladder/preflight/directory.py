@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import RunDirectory, opened
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.case import words_of_agent
@@ -137,7 +137,7 @@ def _of_this_job(model: type[File], path: Path, run: RunFile) -> File | None:
 
 def _head(log: Path, size: int) -> str:
     try:
-        with log.open("rb") as file:
+        with opened(log) as file:
             return file.read(size).decode(errors="replace")
     except OSError:
         return ""

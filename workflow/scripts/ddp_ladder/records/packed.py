@@ -25,7 +25,7 @@ def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
     files = [directory.ranks / name.format(rank) for rank in ranks for name in FILES]
     if agent.is_first:
         files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
-    written = [file for file in files if file.exists()]
+    written = [file for file in files if file.is_file()]
     with suppress(NotWritten):
         with written_atomically(directory.packed(agent)) as content, ZipFile(content, "w") as archive:
             for file in written:

@@ -150,7 +150,7 @@ def run_node(task: NodeTask) -> int:
         launched_at_s=launched_at_s,
         ended_at_s=time.time(),
         exit_code=code,
-        signal=signal.Signals(-code).name if code < 0 else None,
+        signal=signal_of(code) if code < 0 else None,
         failed_ranks=tuple(failed),
         argv=starts[0].argv if starts else (),
         cpus=tuple(_cpus()),

@@ -39,7 +39,7 @@ from typing import Literal
 import psutil
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
 
-from ddp_ladder.common.files import Agent, RunDirectory, file_text, read_json, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, file_text, opened, read_json, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
@@ -234,7 +234,7 @@ def look_interval_s(bounds: Hang) -> float:
 
 def read_heartbeat(path: Path) -> HeartbeatHeader:
     """Read a heartbeat. Raises OSError or ValueError."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         return HeartbeatHeader.from_json(json.loads(file.read(HEADER_BYTES)))
 
 
@@ -472,7 +472,7 @@ def _size(path: Path) -> int:
 
 def _read(path: Path, begin: int) -> str:
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(begin)
             return file.read(STACK_BYTES).decode(errors="replace").strip()
     except OSError:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddp_ladder.common.files import Agent, RunDirectory, writing, written_atomically
+from ddp_ladder.common.files import Agent, RunDirectory, opened, writing, written_atomically
 from ddp_ladder.records.raw_models import AgentLog, RunFile
 
 MB = 1_000_000
@@ -154,7 +154,7 @@ def _shorten(nccl_log: Path) -> None:
 
 def _head_and_tail(file: Path, most_bytes: int, where: str = "") -> Iterator[bytes]:
     """Yield the content of a log; of a longer one than most_bytes its head and its tail. where: the rest is."""
-    with file.open("rb") as log:
+    with opened(file) as log:
         left_out = os.fstat(log.fileno()).st_size - most_bytes
         if left_out <= 0:
             yield log.read()

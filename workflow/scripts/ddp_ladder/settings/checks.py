@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from ddp_ladder_instrument.redaction import is_secret_name
+from ddp_ladder_instrument.redaction import is_secret_name, secrets_among
 
 from ddp_ladder.common.files import places
 from ddp_ladder.common.messages import Problem, did_you_mean
@@ -24,6 +24,7 @@ from ddp_ladder.settings.yaml import KeyPath, YamlFile, shown
 # The launchers and ddp-ladder set these for each process; another value would break the process group.
 OWN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 OWN_PREFIX = "DDP_LADDER_"
+_SECRET = "the value of a secret in a file; plan, job.sh and records would have it as well"
 _MODULE = re.compile(r"-m [A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 PASSES_BATCH = re.compile(r"\{(?:batch_per_gpu|global_batch)\}")
 _ACCUMULATION = re.compile(r"\{(?:accumulation|global_batch)\}")
@@ -41,7 +42,7 @@ def conflicts(settings: Settings) -> Iterator[Problem]:
     """Yield every conflict between settings, or between a setting and this machine's files."""
     for check in (
         _scripts, _throughput_regex, _placeholders, _steps, _variant_names, _scales, _strong_mode, _global_batch,
-        _variables, _sbatch_options, _software, _numa_binding,
+        _variables, _secret_arguments, _sbatch_options, _software, _numa_binding,
     ):  # fmt: skip
         yield from check(settings)
 
@@ -93,6 +94,16 @@ def _placeholders(settings: Settings) -> Iterator[Problem]:
                 allowed, meant = f"{' '.join(known)}; {rest}", next(filter(None, guesses), advice)
                 yield Problem(where, f"{error} ({run})", shown(text), allowed, meant)
                 break
+
+
+def _command_lines(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, tuple[str, ...]]]:
+    """Yield every list of arguments with its place."""
+    config, workload, container = settings.config, settings.experiment.workload, settings.site.software.container
+    yield config, ("workload", "args"), workload.args
+    yield config, ("workload", "prepare"), workload.prepare or ()
+    yield settings.cluster, ("software", "container", "args"), container.args if container else ()
+    for name, variant in settings.experiment.variants.items():
+        yield config, ("variants", name, "args"), variant.args
 
 
 _Filled = Callable[[str, Mapping[str, object]], object]
@@ -284,10 +295,25 @@ def _variables(settings: Settings) -> Iterator[Problem]:
             if name in OWN_VARIABLES or name.startswith(OWN_PREFIX):
                 allowed = f"any variable but {', '.join(OWN_VARIABLES)} and {OWN_PREFIX}..."
                 yield Problem(where, "a variable that ddp-ladder sets for each process", name, allowed, "remove it")
-            elif name in settings.experiment.workload.secrets or (is_secret_name(name) and "{" not in value):
-                what = "the value of a secret in a file; plan, job.sh and records would have it as well"
+            elif (
+                name in settings.experiment.workload.secrets
+                or (is_secret_name(name) and "{" not in value)
+                or list(secrets_among([value]))
+            ):
                 advice = f"remove it here, add {name} to workload.secrets, and `export {name}=...` before you start"
-                yield Problem(where, what, None, "its name in workload.secrets", advice)
+                yield Problem(where, _SECRET, None, "its name in workload.secrets", advice)
+
+
+def _secret_arguments(settings: Settings) -> Iterator[Problem]:
+    """Check that no argument holds a secret."""
+    for document, path, words in _command_lines(settings):
+        for index in secrets_among(words):
+            advice = (
+                "remove it here, name a variable in workload.secrets, `export` it before you start, and read it in the "
+                "script (os.environ); if the script must have it as an argument, start it from one of yours that adds "
+                "it to sys.argv"
+            )
+            yield Problem(document.where(*path, index), _SECRET, None, "arguments without secrets", advice)
 
 
 def _sbatch_options(settings: Settings) -> Iterator[Problem]:

@@ -82,7 +82,9 @@ def refused(what: str, advice: str) -> PydanticCustomError:
 
 def form(pattern: str, words: str, most: int = 1000) -> Any:
     """Return the constraint of a text to a pattern, which ``words`` describe for people."""
-    return Field(pattern=pattern, max_length=most, json_schema_extra={"patternErrorMessage": words})
+    # In Python, $ also matches before a last line end; JSON Schema has no \Z.
+    whole = rf"{pattern}(?!\n)"
+    return Field(pattern=whole, max_length=most, json_schema_extra={"patternErrorMessage": words})
 
 
 def _scale(value: Any) -> Scale:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ddp_ladder.common.files import located
-from ddp_ladder.common.messages import Problem, UserError, did_you_mean
+from ddp_ladder.common.messages import Problem, UserError, did_you_mean, printable
 from ddp_ladder.common.model import Model, Schema
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.checks import conflicts
@@ -34,8 +34,10 @@ def load_settings(config_file: Path | None, cluster_file: Path, overrides: Mappi
     values are text, because Snakemake passes them so; they are read as in a file. ``overlay`` is a file whose keys are
     laid over config.yaml before the others.
     """
-    config, cluster = _documents(config_file, cluster_file, dict(overrides or {}))
-    experiment, site = _validated([(config, Experiment), (cluster, Site)])
+    config, cluster = documents = _documents(config_file, cluster_file, dict(overrides or {}))
+    if problems := [problem for document in documents for problem in _unprintable(document)]:
+        raise UserError(problems)
+    experiment, site = validated([(config, Experiment), (cluster, Site)])
     experiment._file, site._file = config.file, cluster.file
     settings = Settings(experiment, site, config, cluster)
     if problems := list(conflicts(settings)):
@@ -82,10 +84,19 @@ def _overridden(document: YamlFile, overrides: Mapping[str, Any], origin: YamlFi
     return replace(document, data=data, overridden={**document.overridden, **dict.fromkeys(replaced, origin)})
 
 
+def _unprintable(document: YamlFile) -> Iterator[Problem]:
+    """Yield texts that would not be the same in plan.json and run.json, whose readers make all texts printable."""
+    for path, text in yaml.texts(document.data):
+        if printable(text) != text:
+            what = f"a character that cannot be seen, U+{ord(next(char for char in text if not printable(char))):04X}"
+            advice = "remove it: type the value anew; what a script needs of such characters, it can make itself"
+            yield Problem(document.where(*path), what, shown(text), "letters, signs, tabs and line ends", advice)
+
+
 # From pydantic's errors to messages
 
 
-def _validated(checked: Sequence[tuple[YamlFile, type[Model]]]) -> list[Any]:
+def validated(checked: Sequence[tuple[YamlFile, type[Model]]]) -> list[Any]:
     """Return the sections that documents hold. Raises UserError with all mistakes, in the order of their lines."""
     values: list[Any] = []
     problems: list[Problem] = []

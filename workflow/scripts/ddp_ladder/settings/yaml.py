@@ -73,6 +73,16 @@ def key_name(path: KeyPath) -> str:
     return text
 
 
+def texts(data: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every text in plain data, keys too, with its place."""
+    if isinstance(data, str):
+        yield path, data
+    elif isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from texts(key, (*path, key))
+            yield from texts(value, (*path, key))
+
+
 def shown(value: object) -> str:
     """Return a value for a message: one printable line, text in quotes, long values cut."""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -92,8 +102,8 @@ def scalar(text: str) -> str | int | float | bool | None:
     return float(text) if is_number else text
 
 
-def read(file: Path) -> YamlFile:
-    """Read a YAML mapping. Raises UserError for the first thing that is none."""
+def read(file: Path, content: bytes | None = None) -> YamlFile:
+    """Read a YAML mapping, from ``content`` if it is not yet in its file. Raises UserError for what is none."""
     lines: dict[KeyPath, int] = {}
     place, allowed = "", "lines of the form key: value, in YAML"
     advice = (
@@ -101,7 +111,9 @@ def read(file: Path) -> YamlFile:
         'and placeholders such as "{lr}" in quotes'
     )
     try:
-        root = yaml.compose(file.read_bytes().decode("utf-8-sig"), Loader=yaml.BaseLoader)
+        root = yaml.compose(
+            (file.read_bytes() if content is None else content).decode("utf-8-sig"), Loader=yaml.BaseLoader
+        )
         if isinstance(root, yaml.MappingNode):
             return YamlFile(file, _mapping(root, (), lines), lines)
         what, advice = "the file is empty, or holds no keys", f"restore the shipped file: git checkout -- {file}"

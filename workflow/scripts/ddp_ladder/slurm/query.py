@@ -12,12 +12,12 @@ import errno
 import math
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TypeVar
 
+from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.messages import Problem, UserError, notify, printable
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def run_command(
                     process.kill()
                     raise SlurmError(f"{' '.join(argv)}: {NO_ANSWER} {min(waited_s, within_s):.3g} s") from None
     if process.returncode < 0:
-        raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal.Signals(-process.returncode).name}")
+        raise SlurmError(f"{argv[0]} {WAS_ENDED} {signal_of(process.returncode)}")
     if process.returncode:
         raise SlurmError(printable(errors or output).strip() or f"{argv[0]} ended with {process.returncode}")
     return printable(output + errors if with_errors else output)
@@ -208,13 +208,14 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
     """
     for line in text.splitlines():
         if line.startswith(f"{first}="):
-            yield dict(re.findall(r"(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)", line))
+            _, *parts = re.split(r"(?:^|\s)(\w[\w:/]*)=", line)
+            yield dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
 
 
 def tres(text: str) -> dict[str, int]:
-    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts, without the memory."""
-    pairs = (item.split("=", 1) for item in text.split(",") if "=" in item)
-    return {name: int(float(value)) for name, value in pairs if name != "mem"}
+    """Parse ``cpu=8,mem=64G,gres/gpu:a100=4`` to counts, without memory and other amounts with a unit."""
+    pairs = re.findall(r"(?:^|,)([^,=]+)=([0-9]{1,18})(?=[.,]|$)", text)
+    return {name: int(value) for name, value in pairs if name != "mem"}
 
 
 def seconds(text: str) -> float | None:

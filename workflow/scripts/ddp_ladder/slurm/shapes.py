@@ -11,7 +11,7 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.settings.terms import is_mig
 from ddp_ladder.slurm.query import records, run_command
 
-_GPUS = re.compile(r"\bgpu(?::([^:,()]+))?:(\d+)")
+_GPUS = re.compile(r"\bgpu(?::([^:,()]+))?:([0-9]{1,9})(?![0-9])")
 _STARTS_NOTHING = re.compile(r"\b(DOWN|DRAIN|FAIL|MAINT|NOT_RESPONDING)|\*")  # not POWERED_DOWN: a job wakes it
 
 
@@ -99,4 +99,4 @@ def _least(amount: str | None, limit: str | None, reserved: str | None = None) -
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
+    return int(text) if text and re.fullmatch("[0-9]{1,18}", text) else 0
