@@ -76,6 +76,8 @@ def test_each_cause_is_named_first_and_no_other(cause: Cause) -> None:
     assert sum(loss.lost_s for loss in found.losses) == pytest.approx(found.step_s - found.ideal_s, rel=1e-12)
     assert sum(loss.efficiency for loss in found.losses) == pytest.approx(1 - (point.efficiency or 0), rel=1e-9)
     assert found.unknown == ""
+    assert point.gpu is None
+    assert "GPU" not in "".join(change.what for change in found.changes)  # nothing that the site does not have
     assert found.in_words.startswith("of a step's 100 ms, 50.0 ms are lost: ")
 
 

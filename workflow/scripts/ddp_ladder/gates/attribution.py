@@ -232,14 +232,14 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
         what = (
-            f"see whether the ranks share what {point.baseline_in_words} had alone: raise node.cpus for more cores per "
-            "rank (OMP_NUM_THREADS follows it), and look at the GPUs' clocks under load"
+            f"see whether the ranks share what a rank of {point.baseline} had alone: raise node.cpus for more cores "
+            f"per rank (OMP_NUM_THREADS follows it), and look at the clocks of the {'GPUs' if point.gpu else 'CPUs'}"
         )
         yield _saving(what, loss.lost_s, point)
     else:
         what = (
-            "look at what the script does in each step outside of forward and backward pass: optimizer, copies to the "
-            "GPU, logging, .item()"
+            "look at what the script does in each step outside of forward and backward pass: optimizer, "
+            f"{'copies to the GPU, ' if point.gpu else ''}logging, .item()"
         )
         yield _saving(what, loss.lost_s, point)
 
