@@ -125,21 +125,27 @@ def test_a_rank_that_the_others_waited_for_until_their_call_timed_out_is_named(h
     assert ", in prepare; rank 1 waited in barrier(); " in failure.why
 
 
-OWN_PORT = f"""
-import os, time, torch.distributed as dist
+IN_VAIN = f"""
+import os, sys, time, torch.distributed as dist
 
-os.environ["MASTER_PORT"] = "29511"  # torchrun's store is at another one
+more = {{}}
+if sys.argv[1] == "port":
+    os.environ["MASTER_PORT"] = "29511"  # torchrun's store is at another one
+else:
+    more = {{"rank": int(os.environ["RANK"]), "world_size": 3}}
 if os.environ["RANK"] == "0":
     time.sleep({PAUSE_S})
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", **more)
 """
 
 
-def test_ranks_that_meet_where_nobody_answers_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
-    failure = failure_of(*run(here, OWN_PORT, "1x2", {}, hang=BOUNDS.replace(first_step_s=1800)))
-    assert (failure.verdict, failure.rank) == ("no first step", None)
-    assert "in init_process_group(); rank 1" in failure.why
-    assert "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them" in failure.next
+def test_ranks_that_wait_for_ranks_that_never_come_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
+    runs = [{"variant": how, "args": (how,)} for how in ("port", "size")]
+    for record in run(here, IN_VAIN, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800)):
+        failure = failure_of(record)
+        assert (failure.verdict, failure.rank) == ("no first step", None)
+        assert "in init_process_group(); rank 1" in failure.why
+        assert "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them" in failure.next
 
 
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"

@@ -333,8 +333,8 @@ def in_collective(stack: list[Frame]) -> bool:
 
 
 def in_rendezvous(stack: list[Frame]) -> bool:
-    """Return True if the rank waits for the others to join a process group: it takes seconds once all have come."""
-    return bool(stack) and stack[0].is_in("torch/distributed/rendezvous.py")
+    """Return True if the rank waits for the others to join its process group: it takes seconds once all have come."""
+    return in_collective(stack) and any(frame.function == "init_process_group" for frame in stack)
 
 
 def is_at_work(stack: list[Frame]) -> bool:

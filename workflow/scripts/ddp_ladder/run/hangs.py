@@ -14,8 +14,9 @@ hang.first_step_s:
 | evaluates, or is between two passes over its loader | long; short if its stack shows that it waits for other ranks |
 | does so after another rank has ended, or has ended its script | as one that trains; long if it uses a CPU |
 | has made no step, or trains without a DataLoader | long |
-| has made no step, and waits for others of which one has ended its script | at_least_s |
-| has made no step, and is in the rendezvous of its process group | at_least_s |
+| has made no step, uses no CPU, and waits for others of which one has ended its script | at_least_s |
+| has made no step, uses no CPU, and waits for others in init_process_group() | at_least_s |
+| says that it has made no step, while another one of its node trains | as one that trains |
 
 A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
 moves or is busy, on any node, means that there is no hang: the others wait for it.
@@ -139,9 +140,10 @@ class HangWatch:
         if self._end.wait(BEATS_S) or self._moved_since(moved_s):
             return  # or the ranks are being ended: what was seen just now is not why
         one_ended, states = self._has_one_ended(seen.values()) or self._ended_flag.exists(), {}
+        peer = next((beat for beat in self._heartbeats.values() if beat.phase == "training" and beat.step_s), None)
         for rank, one in seen.items():
             computes = cpu_s(one.pid) - used_s[rank] > BEATS_S / 2
-            states[rank] = judge(replace(one, one_ended=one_ended, computes=computes), self._bounds)
+            states[rank] = judge(replace(one, one_ended=one_ended, computes=computes, peer=peer), self._bounds)
         if "goes on" in states.values():
             self._take_back()
             if not any(one.ended or one.process == "gone" for one in seen.values()):  # else the run comes to its end
@@ -312,6 +314,7 @@ class Seen:
     stack: str | None = None  # None if not looked at, or none came
     one_ended: bool = False  # a rank of the run has ended its script
     computes: bool = False  # it uses a CPU
+    peer: HeartbeatHeader | None = None  # of a rank of its node that trains
 
     @property
     def ended(self) -> bool:
@@ -349,6 +352,8 @@ def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[HeartbeatHea
 def bound_s(seen: Seen, bounds: Hang) -> float:
     """Return how long this rank may be silent."""
     heartbeat = seen.heartbeat
+    if heartbeat and heartbeat.phase == "starting" and seen.peer:
+        heartbeat = seen.peer  # its own is from before its first step: it keeps the GIL since
     if seen.process == "stopped":
         return bounds.at_least_s
     from ddp_ladder.diagnosis.hangs import in_collective, in_rendezvous, is_at_work, main_stack  # as above
@@ -356,8 +361,8 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
     short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
     stack = main_stack(seen.stack) if seen.stack is not None else []
     if heartbeat is None or heartbeat.phase in ("starting", "unknown"):
-        alone = in_rendezvous(stack) or (seen.one_ended and not seen.computes and in_collective(stack))
-        in_vain = heartbeat and not heartbeat.steps and alone
+        alone = in_rendezvous(stack) or (seen.one_ended and in_collective(stack))
+        in_vain = heartbeat and not heartbeat.steps and alone and not seen.computes
         return min(bounds.at_least_s, long) if in_vain and bounds.times_median_step is not None else long
     if heartbeat.step_s is None:
         return long  # the second step may compile as the first did
