@@ -108,6 +108,22 @@ def test_one_slow_rank_of_two_is_imbalance() -> None:
     assert found.changes[0].gain == pytest.approx(1.0)
 
 
+def test_what_one_rank_does_outside_of_its_passes_is_no_fault_of_its_node() -> None:
+    """Rank 0 logs 12.5 ms in each step."""
+    _, found = attributed([*baseline(), *run_of("2x1", 0.0625, [0.04] * 2, [0.0, 0.0125], [0.002] * 2)])
+    assert [loss.cause for loss in found.named] == ["imbalance"]
+    assert "look at what only rank 0 on node0 does in each step outside of its data" in found.next
+    assert "slurm.exclude" not in found.next
+
+
+def test_what_the_baselines_rank_does_too_is_not_lost() -> None:
+    """The same at 1x1, where it is in the rest: it was told as 12.5 ms of imbalance, beside a gain of as much."""
+    alone = run_of("1x1", 0.0625, [0.04], [0.0], [0.002])
+    _, found = attributed([*alone, *run_of("2x1", 0.064, [0.04] * 2, [0.0015, 0.014], [0.002] * 2)])
+    assert [loss.cause for loss in found.listed] == ["communication"]
+    assert sum(loss.lost_s for loss in found.losses) == pytest.approx(found.step_s - found.ideal_s)
+
+
 PLACES = {"the same": [1, 1, 1], "another in one repeat": [1, 2, 1], "another in each": [0, 1, 2]}
 
 

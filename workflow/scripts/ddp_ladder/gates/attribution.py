@@ -18,7 +18,7 @@ from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, is_beside_passes
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
 
@@ -177,20 +177,35 @@ def attribution(
 
 def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float, step_s: float) -> Iterator[Loss]:
     """Yield the losses; a part that one of both sides does not know is in the rest."""
-    share, rest_s, known = ideal_s / (baseline.step_time_s or math.inf), step_s - ideal_s, set()
-    names = {**NAMES, "computation": f"{NAMES['computation']} {baseline.scale}"}
+    share, lost_s = ideal_s / (baseline.step_time_s or math.inf), dict[Cause, float]()
     for cause, part in _PARTS.items():
         part_s, base_s = getattr(point, part), getattr(baseline, part)
         if part_s is not None and base_s is not None:
-            lost_s = part_s - share * base_s
-            rest_s -= lost_s
-            known.add(cause)
-            yield Loss(cause, names[cause], lost_s, lost_s / step_s)
-    if "communication" not in known:
-        yield Loss("computation", NOT_TOLD_APART, rest_s, rest_s / step_s)
-    else:
-        rest: Cause = "rest" if "computation" in known else "computation"
-        yield Loss(rest, names[rest], rest_s, rest_s / step_s)
+            lost_s[cause] = part_s - share * base_s
+    is_timed = "communication" in lost_s
+    rest: Cause = "rest" if is_timed and "computation" in lost_s else "computation"
+    lost_s[rest] = lost_s.get(rest, 0.0) + step_s - ideal_s - sum(lost_s.values())
+    names = {**NAMES, "computation": f"{NAMES['computation']} {baseline.scale}" if is_timed else NOT_TOLD_APART}
+    for cause, value_s in _by_owner(lost_s, point.step or StepFacts()).items():
+        yield Loss(cause, names[cause], value_s, value_s / step_s)
+
+
+def _by_owner(lost_s: Mapping[Cause, float], facts: StepFacts) -> Mapping[Cause, float]:
+    """Return the losses without the imbalance that the baseline has, too.
+
+    What the slowest rank does beyond the typical one, and the baseline's rank does as well, is imbalance here, and a
+    gain of the typical rank in the part that it is of there.
+    """
+    imbalance_s, data_s, compute_s = lost_s.get("imbalance"), facts.imbalance_data_s, facts.imbalance_compute_s
+    if imbalance_s is None or data_s is None or compute_s is None:
+        return lost_s
+    owned, parts_s = dict(lost_s), {"data": data_s, "computation": compute_s, "rest": imbalance_s - data_s - compute_s}
+    for cause, part_s in parts_s.items():
+        if cause in owned:
+            both_s = max(0.0, min(part_s, -owned[cause], owned["imbalance"]))
+            owned[cause] += both_s
+            owned["imbalance"] -= both_s
+    return owned
 
 
 def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
@@ -227,7 +242,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     elif cause == "communication":
         yield from _for_communication(point, facts, preflight)
     elif cause == "imbalance":
-        yield _saving(_for_imbalance(facts), loss.lost_s, point, is_limit=False)
+        yield _saving(_for_imbalance(facts, point.imbalance_s or 0.0), loss.lost_s, point, is_limit=False)
     elif cause == "computation" and point.simulated:
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
@@ -323,7 +338,13 @@ def _batch_key(point: ScalePoint) -> str:
     return "workload.global_batch" if accumulates else "workload.batch_per_gpu"
 
 
-def _for_imbalance(facts: StepFacts) -> str:
+def _for_imbalance(facts: StepFacts, imbalance_s: float) -> str:
+    beside = is_beside_passes(imbalance_s, facts.imbalance_data_s, facts.imbalance_compute_s)
+    if facts.imbalance_kind == "persistent" and beside:
+        return (
+            f"look at what only {facts.slowest} does in each step outside of its data, forward and backward pass "
+            "(logging, metrics, saving), and do it less often"
+        )
     if facts.imbalance_kind == "persistent":
         return f"{leave_out()}, or give every rank the same work: {facts.slowest} is the slowest"
     if facts.imbalance_kind == "occasional":

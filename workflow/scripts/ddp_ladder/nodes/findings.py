@@ -12,7 +12,7 @@ from typing import Any
 
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
 
 NAMED = 3  # GPUs, or nodes, that a finding names
@@ -269,6 +269,8 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
         return
     if step.imbalance_s < max(LONGER_WORK * step.step_s, LEAST_DIFFERENCE_S):
         return
+    if is_beside_passes(step.imbalance_s, step.imbalance_data_s, step.imbalance_compute_s):
+        return  # no fault of the node
     slow = [rank for rank in run.ranks if rank.rank in step.slow_ranks]
     for node in run.nodes:
         slow_here = [rank for rank in slow if rank.node_rank == node.node_rank]
