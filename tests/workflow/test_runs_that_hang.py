@@ -24,6 +24,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 def wait_for_ever():
     time.sleep(10_000)
 
+def feed():
+    raise ValueError("no more shards")
+
 def save_checkpoint():
     time.sleep({PAUSE_S})
 
@@ -41,6 +44,7 @@ for epoch in range(2):
         if index == 20 and rank == 1 and how == "stop":
             stop()
         if index == 20 and rank == 1 and how == "wait":
+            threading.Thread(target=feed).start()
             wait_for_ever()
         if index == 20 and rank == 0 and epoch == 1:
             save_checkpoint()
@@ -86,6 +90,11 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(here: He
         f'rank 1 (node 1, {HOST}) after 20 steps: File "{here.path}/train.py", line {line}, in wait_for_ever; '
         "rank 0 waited in backward(); no rank made progress for "
     )
+    assert failure.why.endswith("; a thread ended by ValueError: no more shards")
+    assert failure.next.startswith("fix what ended the thread, if the ranks wait for it; else see why it does not go")
+    assert [line.line for line in failure.evidence][1:3] == [
+        'raise ValueError("no more shards")', "ValueError: no more shards",
+    ]  # fmt: skip
     assert "raise hang.at_least_s" in failure.next
     assert "torchfrtrace " in failure.next
     for rank, steps in enumerate((21, 20)):  # each step makes one call, and DDP some before the first
