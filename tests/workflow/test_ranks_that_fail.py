@@ -48,6 +48,8 @@ def main():
                 raise ValueError("out of coffee")
             if how == "EXIT":
                 sys.exit("dataset is missing")
+            if how == "OWN_CODE":
+                os._exit(137)
             os.kill(os.getpid(), getattr(signal, how))
         dist.all_reduce(torch.ones(1))
 
@@ -129,16 +131,20 @@ def test_an_exception_is_the_cause_and_not_the_rank_that_lost_it(here: Here) -> 
 
 
 @pytest.mark.parametrize(
-    ("how", "verdict", "why"),
+    ("launcher", "how", "verdict", "why"),
     [
         # The other rank waits for it in init_process_group(), until its agent ends it.
-        ("EARLY", "the script raised an exception", "ValueError: out of coffee"),
-        ("EXIT", "the script failed", "exit code 1; the last line that was printed: dataset is missing"),
+        ("srun", "EARLY", "the script raised an exception", "ValueError: out of coffee"),
+        ("srun", "EXIT", "the script failed", "exit code 1; the last line that was printed: dataset is missing"),
+        ("torchrun", "OWN_CODE", "the script failed", "exit code 137; the last line that was printed: "),
     ],
 )
-def test_a_script_that_ends_itself_is_reported_in_its_words(here: Here, how: str, verdict: str, why: str) -> None:
-    failure = failure_of(run(here, "1x2", how, 1, launcher="srun"))
-    assert (failure.verdict, failure.why) == (verdict, f"rank 1: {why}")
+def test_a_script_that_ends_itself_is_reported_in_its_words(
+    here: Here, launcher: str, how: str, verdict: str, why: str
+) -> None:
+    failure = failure_of(run(here, "1x2", how, 1, launcher=launcher))
+    assert failure.verdict == verdict
+    assert failure.why.startswith(f"rank 1: {why}")
 
 
 def test_a_script_that_deletes_its_run_directory_is_told_so(here: Here) -> None:

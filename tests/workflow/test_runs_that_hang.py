@@ -24,6 +24,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 def wait_for_ever():
     time.sleep(10_000)
 
+def feed():
+    raise ValueError("no more shards")
+
 def save_checkpoint():
     time.sleep({PAUSE_S})
 
@@ -41,6 +44,7 @@ for epoch in range(2):
         if index == 20 and rank == 1 and how == "stop":
             stop()
         if index == 20 and rank == 1 and how == "wait":
+            threading.Thread(target=feed).start()
             wait_for_ever()
         if index == 20 and rank == 0 and epoch == 1:
             save_checkpoint()
@@ -86,6 +90,11 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(here: He
         f'rank 1 (node 1, {HOST}) after 20 steps: File "{here.path}/train.py", line {line}, in wait_for_ever; '
         "rank 0 waited in backward(); no rank made progress for "
     )
+    assert failure.why.endswith("; a thread ended by ValueError: no more shards")
+    assert failure.next.startswith("fix what ended the thread, if the ranks wait for it; else see why it does not go")
+    assert [line.line for line in failure.evidence][1:3] == [
+        'raise ValueError("no more shards")', "ValueError: no more shards",
+    ]  # fmt: skip
     assert "raise hang.at_least_s" in failure.next
     assert "torchfrtrace " in failure.next
     for rank, steps in enumerate((21, 20)):  # each step makes one call, and DDP some before the first
@@ -125,21 +134,27 @@ def test_a_rank_that_the_others_waited_for_until_their_call_timed_out_is_named(h
     assert ", in prepare; rank 1 waited in barrier(); " in failure.why
 
 
-OWN_PORT = f"""
-import os, time, torch.distributed as dist
+IN_VAIN = f"""
+import os, sys, time, torch.distributed as dist
 
-os.environ["MASTER_PORT"] = "29511"  # torchrun's store is at another one
+more = {{}}
+if sys.argv[1] == "port":
+    os.environ["MASTER_PORT"] = "29511"  # torchrun's store is at another one
+else:
+    more = {{"rank": int(os.environ["RANK"]), "world_size": 3}}
 if os.environ["RANK"] == "0":
     time.sleep({PAUSE_S})
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", **more)
 """
 
 
-def test_ranks_that_meet_where_nobody_answers_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
-    failure = failure_of(*run(here, OWN_PORT, "1x2", {}, hang=BOUNDS.replace(first_step_s=1800)))
-    assert (failure.verdict, failure.rank) == ("no first step", None)
-    assert "in init_process_group(); rank 1" in failure.why
-    assert "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them" in failure.next
+def test_ranks_that_wait_for_ranks_that_never_come_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
+    runs = [{"variant": how, "args": (how,)} for how in ("port", "size")]
+    for record in run(here, IN_VAIN, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800)):
+        failure = failure_of(record)
+        assert (failure.verdict, failure.rank) == ("no first step", None)
+        assert "in init_process_group(); rank 1" in failure.why
+        assert "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them" in failure.next
 
 
 LOADS = "import time\ndef load():\n    time.sleep(10_000)\nload()\n"

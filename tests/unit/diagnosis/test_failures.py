@@ -256,6 +256,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "killed": (
         both(*(raised(k, LOST, AT_S - 5) for k in (0, 1, 2)), died(3, "SIGKILL")), KILLED, "out-of-memory killer",
     ),
+    "killed in a container, or not": (
+        died(3, "SIGKILL", exit_code=137),
+        f"{KILLED}, or by itself with exit code 137: the container does not tell them apart",
+    ),
     "killed before another failed": (both(raised(0, "ValueError: bad batch"), died(3, "SIGKILL")), KILLED),
     "killed after another failed": (
         both(raised(0, "ValueError: bad batch"), died(3, "SIGKILL", AT_S + 1)),
@@ -859,7 +863,7 @@ def the_remark(record: Record) -> str:
 def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
     """As of a public training of a tokenizer: its record is written, then the process dies and torchrun fails."""
     before = reassemble(four)
-    both(seen(3, "SIGSEGV"), in_agent(0, exit_code=-15, signal="SIGTERM"))(four)  # the job ends the other agents
+    both(seen(3, "SIGSEGV", exit_code=-11), in_agent(0, exit_code=-15, signal="SIGTERM"))(four)
     after = reassemble(four)
     assert the_remark(after) == (
         "after its training, which is complete and counts, a rank crashed: rank 3 (node 1, node1): ended by SIGSEGV"
@@ -900,7 +904,7 @@ def test_what_fails_after_the_training_is_a_remark(four: RunDirectory, change: C
         both(raised(1, "ValueError: bad batch"), seen(1, None)),
         TOLD,  # a script may end early, and well, when it is told to
         in_agent(1, exit_code=1),  # the launcher itself failed
-        both(seen(3, "SIGSEGV"), without(2)),  # the launcher ended it because of the crash
+        both(seen(3, "SIGSEGV", exit_code=-11), without(2)),  # the launcher ended it because of the crash
         in_end(outcome="time limit", ended_at_s=AT_S + 8),
     ],
     ids=["saved", "raised", "told to end", "launcher", "another rank", "at the time limit"],

@@ -141,7 +141,7 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
         ),
         (
             [rank(k, steps=0, phase="starting", step_s=None, stack=SLEEPS) for k in range(2)], "no first step",
-            "line 7, in train; rank 1 (node 0, node0) after 0 steps", "hang.first_step_s",
+            "line 7, in train; rank 1 (node 0, node0) after 0 steps", "none is in a collective call: see why they",
         ),
         (
             [

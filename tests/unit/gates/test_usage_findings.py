@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, findings_across_scales, findings_of_repeats
 from ddp_ladder.gates.scaling import scale_points
-from ddp_ladder.nodes.usage import FindingKind, Usage, UsageFinding
+from ddp_ladder.nodes.usage import FindingKind, NodeUsage, Usage, UsageFinding
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.terminal import terminal_table
 from make_records import make_record, make_spec, make_specs, records_by_name
@@ -48,6 +49,28 @@ def test_a_node_that_is_slow_in_some_repeats_only_is_no_finding() -> None:
     assert [found.in_words for found in findings_of_repeats(records("2x1", *slow[:2]))] == ["node1 slow"]
     assert findings_of_repeats(records("2x1", None, None)) == ()
     assert "this is one" in findings_of_repeats(records("2x1", slow[0]))[0].next
+
+
+def on_laptop(scale: str, rank_cores: float, others: float) -> Record:
+    """Return a run on two CPUs, of which ranks and other processes used so many."""
+    record = make_record(make_spec(scale))
+    training = rank_cores * record.spec.world_size
+    lacking = dict.fromkeys(name for name in NodeUsage.model_fields if name.endswith(("_bytes_per_s", "_w", "_j")))
+    used = {"cpus": 2, "cpu_fraction": (training + others) / 2, "training_cpu_cores": training, "samples": 9}
+    node = NodeUsage.model_validate({**lacking, **used, "node_rank": 0, "node": "pc", "interface": "lo", "gpus": ()})
+    return record.replace(usage=Usage(nodes=(node,), findings=(), notes=()))
+
+
+@pytest.mark.parametrize(("alone", "is_found"), [(0.95, True), (0.6, False)])
+def test_other_processes_are_found_on_cpus_that_are_not_full_by_what_a_rank_used_alone(
+    alone: float, is_found: bool
+) -> None:
+    """Two ranks had 1.1 of 2 CPUs, others 0.6: a rank that waits for one without a CPU leaves its own idle."""
+    every = [on_laptop("1x1", alone, 0.6), on_laptop("1x2", 0.55, 0.6)]
+    first, second = scale_points([record.spec for record in every], records_by_name(every))
+    assert first.findings == ()
+    said = "pc: other processes than the training used 0.6 of the 2 CPUs of the run, the training 1.1, and each rank"
+    assert [found.in_words.startswith(f"{said} 0.95 at the baseline") for found in second.findings] == [True] * is_found
 
 
 def points_of(**found: UsageFinding) -> tuple[ScalePoint, ...]:

@@ -173,6 +173,7 @@ NOT_FOUND: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "threads that nobody counted": ((2, 0), {"ranks": {0: {"threads": 64}}, "simulated": True}),
     "a link of unknown rate": ((2, 2), {"samples": {0: FULL_LINK}, "about": {0: {"interface_bits_per_s": None}}}),
     "simulated nodes are none": ((2, 0), {"steps": {0: WAITING, 1: SLOW}, "simulated": True}),
+    "what one rank does outside of its passes": ((2, 0), {"steps": {0: {**WAITING, "comm_s": 0.01}, 1: WAITING}}),
     "steps that differ by noise": ((2, 0), {"steps": {0: {"comm_s": 0.1}, 1: {"comm_s": 0.06}}}),
     "steps that differ by half a ms": (
         (2, 0), {"steps": {k: {**SLOW, "comm_s": 0.0005 * k, "step_s": 0.002} for k in range(2)}},

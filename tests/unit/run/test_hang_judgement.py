@@ -17,7 +17,12 @@ BOUNDS = Hang(times_median_step=10.0, at_least_s=60.0, first_step_s=1800.0)
 SLEEPS = 'Current thread 0x01 (most recent call first):\n  File "train.py", line 7 in train'
 SAVES = SLEEPS.replace("in train", "in save_checkpoint")
 WAITS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/distributed_c10d.py")
-MEETS = SLEEPS.replace("train.py", "/site-packages/torch/distributed/rendezvous.py")
+MEETS = """Thread 0x01 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 669 in _create_gloo_process_group
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 2874 in _new_process_group_helper
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 2553 in init_process_group
+  File "/site-packages/torch/distributed/c10d_logger.py", line 97 in wrapper
+  File "train.py", line 3 in <module>"""
 
 
 def seen(
@@ -69,6 +74,9 @@ STUCK, GOES_ON, NOT_JUDGED = "stuck", "goes on", "not judged"
         (seen("starting", stack=WAITS), GOES_ON),
         (seen("starting", stack=MEETS), STUCK),  # a rank that has yet to come is one that goes on
         (seen("starting", stack=MEETS, silent_s=59), GOES_ON),
+        (replace(seen("starting", stack=MEETS), computes=True), GOES_ON),
+        (replace(seen("starting"), peers_step_s=0.5), STUCK),  # it keeps the GIL since its first second
+        (replace(seen("starting", stack=SAVES), peers_step_s=0.5), GOES_ON),
         (seen("starting", process="stopped", stack=None), STUCK),
         (seen("starting", silent_s=1801), STUCK),
         (seen(None), GOES_ON),

@@ -102,24 +102,45 @@ def test_a_node_has_as_many_testers_as_others_and_the_head_is_tested_by_all(node
     assert testers[1] <= nodes.bit_length()
 
 
+def two_watches(path: Path, monkeypatch: pytest.MonkeyPatch, *beats: dict[str, object]) -> list[HangWatch]:
+    """Return the watches of two nodes of one rank each, with these heartbeats; rank 1 is on a line of its script."""
+    cluster = Cluster(path, 2, monkeypatch)
+    monkeypatch.setattr(hangs, "BEATS_S", 0.0)
+    monkeypatch.setattr(hangs, "find_process", lambda _: ("alive", None))
+    monkeypatch.setattr(hangs, "stacks", lambda *_: {1: 'Stack (most recent call first):\n  File "t.py", line 7 in f'})
+    watches = [HangWatch(cluster.directory, path, cluster.run, BOUNDS, Agent(node)) for node in (0, 1)]
+    for node, beat in enumerate(beats):
+        usual = {"pid": 7, "signal": None, "moved_monotonic_s": 1.0, "sequence": None}
+        (path / f"rank{node}.heartbeat").write_text(json.dumps({**usual, **beat}))
+        watches[node]._begin_s = 0.0
+    cluster._node, cluster._unreached_from = 1, ""
+    return watches
+
+
 def test_an_agent_whose_rank_has_ended_tells_the_others_with_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody lists what the ranks have written. A rank that sleeps after its loop is stuck once another has ended."""
-    cluster = Cluster(tmp_path, 2, monkeypatch)
-    monkeypatch.setattr(hangs, "BEATS_S", 0.0)
-    monkeypatch.setattr(hangs, "find_process", lambda _: ("alive", None))
-    monkeypatch.setattr(hangs, "stacks", lambda *_: {1: 'Stack (most recent call first):\n  File "t.py", line 7 in f'})
-    watches = [HangWatch(cluster.directory, tmp_path, cluster.run, BOUNDS, Agent(node)) for node in (0, 1)]
-    for node, phase in enumerate(("ended", "between passes")):
-        beat = {"pid": 7, "signal": None, "phase": phase, "steps": 9, "step_s": 0.1, "moved_monotonic_s": 1.0}
-        (tmp_path / f"rank{node}.heartbeat").write_text(json.dumps({**beat, "sequence": None}))
-        watches[node]._begin_s = 0.0
-    cluster._node, cluster._unreached_from = 1, ""
+    steps = {"steps": 9, "step_s": 0.1}
+    beats = ({"phase": "ended", **steps}, {"phase": "between passes", **steps})
+    watches = two_watches(tmp_path, monkeypatch, *beats)
     watches[1]._look(100.0)
     assert not watches[1].reports
     watches[0]._thread.start()
     watches[0].end(keep_report=False)
+    watches[1]._look(200.0)
+    assert watches[1].reports
+
+
+def test_an_agent_whose_rank_trains_and_stands_still_tells_the_others_with_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that keeps the GIL since its first second says that it starts: it was awaited for half an hour."""
+    beats = ({"phase": "training", "steps": 20, "step_s": 0.1}, {"phase": "starting", "steps": 0, "step_s": None})
+    watches = two_watches(tmp_path, monkeypatch, *beats)
+    watches[1]._look(100.0)
+    assert not watches[1].reports
+    watches[0]._look(100.0)
     watches[1]._look(200.0)
     assert watches[1].reports
 

@@ -253,6 +253,7 @@ class RunDirectory:
         self.nodes = path / "nodes"
         self.addresses = self.nodes / "addresses.json"  # of all nodes, for agents that report a hang
         self.one_ended = self.nodes / "one_ended"  # is there once a rank has ended its script
+        self.one_trains = self.nodes / "one_trains"  # median step of a rank that trains, once it stands still
         self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
         self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
 

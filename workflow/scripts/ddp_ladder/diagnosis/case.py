@@ -306,6 +306,20 @@ def caught(case: Case, node: str | None = None, rank: int | None = None) -> tupl
     return ()
 
 
+_OF_THREAD = re.compile(r"^Exception in thread .+:$")
+
+
+def of_threads(case: Case) -> tuple[Evidence, ...]:
+    """Return the first exception that ended a thread of a script, as Python printed it; empty if none did."""
+    for words in case.of_scripts(None, None):
+        in_thread = False
+        for index, line in enumerate(words.lines):
+            in_thread = in_thread or bool(_OF_THREAD.match(line))
+            if in_thread and line[:1].isalpha() and _statement(words.lines, index) and not is_consequence(line):
+                return with_place(words, index)
+    return ()
+
+
 _OF_RUNTIME = re.compile(r"^\s*what\(\): |^Fatal Python error: |: Assertion `.+' failed")
 
 

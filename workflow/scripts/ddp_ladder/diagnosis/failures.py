@@ -25,7 +25,7 @@ from ddp_ladder.diagnosis.case import (
     where_raised,
 )
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, WORLD_SIZE, Diagnosis
-from ddp_ladder.diagnosis.hangs import hang_failure, hung, kept_waiting
+from ddp_ladder.diagnosis.hangs import hang_failure, hung, kept_waiting, with_threads
 from ddp_ladder.diagnosis.rank_failures import LONG_BEFORE_S, TERMINATED, of_rank
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, is_consequence
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
@@ -74,7 +74,7 @@ def time_limit(case: Case) -> Failure | None:
         why, longer = f"{why} ({asked} min)", f"{longer} (now {asked})"
     made = max((end.steps.count for end in case.raw.ends), default=None)
     why += f"; the run had made {count(made, 'step')}" if made is not None else ""
-    hang = hang_failure(looks, "") if len(looks) == len(case.raw.run.all_agents) else None
+    hang = with_threads(case, hang_failure(looks, "")) if len(looks) == len(case.raw.run.all_agents) else None
     return Failure(
         kind="time limit",
         verdict="time limit",

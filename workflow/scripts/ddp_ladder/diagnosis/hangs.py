@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.diagnosis.case import LIBRARY, Case
+from ddp_ladder.diagnosis.case import LIBRARY, Case, of_threads
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, matches
 from ddp_ladder.records.raw_models import AgentStall, RankStall
@@ -109,7 +109,19 @@ def hung(case: Case) -> Failure | None:
     stacks = f"{case.raw.directory.nodes}/hang-*.json"
     if any(ranks.glob("flight_*")):
         stacks += f"; torch's flight recorder has their last collectives: torchfrtrace {ranks} --prefix flight_"
-    return hang_failure(reports, stacks)
+    return with_threads(case, hang_failure(reports, stacks))
+
+
+def with_threads(case: Case, failure: Failure) -> Failure:
+    """Return the failure of a hang with the exceptions that ended threads of the ranks, for which they may wait."""
+    died = of_threads(case)
+    if not died:
+        return failure
+    return failure.replace(
+        why=f"{failure.why}; a thread ended by {cut(died[-1].line, LONGEST_OF_SEVERAL)}",
+        next=f"fix what ended the thread, if the ranks wait for it; else {failure.next}",
+        evidence=(*died, *failure.evidence),
+    )
 
 
 TIMED_OUT = re.compile(r"Timed out waiting|timed? ?out|failed to pass monitoredBarrier", re.IGNORECASE)
@@ -124,13 +136,14 @@ def kept_waiting(case: Case) -> Failure | None:
     if not causes or any(rank.waits or rank.ended or rank.stall.rank in failed for rank in causes):
         return None
     failure = hang_failure(reports, "")
-    return failure.replace(
+    told = failure.replace(
         verdict="a rank kept the others waiting",
         why=f"{failure.why}; then their call timed out",
         next="see why it does not go on at that line; what rank 0 alone does (download, prepare, save) can be done "
         "before the run (workload.prepare in config.yaml), or the others given more time: "
         "init_process_group(timeout=...)",
     )
+    return with_threads(case, told)
 
 
 def stalled(reports: Sequence[AgentStall]) -> list[Stalled]:
@@ -285,6 +298,11 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
             verdict = "no first step"
         if not causes and all(doing(rank.stack) == "in init_process_group()" for rank in ranks):
             what = f"each rank waits for ranks that never come: {AS_LAUNCHED}"
+        elif not causes and not any(rank.waits for rank in ranks):
+            what = (
+                "no rank stands out, and none is in a collective call: see why they do not go on at their lines (a "
+                "device may be in an earlier call), and look at what they share, such as the file system"
+            )
         elif not causes:
             what = (
                 "no rank stands out: see that all make this call alike (src, group, shape), and look at what they "
@@ -357,8 +375,8 @@ def in_collective(stack: list[Frame]) -> bool:
 
 
 def in_rendezvous(stack: list[Frame]) -> bool:
-    """Return True if the rank waits for the others to join a process group: it takes seconds once all have come."""
-    return bool(stack) and stack[0].is_in("torch/distributed/rendezvous.py")
+    """Return True if the rank waits for the others to join its process group: it takes seconds once all have come."""
+    return in_collective(stack) and any(frame.function == "init_process_group" for frame in stack)
 
 
 def is_at_work(stack: list[Frame]) -> bool:

@@ -55,10 +55,11 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     first = ranks[0]
     alike = [rank.place for rank in ranks if rank.signal == first.signal]
     verdict, next_step = signal_advice(first.signal, first.host)
+    by_engine = f", or by itself with exit code {first.exit_code}: the container does not tell them apart"
     return Failure(
         kind=kind_of_signal(first.signal),
         verdict=verdict,
-        why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
+        why=f"{in_short(alike, NAMED)}: ended by {first.signal}{by_engine if first.exit_code > 0 else ''}",
         next=next_step,
         evidence=of_runtime(case, first.host, first.rank) if first.signal == ABORTED else (),
         **of_rank(first),

@@ -19,7 +19,7 @@ from ddp_ladder_instrument.slow_settings import REMOVE
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, is_beside_passes
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
 
@@ -190,20 +190,35 @@ def _to_save(lost: Attribution, point: ScalePoint) -> Iterator[Loss]:
 
 def _losses(point: ScalePoint, baseline: ScalePoint, ideal_s: float, step_s: float) -> Iterator[Loss]:
     """Yield the losses; a part that one of both sides does not know is in the rest."""
-    share, rest_s, known = ideal_s / (baseline.step_time_s or math.inf), step_s - ideal_s, set()
-    names = {**NAMES, "computation": f"{NAMES['computation']} {baseline.scale}"}
+    share, lost_s = ideal_s / (baseline.step_time_s or math.inf), dict[Cause, float]()
     for cause, part in _PARTS.items():
         part_s, base_s = getattr(point, part), getattr(baseline, part)
         if part_s is not None and base_s is not None:
-            lost_s = part_s - share * base_s
-            rest_s -= lost_s
-            known.add(cause)
-            yield Loss(cause, names[cause], lost_s, lost_s / step_s)
-    if "communication" not in known:
-        yield Loss("computation", NOT_TOLD_APART, rest_s, rest_s / step_s)
-    else:
-        rest: Cause = "rest" if "computation" in known else "computation"
-        yield Loss(rest, names[rest], rest_s, rest_s / step_s)
+            lost_s[cause] = part_s - share * base_s
+    is_timed = "communication" in lost_s
+    rest: Cause = "rest" if is_timed and "computation" in lost_s else "computation"
+    lost_s[rest] = lost_s.get(rest, 0.0) + step_s - ideal_s - sum(lost_s.values())
+    names = {**NAMES, "computation": f"{NAMES['computation']} {baseline.scale}" if is_timed else NOT_TOLD_APART}
+    for cause, value_s in _by_owner(lost_s, point.step or StepFacts()).items():
+        yield Loss(cause, names[cause], value_s, value_s / step_s)
+
+
+def _by_owner(lost_s: Mapping[Cause, float], facts: StepFacts) -> Mapping[Cause, float]:
+    """Return the losses without the imbalance that the baseline has, too.
+
+    What the slowest rank does beyond the typical one, and the baseline's rank does as well, is imbalance here, and a
+    gain of the typical rank in the part that it is of there.
+    """
+    imbalance_s, data_s, compute_s = lost_s.get("imbalance"), facts.imbalance_data_s, facts.imbalance_compute_s
+    if imbalance_s is None or data_s is None or compute_s is None:
+        return lost_s
+    owned, parts_s = dict(lost_s), {"data": data_s, "computation": compute_s, "rest": imbalance_s - data_s - compute_s}
+    for cause, part_s in parts_s.items():
+        if cause in owned:
+            both_s = max(0.0, min(part_s, -owned[cause], owned["imbalance"]))
+            owned[cause] += both_s
+            owned["imbalance"] -= both_s
+    return owned
 
 
 def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
@@ -247,14 +262,14 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
         yield Change("measure on real nodes: these share the cores of one machine")
     elif cause == "computation":
         what = (
-            f"see whether the ranks share what {point.baseline_in_words} had alone: raise node.cpus for more cores per "
-            "rank (OMP_NUM_THREADS follows it), and look at the GPUs' clocks under load"
+            f"see whether the ranks share what a rank of {point.baseline} had alone: raise node.cpus for more cores "
+            f"per rank (OMP_NUM_THREADS follows it), and look at the clocks of the {'GPUs' if point.gpu else 'CPUs'}"
         )
         yield _saving(what, loss.lost_s, point)
     else:
         what = (
-            "look at what the script does in each step outside of forward and backward pass: optimizer, copies to the "
-            "GPU, logging, .item()"
+            "look at what the script does in each step outside of forward and backward pass: optimizer, "
+            f"{'copies to the GPU, ' if point.gpu else ''}logging, .item()"
         )
         yield _saving(what, loss.lost_s, point)
 
@@ -359,8 +374,11 @@ def _for_imbalance(point: ScalePoint, facts: StepFacts) -> str:
     leave = f"{leave_out(facts.slow_node)}, or " if facts.slow_node and not point.simulated else ""
     if data_s > half_s:
         return f"{leave}see why the data come later on {who}: its loader, its storage, its CPUs"
-    if facts.imbalance_compute_s is not None and compute_s + data_s < half_s:
-        return f"{leave}look at what only {who} does outside of forward and backward pass: logging, metrics, saving"
+    if is_beside_passes(point.imbalance_s or 0.0, facts.imbalance_data_s, facts.imbalance_compute_s):
+        return (
+            f"look at what only {who} does in each step outside of its data, forward and backward pass "
+            "(logging, metrics, saving), and do it less often"
+        )
     return f"{leave}give every rank the same work: {who} is the slowest"
 
 

@@ -10,7 +10,9 @@ from typing import ClassVar, Literal
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Exchange, Kind
-from ddp_ladder.nodes.usage import UsageFinding
+from ddp_ladder.nodes.findings import RunUse, find_other_processes
+from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
+from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
 from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, Scale
@@ -179,13 +181,16 @@ class ScaleFinding(UsageFinding):
         return words if self.repeats == self.of else f"{words} (in {self.repeats} of {self.of} repeats)"
 
 
-def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
-    """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them."""
-    monitored = [record.usage for record in records if record.usage is not None]
+def findings_of_repeats(records: Sequence[Record], alone_cores: float | None = None) -> tuple[ScaleFinding, ...]:
+    """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them.
+
+    alone_cores: that a rank used at the baseline's scale; None at that scale, or if it is not known.
+    """
+    monitored = [_findings(record, record.usage, alone_cores) for record in records if record.usage is not None]
     alike: dict[Hashable, list[UsageFinding]] = {}
-    for usage in monitored:
+    for findings in monitored:
         numbers: Counter[str] = Counter()
-        for finding in usage.findings:
+        for finding in findings:
             numbers[finding.kind] += 1
             place = (finding.node, finding.gpu) if finding.kind == "slow node" else numbers[finding.kind]
             alike.setdefault((finding.kind, place), []).append(finding)
@@ -196,6 +201,30 @@ def findings_of_repeats(records: Sequence[Record]) -> tuple[ScaleFinding, ...]:
     )
     is_once = len(monitored) == 1
     return tuple(each.replace(next=ONCE) if is_once and each.kind in EVERY_REPEAT else each for each in found)
+
+
+def _findings(record: Record, usage: Usage, alone_cores: float | None) -> tuple[UsageFinding, ...]:
+    """Return the findings of a run, with the one that needs the baseline: other processes on CPUs that are not full."""
+    timing, spec = record.timing, record.spec
+    if alone_cores is None or timing is None or any(finding.kind == "other processes" for finding in usage.findings):
+        return usage.findings
+    per_node = spec.gpus_per_node
+    run = RunUse(
+        nodes=tuple(node for node in usage.nodes if node.is_enough),
+        ranks=tuple(RankUse(rank, rank % per_node, rank // per_node) for rank in range(spec.world_size)),
+        simulated=record.world.simulated is not None,
+        on_gpus=is_gpu(spec.device),
+        data_wait_fraction=timing.data_wait_fraction,
+        alone_cores=alone_cores,
+    )
+    return (*find_other_processes(run), *usage.findings)
+
+
+def cores_of_a_rank(records: Sequence[Record]) -> float | None:
+    """Return how many cores a rank used in the measured training, the mean of the repeats; None if it is not known."""
+    nodes = [node for record in records if record.usage for node in record.usage.nodes if node.is_enough]
+    cores = [node.training_cpu_cores for node in nodes if node.training_cpu_cores is not None]
+    return sum(cores) / len(cores) / records[0].spec.gpus_per_node if cores and len(cores) == len(nodes) else None
 
 
 def findings_across_scales(points: Sequence[ScalePoint]) -> list[tuple[ScaleFinding, list[ScalePoint]]]:

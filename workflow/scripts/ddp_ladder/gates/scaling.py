@@ -18,7 +18,7 @@ from ddp_ladder.gates import notes
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
-from ddp_ladder.gates.points import ScalePoint, Status, findings_of_repeats
+from ddp_ladder.gates.points import ScalePoint, Status, cores_of_a_rank, findings_of_repeats
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
 from ddp_ladder.measuring.owners import UNEXPLAINED
 from ddp_ladder.measuring.statistic import median
@@ -86,7 +86,7 @@ def _point(group: RepeatGroup, groups: Groups) -> ScalePoint:
     spec = group.first
     baseline = groups.get((spec.mode, spec.variant, group.baseline))
     plain = groups.get((spec.mode, PLAIN_VARIANT, group.baseline))
-    fields = _planned(group) | (_figures(group) if group.good else {})
+    fields = _planned(group) | (_figures(group, baseline) if group.good else {})
     if group.failed:
         return ScalePoint(**fields, status="failed", note=notes.failure_note(group))
     if not group.good:
@@ -120,8 +120,9 @@ def _planned(group: RepeatGroup) -> Fields:
     }
 
 
-def _figures(group: RepeatGroup) -> Fields:
-    """Return the figures that need no baseline; batches as they were seen replace those of the plan."""
+def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
+    """Return the figures that are no ratios; batches as they were seen replace those of the plan."""
+    alone = [run.record for run in baseline.good] if baseline and baseline is not group else []
     rate, step, records = group.samples_per_s, group.step_time_s, [run.record for run in group.good]
     parts, facts = split_of_repeats(group) or ({}, None)
     remarks = (remark.what for record in records for remark in record.remarks if remark.name in IN_NO_STEP)
@@ -145,7 +146,7 @@ def _figures(group: RepeatGroup) -> Fields:
         "flops": records[0].flops,
         "gpu": gpu_models(records[0]),
         "simulated": next((record.world.simulated for record in records if record.world.simulated), None),
-        "findings": findings_of_repeats(records),
+        "findings": findings_of_repeats(records, cores_of_a_rank(alone)),
         "unexplained": next(remarks, ""),
         "owners_s": tuple(_lower_median(owners, lambda owners_s: sum(owners_s.values())).items()),
     }

@@ -197,6 +197,11 @@ def step_parts(
     )
 
 
+def is_beside_passes(imbalance_s: float, data_s: float | None, compute_s: float | None) -> bool:
+    """Return True if most of an imbalance is neither a wait for data nor compute: what the script does on this rank."""
+    return data_s is not None and compute_s is not None and imbalance_s - data_s - compute_s > imbalance_s / 2
+
+
 def _untimed(steps: RankSteps, nodes: Sequence[int], loaders: LoaderSpeeds) -> StepParts:
     """Return the parts of the mean step of a run whose waits for gradients are not known.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
 
 NAMED = 3  # GPUs, or nodes, that a finding names
@@ -42,6 +42,7 @@ class RunUse:
     data_wait_fraction: float | None = None  # of the step time, as the next one; None: not known
     exposed_comm_fraction: float | None = None
     step: StepParts | None = None
+    alone_cores: float | None = None  # that a rank used at the baseline's scale; None: not known
 
     @property
     def gpus(self) -> tuple[On, ...]:
@@ -69,7 +70,7 @@ class RunUse:
 
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:
     """Return the findings on a run, the most telling first."""
-    found = [*_other_processes(run), *_too_many_threads(run), *_slow_nodes(run), *_idle(run), *_throttled(run)]
+    found = [*find_other_processes(run), *_too_many_threads(run), *_slow_nodes(run), *_idle(run), *_throttled(run)]
     if not run.simulated:  # agents on one machine share its CPUs, which says nothing
         found += _cpus_full(run)
     return (*found, *_network(run))
@@ -164,20 +165,21 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     )
 
 
-def _other_processes(run: RunUse) -> Iterator[UsageFinding]:
+def find_other_processes(run: RunUse) -> Iterator[UsageFinding]:
     """Yield nodes whose CPUs other processes used, where the training lacked them: on GPUs, if it waited for data."""
     felt = not run.on_gpus or run.wait >= MUCH_WAIT
-    shared = [node for node in run.nodes if felt and _are_full(node) and _is_shared(node, run)]
+    shared = [node for node in run.nodes if felt and _is_shared(node, run) and _lacks_cpus(node, run)]
     if not shared:
         return
     worst = max(shared, key=lambda node: _cores_of_others(node, run))
     waited = f"; the ranks waited for data {_shares([run.wait])} of the step time" if run.wait >= MUCH_WAIT else ""
+    alone = "" if run.alone_cores is None else f", and each rank {run.alone_cores:.2g} at the baseline"
     on = "" if len({node.node for node in shared}) == 1 else f" on {worst.node}"
     yield UsageFinding(
         kind="other processes",
         **_on_nodes(run, shared),
         measured=f"other processes than the training used {_cores_of_others(worst, run):.1f} of the {worst.cpus} CPUs "
-        f"of the run{on}, the training {_cores_of_training(worst, run):.2g}{waited}",
+        f"of the run{on}, the training {_cores_of_training(worst, run):.2g}{alone}{waited}",
         wanted=f"at most {MUCH_OF_OTHERS:.0%} of the CPUs",
         next="end them, or on Slurm ask for whole nodes (slurm.extra: [--exclusive] in cluster.yaml), and delete the "
         "directories of these runs, so that the next start measures them again",
@@ -210,6 +212,16 @@ def _are_full(node: NodeUsage) -> bool:
     return (node.cpu_fraction or 0.0) >= FULL_CPUS
 
 
+def _lacks_cpus(node: NodeUsage, run: RunUse) -> bool:
+    """Return True if a node's CPUs are full, or too few for ranks that use what one used at the baseline's scale.
+
+    A rank leaves its CPU idle while it waits for one that has none.
+    """
+    ranks = len(run.ranks if run.simulated else run.ranks_of(node))
+    needed = 0.0 if run.alone_cores is None else ranks * run.alone_cores + _cores_of_others(node, run)
+    return _are_full(node) or needed > node.cpus
+
+
 def _is_shared(node: NodeUsage, run: RunUse) -> bool:
     """Return True if much of a node's CPUs was used by other processes than the training."""
     return _cores_of_others(node, run) > MUCH_OF_OTHERS * node.cpus
@@ -238,8 +250,8 @@ def _cpus_full(run: RunUse) -> Iterator[UsageFinding]:
         **_on_nodes(run, full),
         measured=f"the {full[0].cpus} CPUs of the run were {busy} busy, with {workers} loader workers per rank, and "
         f"the ranks still waited for data {_shares([run.wait])} of the step time",
-        next="raise node.cpus in cluster.yaml if the nodes have more, or make a sample cheaper to load: smaller files, "
-        "decoding and augmentation on the GPU",
+        next="raise node.cpus in cluster.yaml if the nodes have more, or make a sample cheaper to load: smaller files"
+        + (", decoding and augmentation on the GPU" if run.on_gpus else ""),
     )
 
 
@@ -279,6 +291,8 @@ def _slow_nodes(run: RunUse) -> Iterator[UsageFinding]:
         return
     if step.imbalance_s < max(LONGER_WORK * step.step_s, LEAST_DIFFERENCE_S):
         return
+    if is_beside_passes(step.imbalance_s, step.imbalance_data_s, step.imbalance_compute_s):
+        return  # no fault of the node
     slow = [rank for rank in run.ranks if rank.rank in step.slow_ranks]
     for node in run.nodes:
         slow_here = [rank for rank in slow if rank.node_rank == node.node_rank]

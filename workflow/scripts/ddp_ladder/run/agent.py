@@ -300,7 +300,8 @@ def _failed_ranks(
 
     Raises SetUpError if the training's Python could not import torchrun.
     """
-    if LAUNCHERS[task.spec.launcher].reports_failed_ranks:
+    by_launcher = LAUNCHERS[task.spec.launcher].reports_failed_ranks
+    if by_launcher:
         written = task.directory.failed_ranks(task.agent.node_rank)
         try:
             seen = read_json(written)
@@ -316,7 +317,11 @@ def _failed_ranks(
             rank, local_rank = (int(starts[index].env.get(name, 0)) for name in ("RANK", "LOCAL_RANK"))
             end = {"pid": children[index].pid, "exit_code": children[index].returncode, "ended_at_s": ended_at_s}
             seen.append({"rank": rank, "local_rank": local_rank, **end})
-    return [FailedRank(**end, signal=signal_of(end["exit_code"])) for end in seen]
+    # Only a container's engine reports a signal as a code above 128; any other process has chosen such a code itself.
+    in_engine = task.spec.container is not None and not by_launcher
+    codes = [end["exit_code"] for end in seen]
+    signals = [signal_of(code) if code < 0 or in_engine else None for code in codes]
+    return [FailedRank(**end, signal=name) for end, name in zip(seen, signals, strict=True)]
 
 
 def _gpus(spec: RunSpec) -> tuple[Gpu, ...]:

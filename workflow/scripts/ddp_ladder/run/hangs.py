@@ -14,8 +14,9 @@ hang.first_step_s:
 | evaluates, or is between two passes over its loader | long; short if its stack shows that it waits for other ranks |
 | does so after another rank has ended, or has ended its script | as one that trains; long if it uses a CPU |
 | has made no step, or trains without a DataLoader | long |
-| has made no step, and waits for others of which one has ended its script | at_least_s |
-| has made no step, and is in the rendezvous of its process group | at_least_s |
+| has made no step, uses no CPU, and waits for others of which one has ended its script | at_least_s |
+| has made no step, uses no CPU, and waits for others in init_process_group() | at_least_s |
+| says that it has made no step, while another one trains | as one that trains |
 
 A rank that nothing is known of is not judged: it neither hangs nor holds the judgement on the others up. One rank that
 moves or is busy, on any node, means that there is no hang: the others wait for it.
@@ -39,7 +40,15 @@ from typing import Literal
 import psutil
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
 
-from ddp_ladder.common.files import Agent, RunDirectory, file_text, opened, read_json, write_json
+from ddp_ladder.common.files import (
+    Agent,
+    RunDirectory,
+    file_text,
+    opened,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from ddp_ladder.common.messages import printable
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
@@ -74,6 +83,7 @@ class HangWatch:
         self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in run.ranks_of(agent)}
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
         self._addresses, self._ended_flag = directory.addresses, directory.one_ended
+        self._trains_flag = directory.one_trains
         self._one_ended = False
         self._heartbeats: dict[int, HeartbeatHeader] = {}
         self._begin_s = time.monotonic()  # silence before does not count
@@ -139,9 +149,12 @@ class HangWatch:
         if self._end.wait(BEATS_S) or self._moved_since(moved_s):
             return  # or the ranks are being ended: what was seen just now is not why
         one_ended, states = self._has_one_ended(seen.values()) or self._ended_flag.exists(), {}
+        step_s = self._step_of_peers()
         for rank, one in seen.items():
             computes = cpu_s(one.pid) - used_s[rank] > BEATS_S / 2
-            states[rank] = judge(replace(one, one_ended=one_ended, computes=computes), self._bounds)
+            states[rank] = judge(
+                replace(one, one_ended=one_ended, computes=computes, peers_step_s=step_s), self._bounds
+            )
         if "goes on" in states.values():
             self._take_back()
             if not any(one.ended or one.process == "gone" for one in seen.values()):  # else the run comes to its end
@@ -162,6 +175,21 @@ class HangWatch:
                 with contextlib.suppress(OSError):
                     self._ended_flag.touch()
         return self._one_ended
+
+    def _step_of_peers(self) -> float | None:
+        """Return the median step of a rank that trains: one of this node, whose step other agents are told, or theirs.
+
+        A rank that keeps the GIL since before its first heartbeat does not say itself that it trains.
+        """
+        own = next(
+            (beat.step_s for beat in self._heartbeats.values() if beat.phase == "training" and beat.step_s), None
+        )
+        with contextlib.suppress(OSError, ValueError):
+            if own is None:
+                return float(self._trains_flag.read_text())
+            if self._run.agents > 1 and not self._trains_flag.exists():
+                write_atomically(self._trains_flag, str(own))
+        return own
 
     def _seen(self, rank: int, now_s: float) -> Seen:
         with contextlib.suppress(OSError, ValueError):  # none yet, or read while it was being written
@@ -312,6 +340,7 @@ class Seen:
     stack: str | None = None  # None if not looked at, or none came
     one_ended: bool = False  # a rank of the run has ended its script
     computes: bool = False  # it uses a CPU
+    peers_step_s: float | None = None  # median step of a rank that trains
 
     @property
     def ended(self) -> bool:
@@ -349,6 +378,8 @@ def next_look_s(silent_s: float, bounds: Hang, heartbeats: Iterable[HeartbeatHea
 def bound_s(seen: Seen, bounds: Hang) -> float:
     """Return how long this rank may be silent."""
     heartbeat = seen.heartbeat
+    if heartbeat and heartbeat.phase == "starting" and seen.peers_step_s:
+        heartbeat = heartbeat.replace(phase="training", step_s=seen.peers_step_s)
     if seen.process == "stopped":
         return bounds.at_least_s
     from ddp_ladder.diagnosis.hangs import in_collective, in_rendezvous, is_at_work, main_stack  # as above
@@ -356,8 +387,8 @@ def bound_s(seen: Seen, bounds: Hang) -> float:
     short, long = short_s(bounds, heartbeat), long_s(bounds, heartbeat)
     stack = main_stack(seen.stack) if seen.stack is not None else []
     if heartbeat is None or heartbeat.phase in ("starting", "unknown"):
-        alone = in_rendezvous(stack) or (seen.one_ended and not seen.computes and in_collective(stack))
-        in_vain = heartbeat and not heartbeat.steps and alone
+        alone = in_rendezvous(stack) or (seen.one_ended and in_collective(stack))
+        in_vain = heartbeat and not heartbeat.steps and alone and not seen.computes
         return min(bounds.at_least_s, long) if in_vain and bounds.times_median_step is not None else long
     if heartbeat.step_s is None:
         return long  # the second step may compile as the first did

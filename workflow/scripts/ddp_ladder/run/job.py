@@ -360,7 +360,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         context.console.ended(record)
         return record
     join_logs(directory, run)
-    for path in (directory.addresses, directory.one_ended):
+    for path in (directory.addresses, directory.one_ended, directory.one_trains):
         with suppress(OSError):
             path.unlink(missing_ok=True)
     end = RunEnd(
