@@ -36,6 +36,9 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
     for about in (of_agent.about for of_agent in samples.values()):
         for note in about.notes:
             lacking.setdefault(note, []).append(about.node)
+    for node in nodes:
+        if node.gpus and len({rank.gpu for rank in of_node.get(node.node_rank, ()) if rank.gpu}) > len(node.used_gpus):
+            lacking.setdefault("ranks trained on GPUs that were not sampled", []).append(node.node)
     good = tuple(node for node in nodes if node.is_enough)
     run = RunUse(
         nodes=good,
