@@ -248,6 +248,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(died(3, "SIGABRT", AT_S - 3), prints(1, "terminate called\n  what():  bad kernel\nFatal\n")),
         "a rank aborted (rank 3 on node1)", "\nagent (node1): what():  bad kernel",
     ),
+    "aborted by NCCL's watchdog, stand-in": (
+        both(died(3, "SIGABRT", AT_S - 3), prints(1, WATCHDOG.replace("rank0", "rank3") + "\n")),
+        "a collective call timed out (): another rank is late, gone", "\nrank 3 (node1): [E1 ProcessGroupNCCL.cpp:607]",
+    ),
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
         "a rank was told to end (rank 3 on node1): rank 3 (node 1, node1): ended by SIGTERM",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
-from ddp_ladder.diagnosis.case import Case, Ended, caught, of_runtime, root_at_end, symptom_of, where_raised
+from ddp_ladder.diagnosis.case import Case, Ended, caught, of_runtime, root_at_end, symptom_of, watchdog, where_raised
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED, WRAP
 from ddp_ladder.diagnosis.hangs import SAME_CALLS
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, classify, cut, is_consequence
@@ -44,6 +44,9 @@ def aborted_or_told_to_end(case: Case) -> Failure | None:
 
 def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     first = ranks[0]
+    said = of_runtime(case, first.host, first.rank) if first.signal == ABORTED else ()
+    if first.signal == ABORTED and not said and (timeout := watchdog(case)):
+        return timeout
     alike = [rank.place for rank in ranks if rank.signal == first.signal]
     verdict, next_step = signal_advice(first.signal, first.host)
     return Failure(
@@ -51,7 +54,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}",
         next=next_step,
-        evidence=of_runtime(case, first.host, first.rank) if first.signal == ABORTED else (),
+        evidence=said,
         **of_rank(first),
     )
 
@@ -76,7 +79,7 @@ _OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
     ),
     ABORTED: (
         "a rank aborted",
-        "read its last lines in train.log: a failed assertion of C++ or CUDA, or NCCL's watchdog after a timeout",
+        "read its last lines in train.log: often it is a failed assertion of C++ or CUDA",
     ),
 }
 _IN_NATIVE_CODE = (  # an extension, a driver, a library of another build
