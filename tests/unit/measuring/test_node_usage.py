@@ -57,6 +57,13 @@ def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
     assert assemble(run).usage.findings == ()
 
 
+def test_stand_in_of_a_gpu_that_is_throttled_in_each_of_too_few_samples(tmp_path: Path) -> None:
+    spec = make_spec("1x1", device="cuda")
+    run = write_sampled_run(tmp_path, spec, gpu_count=1, seconds=10.0, gpu0_throttle_reasons="thermal")
+    (found,) = assemble(run).usage.findings
+    assert found.in_words.startswith("GPU 0 of node0: throttled in 100 % of the few samples (thermal")
+
+
 @pytest.mark.parametrize(("accumulation", "key"), [(None, "batch_per_gpu"), (1, "global_batch")])
 def test_the_advice_knows_whether_a_global_batch_is_set(tmp_path: Path, accumulation: int | None, key: str) -> None:
     spec = make_spec("2x1", accumulation=accumulation)
