@@ -62,6 +62,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device) {
     char name[256];
     *device = (device_t)(long)(index + 1);
+    if (look(index, "gone", name)) return 15;
     if (look(index, "denied", name)) return NO_PERMISSION;
     return look(index, "name", name) ? OK : INVALID;
 }

@@ -48,12 +48,12 @@ H100: GpuValues = {
 }
 
 
-def compiled(directory: Path) -> Path:
-    """Compile the library into a directory, for LD_LIBRARY_PATH; return its path."""
+def compiled(directory: Path, *options: str) -> Path:
+    """Compile the library into a directory, for LD_LIBRARY_PATH; return its path. options: of the compiler."""
     need(shutil.which("gcc"), "gcc is missing, which compiles the library")
     library = directory / "libnvidia-ml.so.1"
     argv = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wno-unused-parameter"]
-    subprocess.run([*argv, "-o", str(library), str(SOURCE)], check=True)
+    subprocess.run([*argv, *options, "-o", str(library), str(SOURCE)], check=True)
     return library
 
 

@@ -272,7 +272,7 @@ def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Pat
 HOT = {**A100, "uuid": "GPU-hot", "reasons": 0x20, "sm_mhz": 1065}
 
 
-def test_gpus_of_a_fake_library_that_the_run_may_use_and_one_that_is_throttled(
+def test_stand_in_gpus_that_the_run_may_use_and_one_that_is_throttled(
     spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that trains on CUDA, with the second and the third GPU of its node."""
@@ -280,7 +280,7 @@ def test_gpus_of_a_fake_library_that_the_run_may_use_and_one_that_is_throttled(
     write_gpus(tmp_path / "gpus", [A100, H100, HOT])
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "gpus"))
-    sampled = spec.replace(gpus_per_node=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": "1,2"})
+    sampled = spec.replace(gpus_per_node=1, device="cuda", setup="export CUDA_VISIBLE_DEVICES=1,2")
     samples = RunDirectory(tmp_path).samples(0)
     until_sampled = f"while Path({str(samples)!r}).read_text().count(chr(10)) < 5: threading.Event().wait(0.1)\n"
     assert start(sampled, until_sampled, monitor={"every_s": 0.2}).wait(TIMEOUT_S) == 0

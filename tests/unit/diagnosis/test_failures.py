@@ -288,6 +288,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         both(died(2, "SIGABRT"), died(3, "SIGABRT"), without(0, 1), prints(1, f"terminate called\n{TOO_LARGE}\n")),
         "the ranks made different collective calls (): a rank received more than its",
     ),
+    "aborted by NCCL's watchdog, stand-in": (
+        both(died(3, "SIGABRT", AT_S - 3), prints(1, WATCHDOG.replace("rank0", "rank3") + "\n")),
+        "a collective call timed out (): another rank is late, gone", "\nrank 3 (node1): [E1 ProcessGroupNCCL.cpp:607]",
+    ),
     "told to end": (
         both(died(3, "SIGTERM", AT_S - 3), *(raised(k, LOST) for k in (0, 1, 2))),
         "a rank was told to end (rank 3 on node1): rank 3 (node 1, node1): ended by SIGTERM",
@@ -780,6 +784,8 @@ TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 11070). Please update your GPU driver by downloading "
     "and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
 )
+NOT_READY = "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+NO_HIP_GPUS = "No HIP GPUs are available"
 CPU_ONLY = "Torch not compiled with CUDA enabled"
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "driver": "535.129.03", "power_limit_w": 400.0}
 
@@ -788,13 +794,20 @@ A100 = {"name": "NVIDIA A100-SXM4-40GB", "driver": "535.129.03", "power_limit_w"
     ("gpus", "seen_by_torch", "why", "next_step"),
     [
         ([A100], {"built_for": None, "why": CPU_ONLY}, "is built for no CUDA and says: ", "; install for"),
-        ([A100], {"why": TOO_OLD}, "nvidia-smi shows 1 x NVIDIA A100-SXM4-40GB, driver 535.129.03", "; install for"),
+        ([A100], {"why": TOO_OLD}, "nvidia-smi shows 1 x NVIDIA A100-SXM4-40GB, driver 535.129.03", "1. install for"),
+        ([A100], {"why": NOT_READY}, f"says: {NOT_READY}; nvidia-smi", "1. leave the node out"),
         ([], {}, f"says: {NO_GPUS}; nvidia-smi shows no GPU", "; check node.gres"),
-        ([A100], {"visible": ""}, "CUDA_VISIBLE_DEVICES is ''", "; check node.gres"),
+        ([A100], {"visible": "CUDA_VISIBLE_DEVICES=''"}, "limited by CUDA_VISIBLE_DEVICES=''", "; check node.gres"),
+        (
+            [],
+            {"built_for": "ROCm 6.2", "why": NO_HIP_GPUS, "visible": "ROCR_VISIBLE_DEVICES='9'"},
+            f"is built for ROCm 6.2 and says: {NO_HIP_GPUS}; limited by ROCR_VISIBLE_DEVICES='9'",
+            "software.setup leave ROCR_VISIBLE_DEVICES='9' alone",
+        ),
     ],
-    ids=["CPU-only", "too old", "no GPU", "hidden"],
+    ids=["CPU-only", "too old", "not ready", "no GPU", "hidden", "ROCm"],
 )
-def test_fake_cuda_why_a_rank_sees_no_gpu(
+def test_stand_in_why_a_rank_sees_no_gpu(
     tmp_path: Path, gpus: list[dict[str, Any]], seen_by_torch: dict[str, Any], why: str, next_step: str
 ) -> None:
     run = write_run(tmp_path, make_spec("1x2", device="cuda"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from ddp_ladder_instrument import log, measurement, torch_facts
-from ddp_ladder_instrument.accelerator import Marks
+from ddp_ladder_instrument.accelerator import VISIBLE, Marks, describe
 from ddp_ladder_instrument.contract import METRICS_VARIABLE
 from ddp_ladder_instrument.files import read_run_settings
 from ddp_ladder_instrument.log import NOT_MARKED
@@ -325,3 +325,23 @@ def test_a_step_that_is_captured_into_a_graph_is_made_when_the_graph_is_replayed
     judged = train.judged()
     assert list(judged.table.step_time_s)[2:] == pytest.approx([0.5] * 4, abs=HOST_S)
     assert (list(judged.table.samples)[2:], judged.batches.graph_steps) == ([4] * 4, 5)
+
+
+def test_stand_in_of_torch_2_4_devices_without_uuid_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On ROCm, each rank with one device: by a variable of ROCm, or by a cgroup, of which nothing is known."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="AMD Instinct MI250X"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+
+    def ids(variable: str, *values: str) -> set[str]:
+        found = set()
+        for pid, value in enumerate(values):
+            monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+            monkeypatch.setenv(variable, value)
+            found.add(describe(torch.device("cuda", 0))["id"])
+        monkeypatch.delenv(variable)
+        return found
+
+    assert [len(ids(name, "0", "1")) for name in ("ROCR_VISIBLE_DEVICES", "UNRELATED")] == [2, 2]
+    assert len(ids("CUDA_VISIBLE_DEVICES", "0", "0")) == 1

@@ -42,9 +42,26 @@ def test_gpus_of_the_ranks(tmp_path: Path) -> None:
     assert used.gpu_energy_j == pytest.approx(4 * 50 * 340, rel=0.02)  # the integral of the power
 
 
+def test_stand_in_gpus_whose_uuids_no_rank_has_are_not_those_of_the_ranks(tmp_path: Path) -> None:
+    """CUDA_VISIBLE_DEVICES of the script's own led the ranks to other GPUs than the idle ones that were sampled."""
+    run = write_sampled_run(tmp_path, make_spec("1x2", device="cuda"), gpu_count=2, gpu0_busy_fraction=0.0)
+    for rank in range(2):
+        edit(run.ranks / f"rank{rank}.json", lambda end, rank=rank: end["device"].update(id=f"of-another-{rank}"))
+    used = reassemble(run).usage
+    assert ([gpu.rank for gpu in used.nodes[0].gpus], used.gpus, used.findings) == ([None, None], (), ())
+    assert used.notes == ("node0: ranks trained on GPUs that were not sampled",)
+
+
 def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("1x1"), seconds=10.0, network_sent_bytes_per_s=FULL)
     assert assemble(run).usage.findings == ()
+
+
+def test_stand_in_of_a_gpu_that_is_throttled_in_each_of_too_few_samples(tmp_path: Path) -> None:
+    spec = make_spec("1x1", device="cuda")
+    run = write_sampled_run(tmp_path, spec, gpu_count=1, seconds=10.0, gpu0_throttle_reasons="thermal")
+    (found,) = assemble(run).usage.findings
+    assert found.in_words.startswith("GPU 0 of node0: throttled in 100 % of the few samples (thermal")
 
 
 @pytest.mark.parametrize(("accumulation", "key"), [(None, "batch_per_gpu"), (1, "global_batch")])

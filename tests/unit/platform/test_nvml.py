@@ -70,6 +70,21 @@ def test_what_a_gpu_of_a_fake_library_lacks_stays_empty_and_what_fails_is_asked_
     assert gpus.sample()["gpu0_power_w"] == 360.0
 
 
+def test_stand_in_of_a_lost_gpu_leaves_those_of_its_node(open_gpus: Open) -> None:
+    gpus = open_gpus([A100, {**A100, "gone": 1}, H100])
+    assert [(gpu.about.index, gpu.about.name) for gpu in gpus.sampled] == [(0, A100["name"]), (1, H100["name"])]
+    assert gpus.notes == ("NVML: GPU 1 of the driver's: GPU is lost",)
+
+
+def test_stand_in_of_a_driver_that_has_the_older_name_of_the_reasons_alone(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, old = (f"nvmlDeviceGetCurrentClocks{word}Reasons" for word in ("Event", "Throttle"))
+    install(compiled(tmp_path, f"-D{new}={old}"), file, monkeypatch)
+    write_gpus(file, [H100])
+    assert open_nvidia({}).sample()["gpu0_throttle_reasons"] == "power_cap"
+
+
 @pytest.mark.parametrize(("chosen", "names"), [(None, ["a", "b", "c"]), ("2,0", ["c", "a"]), ("-1", [])])
 def test_only_the_gpus_that_cuda_may_use_in_a_fake_library(
     open_gpus: Open, chosen: str | None, names: list[str]

@@ -28,7 +28,7 @@ from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.plots import attribution_figure, efficiency_figure
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.sections import explained, runs_csv, sections
-from ddp_ladder.report.usage import BINS, draw_usage, in_bins
+from ddp_ladder.report.usage import BINS, charts, draw_usage, in_bins, usage_figure
 from ddp_ladder.report.view import ReportView
 from make_jobs import make_row
 from make_machine import make_machine
@@ -37,6 +37,8 @@ from make_results import make_results
 from make_runs import RATES as LADDER_RATES
 from make_runs import edit, end_run, reassemble, write_ladder, write_loop, write_run
 from make_sampled_runs import write_sampled_run
+from make_usage import make_monitor_file, make_samples, make_timeline
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
 TODAY = date(2026, 11, 22)
@@ -276,6 +278,19 @@ def test_no_peak_is_lost_in_a_long_run_and_a_band_holds_all_traces() -> None:
     assert median[0] == 0
     _, *band = in_bins([(np.arange(10.0), np.full(10, level)) for level in (1.0, 2.0, 7.0, np.nan)])
     assert [{*figures} for figures in band] == [{1.0}, {2.0}, {7.0}]
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "named"), [(1, 4, 4), (1, 8, 8), (2, 2, 4), (8, 8, 0)])
+def test_stand_in_gpus_are_named_above_all_panels_and_cover_no_title(nodes: int, gpus: int, named: int) -> None:
+    samples = [make_samples(make_monitor_file(k, gpus, node=f"nid00123{k}")) for k in range(nodes)]
+    figure = usage_figure(charts(samples), make_timeline())
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    assert sum("GPU" in text.get_text() for text in legend.get_texts()) == named
+    boxes = [each.get_window_extent() for each in (legend, *(axes.get_legend() for axes in figure.axes)) if each]
+    titles = [axes._left_title.get_window_extent() for axes in figure.axes]
+    assert not any(box.overlaps(title) for box in boxes for title in titles)
+    assert 0 <= boxes[0].x0 < boxes[0].x1 <= figure.bbox.x1
 
 
 # The owners of the seconds

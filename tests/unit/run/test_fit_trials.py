@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from ddp_ladder.plan.fit import Trial
 from ddp_ladder.records.record import FailureKind, Record
 from ddp_ladder.run.fit import NoBatch, trial_of
 from ddp_ladder.run.job import Context
@@ -24,7 +25,7 @@ def failed(kind: FailureKind | None) -> Record:
 
 def test_a_batch_that_fits_has_its_figures() -> None:
     record = make_record(SPEC)
-    trial = trial_of(record, CONTEXT, Path("fit"))
+    trial = trial_of(record, CONTEXT, Path("fit"), ())
     assert record.throughput
     assert (trial.fits, trial.samples_per_s) == (True, record.throughput.samples_per_s)
     assert (trial.peak_memory_bytes, trial.memory_headroom_fraction) == (9_800_000_000, 0.75)
@@ -36,17 +37,19 @@ def test_a_batch_that_fits_has_its_figures() -> None:
         ("out of memory", "out of memory", "it ended"),
         ("killed", "out of memory", "it ended, as by the kernel's out-of-memory killer"),
         ("too few steps", "too little data", "it ended"),
+        ("probably out of memory", "out of memory", "it ended"),
     ],
 )
 def test_failures_that_are_results_of_a_search(kind: FailureKind, outcome: str, why: str) -> None:
-    trial = trial_of(failed(kind), CONTEXT, Path("fit"))
+    less = Trial(batch_per_gpu=SPEC.batch_per_gpu // 2, outcome="fits")
+    trial = trial_of(failed(kind), CONTEXT, Path("fit"), [less])
     assert (trial.outcome, trial.why.rpartition(": ")[2]) == (outcome, why)
 
 
 def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
     record = make_record(SPEC)
     fingerprint = record.fingerprint.replace(batch_per_gpu=SPEC.batch_per_gpu - 1)
-    trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"))
+    trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"), ())
     assert trial.outcome == "too little data"
     assert f"half of the steps had {SPEC.batch_per_gpu - 1} samples" in trial.why
 
@@ -58,19 +61,22 @@ def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
         (5000, "epoch 1", "smaller batch", " although the data set has 5,000: the script does not use {batch_per_gpu}"),
         (5000, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory",
          ", as the script went on with them after: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 G"),
+        (5000, "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution", "out of memory",
+         ", as the script went on with them after: RuntimeError: Unable to find a valid cuDNN algorithm to run conv"),
     ],
 )  # fmt: skip
 def test_why_a_script_uses_a_smaller_batch(tmp_path: Path, size: int, log: str, outcome: str, why: str) -> None:
     run = write_run(tmp_path, make_spec("1x1", batch_per_gpu=512))
     edit_rank(run, 0, loader={"num_workers": 0, "dataset_size": size}, fingerprint={**FINGERPRINT, "batch_per_gpu": 64})
     run.log.write_text(f"{log}\n")
-    trial = trial_of(reassemble(run), CONTEXT, run.path)
+    trial = trial_of(reassemble(run), CONTEXT, run.path, ())
     assert (trial.outcome, trial.why[:39]) == (outcome, "half of the steps had 64 samples or few")
     assert why in trial.why
 
 
-def test_any_other_failure_ends_the_search_with_its_next_step() -> None:
+@pytest.mark.parametrize("kind", [None, "probably out of memory"])
+def test_any_other_failure_ends_the_search_with_its_next_step(kind: FailureKind | None) -> None:
     with pytest.raises(NoBatch, match=r"the trial of batch .* failed: the script raised an exception") as found:
-        trial_of(failed(None), CONTEXT, Path("results/fit/8"))
+        trial_of(failed(kind), CONTEXT, Path("results/fit/8"), ())
     assert found.value.next_step == "look"
     assert "results/fit/8" in found.value.why

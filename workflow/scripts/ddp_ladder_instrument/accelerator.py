@@ -23,6 +23,8 @@ from ddp_ladder_instrument.log import NO_MARK
 GPUS = ("cuda",)
 """Kinds of torch.device that are GPUs."""
 KINDS = ("cpu", *GPUS)
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+"""Variables that limit the GPUs that a process sees: of CUDA and ROCm, of ROCm alone."""
 HARVEST_PER_MARK = 2
 """More than one, so that the queue shrinks again after the host has run ahead of the device."""
 
@@ -133,9 +135,14 @@ def gpus_seen() -> dict[str, Any]:
     return {
         "count": count,
         "built_for": built_for(),
-        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "visible": visible(),
         "why": why or "",
     }
+
+
+def visible() -> str | None:
+    """Return the variables that limit the GPUs of this process, with their values; None if none is set."""
+    return ", ".join(f"{name}={os.environ[name]!r}" for name in VISIBLE if name in os.environ) or None
 
 
 def describe(device: torch.device | None) -> dict[str, Any]:
@@ -145,9 +152,10 @@ def describe(device: torch.device | None) -> dict[str, Any]:
     index = device.index if device.index is not None else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    # Without a UUID, the index among the visible devices still distinguishes two ranks on a host.
-    fallback = f"{socket.gethostname()}:{visible}:{index}"
+    # Without a UUID (torch 2.4), the index among the visible devices still distinguishes two ranks on a host. The only
+    # device of a process that no variable limits may be another one for each: it is equal to none.
+    alone = f"process {os.getpid()}" if torch.cuda.device_count() == 1 else ""
+    fallback = f"{socket.gethostname()}:{visible() or alone}:{index}"
     return {
         "kind": device.type,
         "index": index,

@@ -412,6 +412,13 @@ def symptom(case: Case) -> Failure | None:
     return _of_first(case, (*case.said_matches, *case.printed_matches), "symptom") if case.ended_badly else None
 
 
+def watchdog(case: Case) -> Failure | None:
+    """Return the failure that NCCL's watchdog printed before it aborted a rank; it names no rank as the cause."""
+    return _of_first(
+        case, (match for match in matches(case.printed, "victim") if match.signature.id == "nccl_watchdog"), "victim"
+    )
+
+
 def symptom_of(case: Case, end: RankEnd) -> Failure | None:
     """Return the failure that an ambiguous exception of a rank shows."""
     return _of_first(case, (match for match in case.said_matches if match.words.rank == end.rank), "symptom")

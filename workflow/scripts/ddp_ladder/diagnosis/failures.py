@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.formats import count, duration, in_short
+from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis import agent_failures as agents
 from ddp_ladder.diagnosis import rank_failures as ranks
 from ddp_ladder.diagnosis.case import (
@@ -27,7 +28,7 @@ from ddp_ladder.diagnosis.case import (
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, WORLD_SIZE, Diagnosis
 from ddp_ladder.diagnosis.hangs import hang_failure, hung, kept_waiting, with_threads
 from ddp_ladder.diagnosis.rank_failures import LONG_BEFORE_S, TERMINATED, of_rank
-from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, is_consequence
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, cut, is_consequence, matches
 from ddp_ladder.measuring.fingerprint import OWN_DIRECTORY_ADVICE
 from ddp_ladder.node.launch import training_python
 from ddp_ladder.plan.plan import RunSpec
@@ -35,7 +36,6 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.record import Failure, Remark
 
-_TOO_OLD = re.compile(r"driver on your system is too old|driver version is insufficient", re.IGNORECASE)
 STARTING_MIN = 2  # between the start of a job and that of its runs
 
 # Ended on purpose, or not set up
@@ -116,20 +116,26 @@ def no_gpu(case: Case) -> Failure | None:
     python = next((training_python(agent.argv) for agent in agents if agent.argv), "the training Python")
     gpus = [gpu for agent in agents for gpu in agent.gpus]
     shown = f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}" if gpus else "no GPU"
-    name, variable = accelerator.title, accelerator.visible_variable
-    built = f"{name} {seen.built_for}" if seen.built_for else f"no {name}"
-    if seen.built_for is None or _TOO_OLD.search(seen.why):
+    name, built = accelerator.title, seen.built_for or f"no {accelerator.title}"
+    rocm = built.startswith("ROCm")  # of whose driver nothing is known here
+    built = f"{name} {built}" if built[0].isdigit() else built
+    said = next(matches([Words("rank", end.rank, end.host, (seen.why,))], "root"), None)
+    if seen.built_for is None:
         next_step = f"install for {python} a torch that is built for a {name} of the node's driver (pytorch.org)"
+    elif said is not None:
+        next_step = numbered(said.next(python=python))
     else:
+        limits = seen.visible or "the variables that limit the visible GPUs"
         next_step = (
             "check node.gres and slurm.partition in cluster.yaml, and that workload.env and software.setup leave "
-            f"{variable} alone; else try it on that node: srun --pty {python} -c 'import torch; "
+            f"{limits} alone; else try it on that node: srun --pty {python} -c 'import torch; "
             f"torch.{accelerator.name}.init()'"
         )
     return Failure(
         verdict="torch sees no GPU",
-        why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: "
-        f"{seen.why}; {accelerator.program} shows {shown}; {variable} is {seen.visible!r}",
+        why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: {seen.why}"
+        + ("" if rocm else f"; {accelerator.program} shows {shown}")
+        + f"; limited by {seen.visible or 'no variable'}",
         next=f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,

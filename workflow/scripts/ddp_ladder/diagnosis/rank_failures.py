@@ -17,6 +17,7 @@ from ddp_ladder.diagnosis.case import (
     root_at_end,
     symptom_of,
     traceback_of,
+    watchdog,
     where_raised,
 )
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED, WRAP
@@ -53,6 +54,9 @@ def aborted_or_told_to_end(case: Case) -> Failure | None:
 
 def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     first = ranks[0]
+    said = of_runtime(case, first.host, first.rank) if first.signal == ABORTED else ()
+    if first.signal == ABORTED and not said and (timeout := watchdog(case)):
+        return timeout
     alike = [rank.place for rank in ranks if rank.signal == first.signal]
     verdict, next_step = signal_advice(first.signal, first.host)
     by_engine = f", or by itself with exit code {first.exit_code}: the container does not tell them apart"
@@ -61,7 +65,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}{by_engine if first.exit_code > 0 else ''}",
         next=next_step,
-        evidence=of_runtime(case, first.host, first.rank) if first.signal == ABORTED else (),
+        evidence=said,
         **of_rank(first),
     )
 
@@ -86,7 +90,7 @@ _OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
     ),
     ABORTED: (
         "a rank aborted",
-        "read its last lines in train.log: a failed assertion of C++ or CUDA, or NCCL's watchdog after a timeout",
+        "read its last lines in train.log: often it is a failed assertion of C++ or CUDA",
     ),
 }
 _IN_NATIVE_CODE = (  # an extension, a driver, a library of another build

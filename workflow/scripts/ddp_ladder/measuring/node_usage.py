@@ -36,9 +36,11 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
     for about in (of_agent.about for of_agent in samples.values()):
         for note in about.notes:
             lacking.setdefault(note, []).append(about.node)
-    good = tuple(node for node in nodes if node.is_enough)
+    for node in nodes:
+        if node.gpus and len({rank.gpu for rank in of_node.get(node.node_rank, ()) if rank.gpu}) > len(node.used_gpus):
+            lacking.setdefault("ranks trained on GPUs that were not sampled", []).append(node.node)
     run = RunUse(
-        nodes=good,
+        nodes=tuple(node for node in nodes if node.samples > 1),  # a single one may be chance
         ranks=ranks,
         simulated=len({*raw.run.nodes}) < len(raw.run.nodes),
         on_gpus=is_gpu(raw.spec.device),
@@ -47,7 +49,7 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         exposed_comm_fraction=timing.exposed_comm_fraction if timing else None,
         step=step,
     )
-    known = timing is not None and good and all(timelines[node.node_rank].is_known for node in good)
+    known = timing is not None and all(timelines[node.node_rank].is_known for node in run.nodes)
     return Usage(nodes=tuple(nodes), findings=findings(run) if known else (), notes=notes_on(lacking))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers
@@ -34,7 +34,7 @@ On = tuple[NodeUsage, GpuUsage]
 class RunUse:
     """A run, and how its ranks trained."""
 
-    nodes: tuple[NodeUsage, ...]  # those with enough samples of the measured training
+    nodes: tuple[NodeUsage, ...]  # those with several samples of the measured training
     ranks: tuple[RankUse, ...]
     simulated: bool  # several agents share one machine
     on_gpus: bool
@@ -70,10 +70,14 @@ class RunUse:
 
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:
     """Return the findings on a run, the most telling first."""
-    found = [*find_other_processes(run), *_too_many_threads(run), *_slow_nodes(run), *_idle(run), *_throttled(run)]
+    judged = replace(run, nodes=tuple(node for node in run.nodes if node.is_enough))
+    if not judged.nodes:
+        return (*_throttled(run),)
+    found = [*find_other_processes(judged), *_too_many_threads(judged), *_slow_nodes(judged), *_idle(judged)]
+    found += _throttled(run)
     if not run.simulated:  # agents on one machine share its CPUs, which says nothing
-        found += _cpus_full(run)
-    return (*found, *_network(run))
+        found += _cpus_full(judged)
+    return (*found, *_network(judged))
 
 
 def _on_gpus(run: RunUse, some: Sequence[On]) -> dict[str, Any]:
@@ -147,18 +151,19 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
     def worst(gpu: GpuUsage) -> float:
         return max((gpu.throttled or {}).get(reason, 0.0) for reason in THROTTLES)
 
-    throttled = [on for on in run.gpus if worst(on[1]) >= MUCH_THROTTLED]
+    throttled = [on for on in run.gpus if worst(on[1]) >= (MUCH_THROTTLED if on[0].is_enough else 1.0)]
     if not throttled:
         return
     gpus = [gpu for _, gpu in throttled]
     reasons = dict.fromkeys(reason for gpu in gpus for reason in gpu.throttled or () if reason in THROTTLES)
     heat = max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
     hot = f", up to {heat:.0f} C" if heat is not None else ""
+    samples = "samples" if all(node.is_enough for node, _ in throttled) else "few samples"
     nodes = [*dict.fromkeys(node.node for node, _ in throttled)]
     yield UsageFinding(
         kind="GPU throttled",
         **_on_gpus(run, throttled),
-        measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the samples ({', '.join(reasons)}{hot})",
+        measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the {samples} ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
         next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault"
         + ("" if {*nodes} == {node.node for node in run.nodes} else f"; until then {leave_out(*nodes)}"),

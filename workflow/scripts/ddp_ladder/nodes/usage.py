@@ -147,7 +147,10 @@ class RankUse:
 
 
 def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, RankUse]:
-    """Return the ranks of a node by the index of their GPU: by its UUID or, if torch has none, by the local rank."""
+    """Return the ranks of a node by the index of their GPU: by its UUID or, if torch has none, by the local rank.
+
+    A rank whose UUID none of the sampled GPUs has trained on another one.
+    """
 
     def bare(uuid: str | None) -> str:
         """Return a UUID as torch writes it, without NVML's ``GPU-``."""
@@ -156,7 +159,8 @@ def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, Ran
     own = [rank for rank in ranks if rank.node_rank == about.node_rank and rank.gpu is not None]
     by_uuid = {bare(gpu.uuid): gpu.index for gpu in about.gpus}
     seen = {by_uuid[bare(rank.gpu)]: rank for rank in own if bare(rank.gpu) in by_uuid}
-    return seen or {rank.local_rank: rank for rank in own if rank.local_rank < len(about.gpus)}
+    without = (rank for rank in own if ":" in (rank.gpu or ""))  # the instrument's words for a device without a UUID
+    return seen or {rank.local_rank: rank for rank in without if rank.local_rank < len(about.gpus)}
 
 
 def measured(samples: NodeSamples, timeline: Timeline) -> NDArray[np.bool_]:

@@ -174,10 +174,10 @@ def slow_node(pairs: Sequence[PairRow]) -> str | None:
 # "... [send] via NET/AWS Libfabric/1(2)/GDRDMA/Shared", "... via P2P/direct pointer/read", "... via SHM/direct/direct"
 _CHANNEL = re.compile(
     # RCCL adds the communicator to the line: " comm 0x55d2 nRanks 08".
-    r"NCCL INFO (?:Channel|Ring|Tree) .*? via (?P<via>(?:P2P|SHM|NET|CollNet)\b.*?)(?:\s+comm 0x\S+.*)?\s*$",
+    r"NCCL INFO (?:Channel|Ring|Tree) .*? via (?P<via>(?:P2P|SHM|NET)\b.*?)(?:\s+comm 0x\S+.*)?\s*$",
     re.MULTILINE,
 )
-_KEPT = {"P2P": 2, "SHM": 1, "CollNet": 1}  # parts of a channel's transport that say what it is
+_KEPT = {"P2P": 2, "SHM": 1}  # parts of a channel's transport that say what it is
 
 _KINDS: tuple[tuple[re.Pattern[str], Transport], ...] = (
     (re.compile("^IB|UCX|SHARP", re.IGNORECASE), "ib"),  # IB, IBext_v8: NCCL's own, and the plugins of HPC-X

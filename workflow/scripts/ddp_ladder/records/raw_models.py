@@ -223,7 +223,7 @@ class GpusSeen(Model):
 
     count: Count
     built_for: str | None  # version of CUDA, or of what else torch is built for
-    visible: str | None  # the variable that limits the GPUs that a process sees
+    visible: str | None  # the variables that limit the GPUs that a process sees, with their values; None: none is set
     why: str  # torch's error if it saw none
 
 

@@ -147,7 +147,14 @@ class Memory(NamedTuple):
 LeftOut = Literal["preflight failed", "variant stopped", "no time", "no nodes", "no batch"]
 CutShort = Literal["time limit", "saved state"]
 FailureKind = Literal[
-    LeftOut, CutShort, "out of memory", "killed", "too few steps", "rendezvous port taken", "files deleted"
+    LeftOut,
+    CutShort,
+    "out of memory",
+    "probably out of memory",
+    "killed",
+    "too few steps",
+    "rendezvous port taken",
+    "files deleted",
 ]
 LEFT_OUT: tuple[LeftOut, ...] = get_args(LeftOut)
 """Why a run was not started."""

@@ -30,6 +30,8 @@ from ddp_ladder.settings.terms import REFERENCE_VARIANT
 FOLDER = "usage"
 WIDTH_IN, PANEL_IN = 4.4, 0.95  # three beside each other on a screen, one on a phone
 BINS = 240  # of time: each shows its lowest, median and highest value
+LINES = (*COLOURS, GREY)
+LEGEND_CHARACTERS, KEY_CHARACTERS, LEGEND_ROW_IN = 60, 5, 0.17  # of a row, of a line and its gaps; a row's height
 MOST_LINES = 8  # GPUs in a panel; more cannot be told apart and become one band
 FIRST_RANK = (0,)
 MEGA, GIGA = 1e6, 1e9
@@ -53,6 +55,7 @@ class Chart:
     title: str
     kinds: Mapping[str, Sequence[Trace]]  # of each device, by what the values are
     top: float | None = None  # of the axis; None: the highest value
+    of_gpus: bool = False  # its lines are those of the other panels of GPUs, and named once, above all panels
 
 
 def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict[str, bytes]]:
@@ -121,9 +124,9 @@ def _of_gpus(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
 
     memory = max((gpu.memory_bytes or 0 for gpu in abouts), default=0) / GIGA
     limit = max((gpu.power_limit_w or 0 for gpu in abouts), default=0)
-    yield Chart("GPU busy (a kernel ran), %", of("busy_fraction", 0.01), 100)
-    yield Chart(f"GPU memory, GB of {memory:.0f}", of("memory_used_bytes", GIGA))
-    yield Chart(f"GPU power, W of {limit:.0f}" if limit else "GPU power, W", of("power_w"))
+    yield Chart("GPU busy (a kernel ran), %", of("busy_fraction", 0.01), 100, of_gpus=True)
+    yield Chart(f"GPU memory, GB of {memory:.0f}", of("memory_used_bytes", GIGA), of_gpus=True)
+    yield Chart(f"GPU power, W of {limit:.0f}" if limit else "GPU power, W", of("power_w"), of_gpus=True)
 
 
 def _of_nodes(nodes: Sequence[NodeSamples]) -> Iterator[Chart]:
@@ -154,7 +157,9 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
     end_s = max(span.end_s for span in timeline.spans)
     size_s, unit = next((size, name) for most, size, name in TIME_UNITS if end_s - begin_s <= most)
     with rc_context(STYLE):
-        height_in = 0.9 + PANEL_IN * len(shown)
+        gpus = next((chart.kinds for chart in shown if chart.of_gpus and len(chart.kinds) > 1), {})
+        columns = max(1, min(4, LEGEND_CHARACTERS // (KEY_CHARACTERS + max(map(len, gpus), default=0))))
+        height_in = 0.9 + PANEL_IN * len(shown) + LEGEND_ROW_IN * (len(gpus) // columns)
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained", facecolor=PAPER)
         axes = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
         shaded = [span for span in timeline.spans if span.phase in SHADES]
@@ -168,13 +173,14 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
         phases = {span.phase for span in shaded} - {"end"}
         style: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.4}
         keys = [Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases]
-        figure.legend(handles=keys, loc="outside upper left", ncols=4, columnspacing=0.9, handlelength=1.1)
+        keys += [legend_key(gpu, color=colour, linewidth=1.5) for gpu, colour in zip(gpus, LINES, strict=False)]
+        figure.legend(handles=keys, loc="outside upper left", ncols=columns, columnspacing=0.9, handlelength=1.1)
     return figure
 
 
 def _draw(axes: Axes, chart: Chart, begin_s: float, size_s: float) -> None:
     keys, highest = [], 0.0
-    for (kind, traces), colour in zip(chart.kinds.items(), (*COLOURS, GREY), strict=False):
+    for (kind, traces), colour in zip(chart.kinds.items(), LINES, strict=False):
         times_s, low, median, high = in_bins(traces)
         times = (times_s - begin_s) / size_s
         axes.fill_between(times, low, high, color=colour, alpha=0.28, linewidth=0, zorder=2)
@@ -185,7 +191,7 @@ def _draw(axes: Axes, chart: Chart, begin_s: float, size_s: float) -> None:
     axes.set_title(chart.title)
     axes.locator_params(axis="y", nbins=3)
     axes.grid(visible=True, axis="y")
-    if len(keys) > 1:
+    if len(keys) > 1 and not chart.of_gpus:
         style = {"ncols": 4, "handlelength": 1.1, "columnspacing": 0.8, "borderaxespad": 0, "fontsize": 8}
         axes.legend(handles=keys, loc="lower right", bbox_to_anchor=(1.0, 1.02), **style)
 

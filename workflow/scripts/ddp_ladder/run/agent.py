@@ -114,12 +114,12 @@ def run_node(task: NodeTask) -> int:
         if task.agent.node_rank == 0 and task.agent.is_first:
             head = task.run.rendezvous
             log.write(f"{OWN_LINE}head node {node_name()}, {head.host}:{head.port} on {interface}\n".encode())
-        monitor = _started_monitor(task, interface)
         starts = task.processes(heartbeats)
         made = environment(task.spec, os.environ, _shell(events), log.write)
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         env[HEARTBEATS_VARIABLE] = str(heartbeats)
+        monitor = _started_monitor(task, interface, env)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         gpus = beside.submit(_gpus, task.spec)
         watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
@@ -189,14 +189,17 @@ def _interface(task: NodeTask) -> str:
         raise SetUpError("network.interface", str(error)) from error
 
 
-def _started_monitor(task: NodeTask, interface: str) -> NodeMonitor | None:
-    """Return the monitor of the agent's node, started; None if the run has none, or if it is another agent's."""
+def _started_monitor(task: NodeTask, interface: str, env: Mapping[str, str]) -> NodeMonitor | None:
+    """Return the monitor of the agent's node, started; None if the run has none, or if it is another agent's.
+
+    env: of the ranks, which may limit the GPUs that they see.
+    """
     run, node_rank = task.run, task.agent.node_rank
     if run.monitor is None or not task.agent.is_first:
         return None
 
     def opened() -> NodeSampler:
-        gpus = ACCELERATORS[run.spec.device].monitor({**os.environ, **run.spec.env})
+        gpus = ACCELERATORS[run.spec.device].monitor(env)
         return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
 
     place = {**run.identity, "node_rank": node_rank, "node": node_name()}

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.common.files import RunDirectory, file_text, write_json, writing
+from ddp_ladder.common.files import RunDirectory, write_json, writing
 from ddp_ladder.common.formats import duration
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.diagnosis.signatures import classify
+from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, cut, matches, read_lines
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen
 from ddp_ladder.plan.fit import (
     Fit,
@@ -33,8 +33,6 @@ from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Preflight
-
-LONGEST_LINE = 200  # characters of a line of the script in the reason
 
 
 class NoBatch(UserError):
@@ -115,17 +113,21 @@ def _tried(context: Context, plan: Plan, batch: int, before: Sequence[Trial]) ->
     own = replace(context, results=context.results / place, console=_Console())
     made = run_on_free_port(own, own.directory(spec), spec, RunsSoFar(own.console, {}, {}))
     record = made.record if isinstance(made, Assembly) else made
-    trial = trial_of(record, context, own.directory(spec).path)
+    trial = trial_of(record, context, own.directory(spec).path, before)
     context.console.say(f"{context.label}: batch {batch} per GPU: {_in_words(trial)}")
     return trial
 
 
-def trial_of(record: Record, context: Context, directory: Path) -> Trial:
-    """Return the trial that left a record. Raises NoBatch for a failure that is not of its size."""
+def trial_of(record: Record, context: Context, directory: Path, before: Sequence[Trial]) -> Trial:
+    """Return the trial that left a record. Raises NoBatch for a failure that is not of its size.
+
+    before: the trials of other batches. One that fits shows that it is the size that a library's failure depends on.
+    """
     batch, failure, seen = record.spec.batch_per_gpu, record.failure, batch_per_gpu_seen(record)
     if failure is not None:
         why = f"{placed(failure.verdict, failure.place, failure.why)}: {failure.why}"
-        if failure.kind in ("out of memory", "killed"):
+        less_fits = any(trial.fits and trial.batch_per_gpu < batch for trial in before)
+        if failure.kind in ("out of memory", "killed") or (failure.kind == "probably out of memory" and less_fits):
             # The batch is all that differs from the runs before.
             why += ", as by the kernel's out-of-memory killer" if failure.kind == "killed" else ""
             return Trial(batch_per_gpu=batch, outcome="out of memory", why=why)
@@ -147,10 +149,12 @@ def trial_of(record: Record, context: Context, directory: Path) -> Trial:
 
 def _smaller(record: Record, seen: int, directory: RunDirectory) -> tuple[Outcome, str]:
     """Return what became of a trial whose steps had fewer samples than wanted, and what shows it."""
-    lines = [line for line in (file_text(directory.log) or "").splitlines() if "memory" in line.lower()]
-    said = next((line for line in lines if (match := classify(line)) and match.kind == "out of memory"), None)
+    roots = matches([Words("agent", None, None, read_lines(directory.log))], "root")
+    said = next(
+        (root.line for root in roots if root.signature.kind in ("out of memory", "probably out of memory")), None
+    )
     if said:
-        return "out of memory", f", as the script went on with them after: {said.strip()[:LONGEST_LINE]}"
+        return "out of memory", f", as the script went on with them after: {cut(said, LONGEST_OF_SEVERAL)}"
     spec, size = record.spec, record.fingerprint.dataset_size
     if size is None:
         return "too little data", ": the data set is smaller, or the script does not use {batch_per_gpu}"

@@ -5,7 +5,6 @@ The calls take about a millisecond per GPU. GPUs of AMD are not sampled.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,22 +48,28 @@ def open_nvidia(environment: Mapping[str, str]) -> Gpus:
 
 
 def _gpus(nvml: Any, chosen: str | None) -> Gpus:
-    handles = []
+    answering: list[tuple[Any, str, str]] = []  # handle, name and UUID
+    notes: list[str] = []
     for index in range(nvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(nvml.NVMLError_NoPermission):  # a cgroup keeps it for other jobs, also from CUDA
-            handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
-    places = visible_gpus(chosen, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
-    gpus = [NvidiaGpu(nvml, handles[place], index) for index, place in enumerate(places)]
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            answering.append((handle, nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)))
+        except nvml.NVMLError_NoPermission:  # a cgroup keeps it for other jobs, also from CUDA
+            continue
+        except nvml.NVMLError as error:  # the others of its node still answer
+            notes.append(f"NVML: GPU {index} of the driver's: {error}")
+    places = visible_gpus(chosen, [uuid for *_, uuid in answering])
+    gpus = [NvidiaGpu(nvml, *answering[place], index) for index, place in enumerate(places)]
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
-        return Gpus(notes=(f"NVML: {len(handles)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}",))
-    return Gpus(gpus)
+        notes.append(f"NVML: {len(answering)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}")
+    return Gpus(gpus, tuple(notes))
 
 
 class NvidiaGpu:
     """A GPU, as SampledGpu describes it."""
 
-    def __init__(self, nvml: Any, handle: Any, index: int) -> None:
+    def __init__(self, nvml: Any, handle: Any, name: str, uuid: str, index: int) -> None:
         self._nvml, self._handle = nvml, handle
         self._first_mj: float | None = None  # of energy, when it was opened
         self._lacks: set[str] = set()  # what it does not report at all: no error later
@@ -73,7 +78,6 @@ class NvidiaGpu:
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
         limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
         self._lacks, self.errors = {*self.errors}, {}
-        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
         self.about = MonitoredGpu(index=index, name=name, uuid=uuid, memory_bytes=memory_bytes, power_limit_w=limit_w)
 
     def read(self) -> dict[str, Value]:
@@ -85,10 +89,17 @@ class NvidiaGpu:
             "energy_j": self._energy_j,
             "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "throttle_reasons": lambda: reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),
+            "throttle_reasons": lambda: reasons(self._reasons()),
         }
         answers = {name: self._answer(name, call) for name, call in calls.items()}
         return {name: value for name, value in answers.items() if value is not None}
+
+    def _reasons(self) -> int:
+        try:
+            bits = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        except self._nvml.NVMLError_FunctionNotFound:  # its name before driver 535
+            bits = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        return int(bits)
 
     def _energy_j(self) -> float:
         energy_mj = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
