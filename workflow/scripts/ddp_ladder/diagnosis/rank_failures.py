@@ -134,8 +134,8 @@ def left_early(case: Case) -> Failure | None:
         # With one gradient for all, nobody is more than a step ahead.
         is_alone = not done[0].ddp and any(done[0].steps.count > end.steps.count + 1 for end in raised)
         alone = "; its model was not wrapped in DistributedDataParallel" if is_alone else ""
-        stood = traceback_of(case, raised[0]) if raised else ""
-        fix = against_leaving({end.steps.count for end in (*done, *raised)}, in_backward(stood))
+        backward = in_backward(traceback_of(case, raised[0])) if raised else None
+        fix = against_leaving({end.steps.count for end in (*done, *raised)}, backward)
         skipped = _skipped(done) if fix == EQUALLY_MANY and not is_alone else ""
         return Failure(
             verdict="a rank left the others",
