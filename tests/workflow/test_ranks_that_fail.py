@@ -147,6 +147,13 @@ def test_a_script_that_ends_itself_is_reported_in_its_words(
     assert failure.why.startswith(f"rank 1: {why}")
 
 
+def test_a_relative_path_is_shown_with_the_directory_that_the_script_had_changed_to(here: Here) -> None:
+    script = "import os\nos.mkdir('own')\nos.chdir('own')\nopen('data.txt')\n"
+    failure = failure_of(here.run(script, "1x1", launcher="python", directory=str(here.path)))
+    assert failure.verdict == "a file is missing"
+    assert failure.why == f"rank 0 has no data.txt in {here.path}/own"
+
+
 def test_a_script_that_deletes_its_run_directory_is_told_so(here: Here) -> None:
     script = "import os, shutil\nshutil.rmtree(os.environ['DDP_LADDER_RUN'].rpartition('/')[0])\n"
     failure = failure_of(here.run(script, "1x1", launcher="python"))

@@ -43,6 +43,7 @@ NCCL_LOST = (
 WAITED = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
 STAYED_AWAY = "Rank 3 failed to pass monitoredBarrier in 8000 ms"
 WATCHDOG = "[rank0]:[E1 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL()"
+MISSING = "FileNotFoundError: [Errno 2] No such file or directory: '/data/cache'"
 TOO_LARGE = (
     "  what():  [enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:464] "
     "op.preamble.length <= op.nbytes. 204 vs 4. Received data size doesn't match expected size. Is there a distributed "
@@ -368,6 +369,20 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "saved its state in the last seconds": (
         both(in_rank(1, exit_code=75), in_end(outcome="time limit")), "stopped by a signal, saved its state (): rank 1",
     ),
+    "a file that one rank of a node misses": (
+        raised(3, MISSING),
+        "a file is missing (rank 3 on node1): rank 3 has no /data/cache; rank 2 on the same node did not report that; "
+        "1. if the script makes it, let one rank do so before the others look",
+        "workload.prepare",
+    ),
+    "a file that each rank looks for in a directory of its own": (
+        both(
+            *(raised(k, MISSING.replace("/data/cache", "a.txt")) for k in (2, 3)),
+            *(in_rank(k, working_directory=f"/scratch/{k}") for k in (2, 3)),
+        ),
+        "a file is missing (rank 2 on node1): rank 2 has no a.txt in /scratch/2; rank 3 has no a.txt in /scratch/3; ",
+        "make it absolute",
+    ),
     "told to end, and ended well": (
         both(*(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S + 60}) for k in (0, 1))),
         "stopped by a signal (): SIGUSR1 came after ", "ranks 0-3 then ended with exit code 0, after 60 steps",
@@ -504,6 +519,7 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "file missing on one node": (
         both(
             raised(2, "FileNotFoundError: [Errno 2] No such file or directory: '/data/part-7'", AT_S - 1),
+            without(3),
             raised(0, LOST),
         ),
         "a file is missing (rank 2 on node1): node1 has no /data/part-7",

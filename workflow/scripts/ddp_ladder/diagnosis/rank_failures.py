@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.case import (
+    AGAIN,
     Case,
     Ended,
     caught,
@@ -137,8 +139,8 @@ def left_early(case: Case) -> Failure | None:
         # With one gradient for all, nobody is more than a step ahead.
         is_alone = not done[0].ddp and any(done[0].steps.count > end.steps.count + 1 for end in raised)
         alone = "; its model was not wrapped in DistributedDataParallel" if is_alone else ""
-        stood = traceback_of(case, raised[0]) if raised else ""
-        fix = against_leaving({end.steps.count for end in (*done, *raised)}, in_backward(stood))
+        backward = in_backward(traceback_of(case, raised[0])) if raised else None
+        fix = against_leaving({end.steps.count for end in (*done, *raised)}, backward)
         skipped = _skipped(done) if fix == EQUALLY_MANY and not is_alone else ""
         return Failure(
             verdict="a rank left the others",
@@ -195,13 +197,50 @@ def own_failure(case: Case) -> Failure | None:
     end = case.own[0]
     if not end.exception:
         return _exit_code(case, end, f"rank {end.rank}: exit code {end.exit_code}")
-    return symptom_of(case, end) or Failure(
-        verdict="the script raised an exception",
-        why=f"rank {end.rank}: {end.exception}",
-        next=case.look,
-        evidence=where_raised(case, end.rank, end.exception),
-        **of_rank(end),
+    found = symptom_of(case, end)
+    return (
+        (found and _missing_here(case, end, found))
+        or found
+        or Failure(
+            verdict="the script raised an exception",
+            why=f"rank {end.rank}: {end.exception}",
+            next=case.look,
+            evidence=where_raised(case, end.rank, end.exception),
+            **of_rank(end),
+        )
     )
+
+
+_MISSING = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
+
+
+def _missing_here(case: Case, end: RankEnd, usual: Failure) -> Failure | None:
+    """Return the failure of ranks that miss a file which others of their node do not, or look for it elsewhere.
+
+    None for any other failure than a missing file, and if the ``usual`` text holds. A rank without a record may not
+    have come that far.
+    """
+    missed = _MISSING.search(end.exception or "")
+    if missed is None:
+        return None
+    path, beside = missed["path"], [other for other in case.raw.ends if other.host == end.host]
+    places = {other.rank: other.working_directory for other in beside if missed[0] in (other.exception or "")}
+    others = [other.rank for other in beside if other.rank not in places]
+    relative = not os.path.isabs(path) and None not in places.values()
+    if not relative and not others:
+        return None
+    looked = [f"rank {rank} has no {path}{f' in {place}' if relative else ''}" for rank, place in places.items()]
+    steps = ["correct the path in workload.args or workload.env of config.yaml"]
+    if relative:
+        steps[0] += ", or make it absolute: a relative one begins where the script has changed to by then"
+    if others:
+        looked.append(f"{rank_numbers(others)} on the same node did not report that")
+        steps.insert(
+            0,
+            "if the script makes it, let one rank do so before the others look: workload.prepare in config.yaml, or "
+            "rank 0 and then a barrier()",
+        )
+    return usual.replace(why=in_short(looked, NAMED, "; "), next=f"{numbered(steps)}; then {AGAIN}")
 
 
 def failed_silently(case: Case) -> Failure | None:
