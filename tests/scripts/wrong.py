@@ -69,7 +69,12 @@ def make_model(how, rank):
         )
     if how == "ignored":
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["2.weight", "2.bias"])
-    return DistributedDataParallel(model)
+    model = DistributedDataParallel(model)
+    if how == "stepped in hooks":
+        optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in model.parameters()}
+        for parameter in optimizers:
+            parameter.register_post_accumulate_grad_hook(lambda own: optimizers[own].step())
+    return model
 
 
 def save():
@@ -94,7 +99,8 @@ def main(how, epochs):
             loss = (model(x) - y).square().mean()
             optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            if how != "stepped in hooks":
+                optimizer.step()
     if how == "saves on rank 0" and rank == 0:
         save()
     if how not in ("breaks early", "saves on rank 0"):

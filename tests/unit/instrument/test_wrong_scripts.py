@@ -75,6 +75,11 @@ WRONG = {
         "rank 1 differs from rank 0 in 2 of 4: 2.weight, 2.bias",
         "set to be ignored",
     ),
+    "stepped in hooks": (
+        "the ranks ended with different parameters",
+        "rank 1 differs from rank 0 in 4 of 4",
+        "in a hook of the backward pass (register_post_accumulate_grad_hook)",
+    ),
     "no sampler": (
         "ranks train on the same data",
         "ranks 0 and 1 share 100 % of their first samples (training loader with RandomSampler)",

@@ -170,6 +170,18 @@ def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path)
     assert (found.failure.place, found.failure.measured) == ("node1", what)
 
 
+def test_the_node_that_srun_did_not_reach_is_named(tmp_path: Path) -> None:
+    write_preflight(tmp_path, JOB, rank0=None, rank1=None, rank2=None, rank3=None)
+    said = "srun: error: Task launch for StepId=20.1 failed on node node2: Communication connection failure\n"
+    log = RunDirectory(tmp_path / "preflight/2x2").launcher_log
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(f"{said}srun: error: node1: task 0: Killed\n")
+    found = write_result(tmp_path, JOB)
+    assert found.failure is not None
+    assert found.failure.place == "node2"
+    assert "slurm.exclude: node2" in found.failure.next
+
+
 def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> PreflightResult:
     failed = FailedRank(rank=1, local_rank=1, pid=7, exit_code=exit_code, ended_at_s=STARTED_AT_S + 5, signal=signal)
     run = read_run_file(RunDirectory(results / "preflight/2x2"))

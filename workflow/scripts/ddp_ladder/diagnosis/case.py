@@ -433,7 +433,6 @@ def failure_of(case: Case, match: Match) -> Failure:
     """Return the failure that a matched line names, with that line as evidence."""
     match, spec = _with_aborted_rank(case, match), case.raw.spec
     words, signature = match.words, match.signature
-    speaks_for_node = signature.names_rank or (words.rank is None and not signature.of_all)
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
         "stage": spec.stage,
@@ -455,7 +454,7 @@ def failure_of(case: Case, match: Match) -> Failure:
         why=match.why(**known),
         next=numbered(steps),
         rank=words.rank if signature.names_rank else None,
-        node=match.values.get("node") or (words.node if speaks_for_node else None),
+        node=match.node if signature.names_rank or words.rank is None else None,
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )

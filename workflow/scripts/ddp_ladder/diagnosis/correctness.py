@@ -232,8 +232,8 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
     verdict, why = "the ranks ended with different parameters", f"{measured}, wanted {wanted}"
     next_step = (
         "see what is done to these parameters outside DistributedDataParallel's backward pass: set to be ignored, "
-        "created or written after wrapping, trained through model.module, or stepped inside no_sync, in a hook of the "
-        "backward pass (register_post_accumulate_grad_hook) or in a compiled step, before DDP has reduced the gradients"
+        "created or written after wrapping, trained through model.module, or stepped inside no_sync, or in a hook of "
+        "the backward pass (register_post_accumulate_grad_hook), before DDP has reduced the gradients"
     )
     if len(seen) < len(ends) or not ends:
         without = [end.rank for end in ends if not end.parameters]

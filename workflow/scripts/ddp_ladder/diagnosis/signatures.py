@@ -66,6 +66,11 @@ class Match:
     def line(self) -> str:
         return self.words.lines[self.index]
 
+    @property
+    def node(self) -> str | None:
+        """The node that the line names, else its speaker's; None if that need not be the cause, or is not known."""
+        return self.values.get("node") or (None if self.signature.of_all else self.words.node)
+
     def why(self, **values: object) -> str:
         """Return the cause in a sentence. values: what is known of the run; see signatures.toml."""
         return self._filled(self.signature.why, values)
