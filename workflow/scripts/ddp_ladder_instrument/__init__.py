@@ -26,6 +26,7 @@ may set environment variables before it does.
     accelerator *  the device: its name, precision and versions, marks on a GPU; alone says torch.cuda
     torch_facts *  rank and backend; the trained parameters: names, checksum, finite or sharded
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
+    slow_settings  settings that slow down every step, with what they do
     own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
