@@ -235,7 +235,8 @@ def test_prepare_runs_as_the_training_does_with_a_stand_in_for_apptainer(checkou
         {bind for word, bind in itertools.pairwise(call.splitlines()) if word == "--bind"}
         for call in (checkout.path / "engine.txt").read_text().split("exec\n")[1:]
     )
-    assert prepared == trained == {str(checkout.path)}
+    assert prepared == {str(checkout.path)}
+    assert trained == {str(checkout.path), "/dev/shm"}  # for the heartbeats
     again = checkout.snakemake("--cores", "2", "stage1", "--config", "repeats=2")
     assert again.returncode == 0, again.stdout
     assert (checkout.path / "data/mine/by").read_text() == "here"

@@ -207,7 +207,9 @@ def test_interfaces(interface: Any, wanted: str) -> None:
 # Slurm, on captured output (tests/unit/slurm_output)
 
 
-def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_against_a_captured_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
     takes = "echo 'sbatch: Job 1 to start at 2026-11-23T22:35:30 using 2 processors' >&2"
     refuses = "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
@@ -216,6 +218,7 @@ def test_jobs_against_a_captured_slurm(tmp_path: Path, monkeypatch: pytest.Monke
     for answer, outcomes in ((takes, ["pass", "pass", "pass", "pass"]), (refuses, ["pass", "pass", "FAIL"])):
         write_programs(tmp_path, scontrol=shown, sbatch=answer)
         findings = list(checks.slurm(ladder, on_a_cluster=True))
+        assert capsys.readouterr().err == "asking Slurm about 3 jobs\n"  # while it is silent
         results = [outcome(finding) for finding in findings if finding.place != "architecture"]
         assert results[: len(outcomes)] == outcomes
         nodes = only(findings, "nodes").measured

@@ -21,7 +21,8 @@ from packaging.version import Version
 from ddp_ladder import __version__
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import ALONE, SCRIPTS, WORKFLOW, NotWritten, check_room, filesystem, is_shared, nearest
-from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, printable
+from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, notify, printable
 from ddp_ladder.node import network
 from ddp_ladder.node.software import SetUpError, environment
 from ddp_ladder.plan.plan import RunSpec
@@ -167,6 +168,7 @@ def _training_python(spec: RunSpec, site: Site, env: Mapping[str, str]) -> Itera
         advice = "write its full path, or name in software.modules the modules that bring it"
         yield not_passed("error", topic, f"{where}: there is no {program} here", advice)
         return
+    notify(f"importing torch with {path}; on a cold file system this takes up to {IMPORT_WITHIN_S} s")
     try:
         report = _probe(path, site.node.device, env)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -330,6 +332,7 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         nodes = read_nodes()
         yield _nodes(ladder, partitions, nodes)
         yield from architecture(ladder, nodes, platform.machine())
+        notify(f"asking Slurm about {count(len(ladder.plan.jobs), 'job')}")
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
     except UserError as error:
         yield from (mistake(problem, "jobs", "note") for problem in error.problems)
