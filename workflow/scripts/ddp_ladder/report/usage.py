@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -172,7 +173,9 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
         axes[-1].set_xlabel(f"time since the start of the run, {unit}")
         phases = {span.phase for span in shaded} - {"end"}
         style: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.4}
-        keys = [Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases]
+        keys: list[Artist] = [
+            Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases
+        ]
         keys += [legend_key(gpu, color=colour, linewidth=1.5) for gpu, colour in zip(gpus, LINES, strict=False)]
         figure.legend(handles=keys, loc="outside upper left", ncols=columns, columnspacing=0.9, handlelength=1.1)
     return figure
