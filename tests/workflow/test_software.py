@@ -182,7 +182,7 @@ def test_torch_that_sees_no_gpu_is_reported_with_its_own_words(checkout: Checkou
     checkout.measure()
     failure = checkout.record(RUN)["failure"]
     assert (failure["verdict"], failure["node"]) == ("torch sees no GPU", socket.gethostname())
-    assert failure["why"].endswith("CUDA_VISIBLE_DEVICES is ''")
+    assert failure["why"].endswith("limited by CUDA_VISIBLE_DEVICES=''")
     assert "NVIDIA" in failure["why"] or "No CUDA GPUs" in failure["why"]
 
 
