@@ -120,6 +120,9 @@ def training(directory: Path, device: str, steps: int, workers: int) -> Iterator
         started.end()
 
 
+RUN = {"schema_version": 1, "spec_hash": "0", "job": Job(id="overhead", attempt=1, run_id="0")}
+
+
 def monitor(directory: Path, gpus: Gpus, every_s: float) -> NodeMonitor:
     """Return a monitor of this machine that has taken its first sample."""
     samples = directory / "node0.csv"
@@ -129,7 +132,7 @@ def monitor(directory: Path, gpus: Gpus, every_s: float) -> NodeMonitor:
         samples,
         every_s,
         lambda: NodeSampler("lo", gpus, siblings=False),
-        {"spec_hash": "0", "job": Job(id="overhead", attempt=1, run_id="0"), "node_rank": 0, "node": "here"},
+        {**RUN, "node_rank": 0, "node": "here"},
     )
     until_s = time.monotonic() + 60
     while not samples.exists() or samples.read_text().count("\n") < 2:
