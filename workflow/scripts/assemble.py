@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.tables import MOST_RANKS, write_tables
 from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.files import NotWritten, RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import write_record
 
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     raw = read_raw_run(directory)
     write_record(directory.assembled, record_of(raw))
     if raw.spec.world_size <= MOST_RANKS:
-        write_tables(raw)
+        with suppress(NotWritten, ValueError):  # the record matters
+            write_tables(raw)
     print(f"written: {directory.assembled}")
     return 0
 

@@ -15,6 +15,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from ddp_ladder.assembly.tables import write_tables
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
-from ddp_ladder.common.messages import Problem, UserError, for_terminal
+from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.plan.plan import Plan, read_plan
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
@@ -62,13 +63,14 @@ def checked_line(ladder: LadderResults) -> str:
 def tables_line(results: Path, plan: Plan, name: str) -> str:
     """Write the tables of the runs of a scale, or with this part in their names; return the line on them."""
     named = [spec.name for spec in plan.runs if f"/{name}/" in f"/{spec.name}/"]
-    made = [directory for run in named if (directory := RunDirectory(results / "runs" / run)).run.exists()]
+    made = [directory for run in named if (directory := RunDirectory(results / "runs" / run)).ended.exists()]
     if not made:
         scales = ", ".join(dict.fromkeys(str(spec.scale) for spec in plan.runs))
         wanted = f"a scale ({scales}), or parts of a run's name, such as {plan.runs[0].name}"
-        raise UserError(Problem("report.tables", "no run of this name has been made", name, wanted))
+        return f"tables   none: no run of {name} has ended; report.tables takes {wanted}"
     for directory in made:
-        write_tables(read_raw_run(directory))
+        with suppress(ValueError):  # damaged, or of another version: the page says so
+            write_tables(read_raw_run(directory))
     return f"tables   {count(len(made), 'run')}: ranks/rank<k>.csv and nodes/node<k>.csv, as in {made[0].path}"
 
 
@@ -92,7 +94,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--results", type=Path, help="the ladder's directory (default: that of the plan, or results)")
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
-    parser.add_argument("--summary", action="store_true", help="write nothing")
+    parser.add_argument("--summary", action="store_true", help="write no report")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
     parser.add_argument("--log", default="", help="Snakemake's log, to be named")
     length = parser.add_mutually_exclusive_group()

@@ -124,7 +124,7 @@ class RunRecords:
         if kept:
             lines.append(
                 f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or "
-                f"damaged (ranks/rank<k>.log): the figures are those of then ({in_short(kept, NAMED)})"
+                f"damaged (rank<k>.log in nodes/*.zip): the figures are those of then ({in_short(kept, NAMED)})"
             )
         records = [record for _, record in self._believed.values() if isinstance(record, Record)]
         old = [record.spec.name for record in records if record.job is not None and not record.rules]

@@ -17,5 +17,7 @@ def write_tables(raw: RawRun) -> None:
         write_atomically(raw.directory.ranks / f"rank{rank}.csv", csv_of(files.steps))
     for node_rank in range(len(raw.run.nodes)):
         path = raw.directory.samples(node_rank)
+        if path.exists():  # of a monitor whose agent did not pack it, or written before
+            continue
         with suppress(FileNotFoundError):  # not sampled
             write_atomically(path, raw.content.read(path, raw.run.first_agent(node_rank)))

@@ -30,6 +30,7 @@ from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
+OTHER_PLACE = "the arguments or the environment, by the place of the results ({run_dir})"
 UNREAD_FILES = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
 
 
@@ -79,12 +80,12 @@ def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
     changes: dict[tuple[str, ...], dict[str, str]] = {}  # by changed keys, of each run
     for now, then in runs_of_other_settings(ladder.to_do, ladder.runs):
         if now.stage in stages:
-            of_run = {} if then is None else _changes(then, now)
+            of_run = {"": UNREAD_FILES} if then is None else _changes(then, now)
             changes.setdefault(tuple(of_run), {})[now.name] = "; ".join(of_run.values())
     keep = f"undo the change, or name another directory as `results` in {ladder.settings.experiment.file}"
     for keys, of_runs in changes.items():
         first, *others = dict.fromkeys(of_runs.values())
-        why = f"changed: {first}" if keys else UNREAD_FILES
+        why = first if keys == ("",) else f"changed: {first or OTHER_PLACE}"
         why += f" ({next(iter(of_runs))}; the others in the same keys)" if others else ""
         again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short([*of_runs])})"
         yield f"warning: {again}, {why}. To keep the results, {keep}"

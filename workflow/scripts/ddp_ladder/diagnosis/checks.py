@@ -110,8 +110,8 @@ def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
         measured, wanted = in_short(failed, NAMED, "; "), "hooks of instrument.py that see the whole training"
         verdict = "a hook of instrument.py failed, and the figures are incomplete"
         next_step = (
-            "report this defect of ddp-ladder, with the files in ranks/; until it is fixed, let the script print its "
-            "throughput, and set workload.throughput_regex"
+            "report this defect of ddp-ladder, with nodes/*.zip of the run (without the ladder: ranks/); until it is "
+            "fixed, let the script print its throughput, and set workload.throughput_regex"
         )
         yield diagnose("hooks", False, measured, wanted, verdict, next_step=next_step)
 

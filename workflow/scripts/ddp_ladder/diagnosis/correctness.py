@@ -27,6 +27,7 @@ from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure,
 """Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
+NOT_MEASURED = "see not_measured in the end records of these ranks, in nodes/*.zip (without the ladder: ranks/)"
 ENOUGH_STEPS = "enough steps"  # the name of a check
 WORLD_SIZE = "world size"
 MOST_SHARED = 0.5  # of the first samples of two ranks; disjoint shards share none
@@ -239,7 +240,7 @@ def _equal_parameters(raw: RawRun) -> Diagnosis:
         without = [end.rank for end in ends if not end.parameters]
         verdict = "equal parameters"
         why = f"no trained parameters were seen on {rank_numbers(without) if without else 'any rank'}"
-        next_step = "see not_measured in the end records of these ranks, in ranks/"
+        next_step = NOT_MEASURED
     elif not wrapped:
         verdict = "the model is not wrapped in DistributedDataParallel"
         next_step = WRAP
@@ -306,7 +307,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
             name="fingerprint",
             what=f"{field} could not be read on {rank_numbers(ranks)}: it was not compared "
             "between the ranks, and it equals that of no other run",
-            next="see not_measured in the end records of these ranks, in ranks/",
+            next=NOT_MEASURED,
         )
     settings = [each for end in raw.ends[:1] for each in end.fingerprint.slow_settings or ()]
     if slow := in_words(settings, is_gpu(raw.spec.device)):

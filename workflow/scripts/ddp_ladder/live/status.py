@@ -141,7 +141,7 @@ class Reader:
         self._plan: Plan | None = None
         self._settled: dict[str, RunState] = {}  # runs whose records are there, by name
         self._points: tuple[list[int], tuple[ScalePoint, ...]] = ([], ())
-        self._samples: tuple[Job | None, dict[str, Mapping[str, float]]] = (None, {})  # of the run that goes on
+        self._samples: dict[str, tuple[Job, dict[str, Mapping[str, float]]]] = {}  # by node, of each run that goes on
         self._turn = 0  # the next node to be looked at, where there are many
         self._jobs: dict[str, JobState] = {}
         self._ask_at_s = 0.0
@@ -201,14 +201,14 @@ class Reader:
         self._look_at_nodes(run.file, directory)
         progress = self._parsed(directory.progress, read_progress)
         expected = expected_steps(run.spec, records)
-        followed = replace(run, progress=progress, expected=expected, samples=self._samples[1])
+        followed = replace(run, progress=progress, expected=expected, samples=self._samples[run.spec.name][1])
         return replace(scale, runs=tuple(followed if other is run else other for other in scale.runs))
 
     def _look_at_nodes(self, run: RunFile, directory: RunDirectory) -> None:
         """Read the last samples of a run's nodes: of many the least busy ones, and of the rest some more each time."""
-        if self._samples[0] != run.job:
-            self._samples = run.job, {}
-        known = self._samples[1]
+        job, known = self._samples.get(run.spec.name, (run.job, {}))
+        known = known if job == run.job else {}
+        self._samples[run.spec.name] = run.job, known
         nodes = {node: k for k, node in enumerate(run.nodes)}
         looked_at = list(nodes)
         if len(nodes) > MOST_NODES:

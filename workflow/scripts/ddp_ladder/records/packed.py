@@ -6,14 +6,16 @@ killed, the files are where the ranks wrote them, and are read there.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from ddp_ladder.common.files import Agent, NotWritten, RunDirectory, read_bytes, sha256, written_atomically
+from ddp_ladder.common.files import Agent, RunDirectory, read_bytes, sha256, written_atomically
 
+DAMAGE = (BadZipFile, RuntimeError, EOFError, zlib.error)  # what reading a damaged archive raises
 FILES = ("rank{}.json", "rank{}.steps", "rank{}.log", "rank{}.unwritten", "metrics{}.jsonl")  # of a rank
 
 
@@ -25,8 +27,8 @@ def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:
     files = [directory.ranks / name.format(rank) for rank in ranks for name in FILES]
     if agent.is_first:
         files += [directory.monitor(agent.node_rank), directory.samples(agent.node_rank)]
-    written = [file for file in files if file.is_file()]
-    with suppress(NotWritten):
+    with suppress(OSError):  # what is left where it is, is read there
+        written = [file for file in files if file.is_file()]
         with written_atomically(directory.packed(agent)) as content, ZipFile(content, "w") as archive:
             for file in written:
                 archive.write(file, file.relative_to(directory.path))
@@ -44,12 +46,12 @@ class RawContent:
 
     def read(self, path: Path, agent: Agent | None = None) -> bytes:
         """Return the content of a file. agent: whose archive may hold it. Raises OSError or ValueError."""
-        archive = None if agent is None else self._archive(agent)
+        archive = self._archive(agent) if agent is not None else None
         name = path.relative_to(self.directory.path).as_posix()
         if archive is not None and name in archive.NameToInfo:
             try:
                 return archive.read(name)
-            except BadZipFile as error:
+            except DAMAGE as error:
                 raise ValueError(f"{Path(archive.filename or '').name}: {error}") from None
         content = read_bytes(path)
         self.digests[name] = sha256(content)
@@ -58,14 +60,15 @@ class RawContent:
     def _archive(self, agent: Agent) -> ZipFile | None:
         """Return an agent's archive; None without one. Raises OSError, or ValueError if it is damaged."""
         if self._held is None or self._held[0] != agent:
-            path = self.directory.packed(agent)
-            self._held = agent, None
+            path, self._held = self.directory.packed(agent), None
+            archive = None
             with suppress(FileNotFoundError):
                 content = read_bytes(path)
                 if (name := path.relative_to(self.directory.path).as_posix()) not in self.digests:
                     self.digests[name] = sha256(content)
                 try:
-                    self._held = agent, ZipFile(BytesIO(content))
+                    archive = ZipFile(BytesIO(content))
                 except BadZipFile as error:
                     raise ValueError(f"{path.name}: {error}") from None
+            self._held = agent, archive
         return self._held[1]

@@ -47,7 +47,7 @@ class PreflightLimits(Model):
 
 
 class RunFile(RawFile):
-    """Input of a run (run.json), written by its job before it starts. Its version is that of all files of the run."""
+    """Input of a run (run.json), written by its job before it starts. Its version rises with that of any other file."""
 
     schema_version: Version2
     spec: RunSpec
@@ -67,7 +67,7 @@ class RunFile(RawFile):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return the fields by which a file is one of this run."""
+        """Return the fields by which a file of the job, or of an agent, is one of this run."""
         return {"schema_version": 1, "spec_hash": self.spec_hash, "job": self.job}
 
     @property

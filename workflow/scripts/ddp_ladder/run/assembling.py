@@ -37,17 +37,20 @@ class Assembly:
 
     @property
     def is_done(self) -> bool:
-        return self._process.poll() is not None
+        return self._process.poll() == 0  # what failed is assembled by the job, between two runs
 
     @cached_property
     def record(self) -> Record:
         """Return the record, as soon as it is there."""
         try:
             if self._process.wait() == 0:
-                return read_record(self._directory.assembled)
+                with contextlib.suppress(OSError, ValueError):
+                    return read_record(self._directory.assembled)
             return assemble(self._directory)  # here, to see why it failed there
         except OSError as error:
             gone = f"{error.filename} is gone: the script, or someone else, deleted it during the run"
+            if not isinstance(error, FileNotFoundError):
+                gone = f"{error.filename} cannot be read: {error.strerror}"
             advice = f"let nothing delete what is below {self._directory.path}, and start snakemake again"
             return not_run(self.spec, "files deleted", gone, advice, "the run directory was deleted")
 

@@ -159,6 +159,7 @@ class RunsSoFar:
         if self._assembly is not None and self._assembly.is_done:
             self.settle()
         if variant in self.stopped:
+            self._console.ending(self.stopped[variant])
             raise VariantStopped
 
     def _add(self, record: Record) -> None:

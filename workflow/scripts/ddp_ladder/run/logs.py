@@ -140,7 +140,9 @@ def join_logs(directory: RunDirectory, run: RunFile) -> None:
         with written_atomically(directory.log) as joined:
             for name, file in parts.items():
                 joined.write(f"==== {name} ====\n".encode())
-                joined.writelines(_head_and_tail(file, JOINED_BYTES // len(parts), f" (all: nodes/{file.name})"))
+                # The log of an only agent is what is written now: nothing else has it.
+                most = file.stat().st_size if file == directory.log else JOINED_BYTES // len(parts)
+                joined.writelines(_head_and_tail(file, most, f" (all: nodes/{file.name})"))
 
 
 def _shorten(nccl_log: Path) -> None:

@@ -444,7 +444,7 @@ class Report(KeySection):
     """Reserve on these hours for failed jobs and restarts, a fraction."""
     tables: str | None = Field(default=None, min_length=1, examples=["256x4"])
     """A scale, or a part of a run's name: the report writes the steps of its ranks and the samples of its nodes as CSV
-    files, which runs of up to 64 ranks have anyway."""
+    files, which most runs of up to 64 ranks have anyway."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
