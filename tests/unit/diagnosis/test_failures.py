@@ -833,7 +833,7 @@ def test_stand_in_why_a_rank_sees_no_gpu(
         raised(1, f"RuntimeError: {told['why']}"), in_rank(1, device=device, gpus_seen=told), in_agent(0, gpus=gpus)
     )
     check(
-        run, change, "torch sees no GPU (rank 1 on node0): rank 1: torch ", why, next_step, "then start snakemake again"
+        run, change, "torch sees no GPU (rank 1 on node0): rank 1: torch ", why, next_step, "start snakemake again"
     )
 
 

@@ -412,11 +412,11 @@ def symptom(case: Case) -> Failure | None:
     return _of_first(case, (*case.said_matches, *case.printed_matches), "symptom") if case.ended_badly else None
 
 
-def watchdog(case: Case) -> Failure | None:
-    """Return the failure that NCCL's watchdog printed before it aborted a rank; it names no rank as the cause."""
-    return _of_first(
-        case, (match for match in matches(case.printed, "victim") if match.signature.id == "nccl_watchdog"), "victim"
-    )
+def watchdog(case: Case, node: str, rank: int) -> Failure | None:
+    """Return the failure that NCCL's watchdog printed before it aborted this rank; it names no rank as the cause."""
+    told = (match for match in matches(case.printed, "victim") if match.signature.id == "nccl_watchdog")
+    own = (match for match in told if match.words.node == node and match.words.rank in (rank, None))
+    return _of_first(case, own, "victim")
 
 
 def symptom_of(case: Case, end: RankEnd) -> Failure | None:

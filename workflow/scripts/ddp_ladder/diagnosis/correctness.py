@@ -24,7 +24,6 @@ from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
 
-"""Name and digest of each parameter."""
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
 NOT_MEASURED = "see not_measured in the end records of these ranks, in nodes/*.zip (without the ladder: ranks/)"

@@ -136,7 +136,7 @@ def no_gpu(case: Case) -> Failure | None:
         why=f"rank {end.rank}: torch {end.fingerprint.torch} of {python} is built for {built} and says: {seen.why}"
         + ("" if rocm else f"; {accelerator.program} shows {shown}")
         + f"; limited by {seen.visible or 'no variable'}",
-        next=f"{next_step}; then start snakemake again",
+        next=next_step if "start snakemake" in next_step else f"{next_step}; then start snakemake again",
         rank=end.rank,
         node=end.host,
     )

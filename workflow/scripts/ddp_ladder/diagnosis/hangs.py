@@ -51,7 +51,7 @@ def against_leaving(steps: set[int], backward: bool | None) -> str:
     """
     if len(steps) > 1 or backward:
         return EQUALLY_MANY
-    return SAME_CALLS if backward is False else f"{SAME_CALLS}; or {EQUALLY_MANY}"
+    return SAME_CALLS if backward is False else f"{SAME_CALLS}; if all do, {EQUALLY_MANY}"
 
 
 @dataclass(frozen=True)

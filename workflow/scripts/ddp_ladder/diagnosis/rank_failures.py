@@ -57,7 +57,7 @@ def aborted_or_told_to_end(case: Case) -> Failure | None:
 def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
     first = ranks[0]
     said = of_runtime(case, first.host, first.rank) if first.signal == ABORTED else ()
-    if first.signal == ABORTED and not said and (timeout := watchdog(case)):
+    if first.signal == ABORTED and not said and (timeout := watchdog(case, first.host, first.rank)):
         return timeout
     alike = [rank.place for rank in ranks if rank.signal == first.signal]
     verdict, next_step = signal_advice(first.signal, first.host)
