@@ -55,6 +55,7 @@ def test_text_without_secrets(text: str, wanted: str) -> None:
     [
         (["--lr", "1", "--token=hunter2"], ["--lr", "1", "--token=***"]),
         (["--api-key", "V4LUE"], ["--api-key", "***"]),
+        (["--env=API_KEY=V4LUE"], ["--env=API_KEY=***"]),
         (["--password", "correct horse", "x"], ["--password", "***", "x"]),
         (["--db", "postgres://bob:PW@host/db"], ["--db", "postgres://bob:***@host/db"]),
         (["--wandb-key", "0123456789abcdef0123"], ["--wandb-key", "***"]),

@@ -74,6 +74,7 @@ def test_a_value_in_a_file_is_refused_and_not_shown(keys: dict[str, Any], where:
     [
         ({"args": ["--epochs", 8, "--token=s3cret"]}, "workload.args[2]"),
         ({"args": ["--api-key", "s3cret"]}, "workload.args[1]"),
+        ({"args": ["--env=WANDB_API_KEY=s3cret"]}, "workload.args[0]"),
         ({"args": ["--db", "postgres://bob:s3cret@host/db"]}, "workload.args[1]"),
         ({"variants": {"a": {"args": ["--password", "s3cret"]}}}, "variants.a.args[1]"),
         ({"prepare": ["train.py", "--token", "s3cret"], "data_dir": "data"}, "workload.prepare[2]"),

@@ -30,6 +30,7 @@ environment:
 set by the ladder, for its own runs:
   DDP_LADDER_RUN          absolute path of the run's run.json; what is measured is written beside it
   DDP_LADDER_LAUNCHED_AT  unix seconds when the launcher was started (for the start-up time)
+  DDP_LADDER_HEARTBEATS   directory, on the node, of the ranks' signs of life; without it there are none
 
 examples:
   torchrun --standalone --nproc-per-node=2 workflow/scripts/instrument.py train.py --epochs 2

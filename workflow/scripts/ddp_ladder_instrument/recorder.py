@@ -159,7 +159,7 @@ class Recorder:
         now_s = time.perf_counter()
         self.log.rows.extend((log.FORWARD, now_s, now_s, module, first, second, gradients))
 
-    def backward(self, begin_s: float, _args: object = ()) -> None:
+    def backward(self, begin_s: float) -> None:
         """Note a backward pass that has ended."""
         if self.is_capturing():
             self.log.add(log.CAPTURE, begin_s, time.perf_counter(), -1)

@@ -46,6 +46,8 @@ def secrets_among(words: Sequence[str]) -> Iterator[int]:
     option = ""
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
+        if name.startswith("-") and re.match(r"[A-Za-z_]\w*=", value):  # --env=NAME=value
+            name, _, value = value.partition("=")
         if not equals:
             name, value, option = option, word, word if word.startswith("-") else ""
         is_value = _VALUE if _ALWAYS.search(name) else _GENERATED

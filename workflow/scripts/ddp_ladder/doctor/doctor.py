@@ -364,14 +364,15 @@ def _nodes(ladder: Ladder, partitions: Partitions, nodes: NodeEntries) -> Findin
     asked, site = offered(ladder.plan.jobs, partitions, nodes), ladder.settings.site
     words = "; ".join(partition.in_words for partition in asked) or "no such partition, and no default one"
     text = f"{words} ({site.file}: {node_in_words(site.node)})"
+    if not any(fits(site.node, shape) for partition in asked for shape in partition.shapes):
+        advice = f"correct node or slurm.partition in {site.file}: no node is like this"
+        return not_passed("warning", "nodes", text, advice)
     kinds = dict.fromkeys(shape.gres for partition in asked for shape in partition.shapes if shape.gpus)
     is_chosen = any(getattr(job.slurm, key) for job in ladder.plan.jobs for key in CHOOSE_NODES)
     if site.node.gres == "gpu" and len(kinds) > 1 and not is_chosen:
         advice = f"name one in {site.file}: node.gres, such as {next(iter(kinds))}: any of them may be measured now"
         return not_passed("warning", "nodes", f"nodes with different GPUs: {text}", advice)
-    if any(fits(site.node, shape) for partition in asked for shape in partition.shapes):
-        return passed("nodes", text)
-    return not_passed("warning", "nodes", text, f"correct node or slurm.partition in {site.file}: no node is like this")
+    return passed("nodes", text)
 
 
 def architecture(ladder: Ladder, nodes: NodeEntries, own: str) -> Iterator[Finding]:

@@ -32,7 +32,11 @@ def make_heartbeats(places: Sequence[Path]) -> Path:
         with suppress(OSError):
             _remove_left(place)
             made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-            write_json(made / OWNER, asdict(ProcessId.own()))
+            try:
+                write_json(made / OWNER, asdict(ProcessId.own()))
+            except OSError:
+                shutil.rmtree(made, ignore_errors=True)
+                continue
             return made
     raise NotWritten(None, "no directory for heartbeats can be made", str(places[-1]))
 
