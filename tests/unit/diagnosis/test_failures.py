@@ -832,9 +832,7 @@ def test_stand_in_why_a_rank_sees_no_gpu(
     change = both(
         raised(1, f"RuntimeError: {told['why']}"), in_rank(1, device=device, gpus_seen=told), in_agent(0, gpus=gpus)
     )
-    check(
-        run, change, "torch sees no GPU (rank 1 on node0): rank 1: torch ", why, next_step, "start snakemake again"
-    )
+    check(run, change, "torch sees no GPU (rank 1 on node0): rank 1: torch ", why, next_step, "start snakemake again")
 
 
 # The last line that a rank printed before torchrun's report, which is as torch 2.4 and 2.15 write it
