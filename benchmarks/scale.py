@@ -44,6 +44,7 @@ from ddp_ladder.run.signs import SignsOfLife  # noqa: E402
 from ddp_ladder.settings.keys import Hang  # noqa: E402
 from ddp_ladder_instrument.contract import HEADER  # noqa: E402
 from one_run import Here  # noqa: E402
+from opened_files import opened  # noqa: E402
 
 A_NODE = 4  # ranks
 STEPS = 500
@@ -133,15 +134,12 @@ def _longer(content: bytes, steps: int) -> bytes:
 
 # --- One size, in a process of its own.
 
-_opened: list[str] = []
-sys.addaudithook(lambda event, values: _opened.append(str(values[0])) if event == "open" else None)
-
 
 def opens_below(path: Path, act: Callable[[], object]) -> int:
     """Return how many files below a path an action opens."""
-    _opened.clear()
-    act()
-    return sum(name.startswith(str(path)) for name in _opened)
+    with opened() as events:
+        act()
+    return sum(event == "open" and name.startswith(str(path)) for event, name in events)
 
 
 def cpu_s(act: Callable[[], object]) -> float:
