@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles
 from ddp_ladder.records.raw_models import RankEnd, RankFingerprint
@@ -294,8 +295,4 @@ def varying_batches(files: RankFiles) -> tuple[int, int] | None:
 
 def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
     """Return the fields that could not be read, with the ranks that could not."""
-    ranks: dict[str, list[int]] = {}
-    for end in ends:
-        for name in end.fingerprint.unread:
-            ranks.setdefault(name, []).append(end.rank)
-    return ranks
+    return grouped((name, end.rank) for end in ends for name in end.fingerprint.unread)

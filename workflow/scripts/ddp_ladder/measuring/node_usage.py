@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ddp_ladder.common.files import parsed_json
 from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.files import MonitorFile
@@ -27,9 +28,7 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
         return None
     lacking: dict[str, list[str]] = {}
     ranks = tuple(_rank_use(raw, end) for end in raw.ends)
-    of_node: dict[int, list[RankUse]] = {}
-    for rank in ranks:
-        of_node.setdefault(rank.node_rank, []).append(rank)
+    of_node = grouped((rank.node_rank, rank) for rank in ranks)
     timelines = timelines_of(raw, warmup.steps)
     samples = read_node_samples(raw, lacking)
     nodes = [node_usage(of_agent, timelines[k], of_node.get(k, ())) for k, of_agent in samples.items()]
