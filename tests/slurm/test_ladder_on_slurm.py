@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from cluster_config import ACCOUNT
-from ddp_ladder.accounting.jobs import read_rows
+from ddp_ladder.accounting.jobs import read_rows, update
 from project_copy import NO_TORCH, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm
@@ -61,7 +61,11 @@ def climbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Climb
     """Three stages, one of which has a partition of its own."""
     checkout = copy_project(tmp_path_factory.mktemp("project"), cluster)
     checkout.set_up(NO_TORCH, SITE, stages=STAGES)
-    return Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
+    climbed = Climbed(cluster, checkout, checkout.snakemake("--profile", "profiles/slurm", timeout_s=500))
+    for scale in SCALES:
+        cluster.await_accounted(climbed.job(scale))
+    update(checkout.results)  # as the next start does: the last job's row may have come before slurmdbd's
+    return climbed
 
 
 def test_climbs_through_all_stages(climbed: Climbed) -> None:
