@@ -15,6 +15,7 @@ from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Problem, UserError, did_you_mean
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.settings.keys import Node, Settings
+from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL, runtime_key
 from ddp_ladder.slurm.query import SlurmError, records, run_command, seconds, unreadable
 from ddp_ladder.slurm.shapes import Partition, Shape, read_nodes, shapes_of
 from ddp_ladder.slurm.steps import sbatch_options
@@ -243,6 +244,11 @@ def fits(node: Node, shape: Shape) -> bool:
 def _where(key: str, job: ScaleJob, settings: Settings) -> str:
     """Return the file and key that set a value of this job: a stage's own `slurm` goes before the site's."""
     experiment, name = settings.experiment, key.removeprefix("slurm.")
+    if job.stage in (PRODUCTION, REHEARSAL):
+        if key in ("scales", "runtime"):
+            return f"{experiment.file}: {f'{PRODUCTION}.scale' if key == 'scales' else runtime_key(job.stage)}"
+        if getattr(experiment.production.slurm, name, None):
+            return f"{experiment.file}: {PRODUCTION}.{key}"
     if key in ("scales", "runtime"):
         return f"{experiment.file}: stages.{job.stage}.{key}"
     for stage in experiment.ladder:

@@ -36,6 +36,7 @@ from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, R
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
+from ddp_ladder.run.warning import TimedWarning
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -103,7 +104,7 @@ def run_node(task: NodeTask) -> int:
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = interface = heartbeats = watch = monitor = gpus = None
-    beside, code = ThreadPoolExecutor(1), 1
+    beside, warning, code = ThreadPoolExecutor(1), TimedWarning(task.run.warn_at_s), 1
     try:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
@@ -122,6 +123,7 @@ def run_node(task: NodeTask) -> int:
         monitor = _started_monitor(task, interface, env)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         gpus = beside.submit(_gpus, task.spec)
+        warning.start()
         watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
@@ -131,6 +133,7 @@ def run_node(task: NodeTask) -> int:
             code, error = 1, str(failure)
             log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
+        warning.end()
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
@@ -158,6 +161,7 @@ def run_node(task: NodeTask) -> int:
         interface=interface,
         error=error,
         told=told[0] if told else None,
+        warned=warning.warned,
         orphaned=os.getppid() != parent,
         log=kept,
         monitor=sampled,
