@@ -49,6 +49,7 @@ from ddp_ladder.common.files import (
     write_json,
 )
 from ddp_ladder.common.messages import printable
+from ddp_ladder.common.process import catches, status_of
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
