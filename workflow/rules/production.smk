@@ -26,3 +26,26 @@ rule production:
             --on {params.where} \
             >{log:q}
         """
+
+
+rule rehearsal:
+    """Test whether the script goes on where it has saved: start it twice, at a small scale, for two minutes each."""
+    input:
+        ladder.prepared_data,
+    log:
+        f"{ladder.results}/logs/rehearsal.log",
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        script=script("production.py"),
+        settings=lambda wildcards: sources.options,
+        where=lambda wildcards: executor_name(),
+    shell:
+        # exec: a signal to the job reaches the script itself.
+        r"""
+        exec python {params.script:q} \
+            {params.settings:q} \
+            --rehearse --on {params.where} \
+            >{log:q}
+        """
