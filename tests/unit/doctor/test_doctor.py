@@ -188,6 +188,9 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     named = software("python3", container=Container(image="torch", engine="enroot"))
     assert outcome(only(named, "container image")) == "pass"
     assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
+    edf = software("python3", container=Container(image="torch", engine="edf"), setup="export PATH=/none")
+    assert "there is no srun here" in only(edf, "container engine").measured
+    assert only(edf, "training Python").next == "try it: srun --environment=torch python3 -c 'import torch'"
 
 
 # Network

@@ -146,7 +146,7 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
 
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
-    name = engine.name
+    name = engine.program
     if program := shutil.which(name, path=env.get("PATH")):
         yield passed("container engine", program)
     else:
@@ -156,7 +156,7 @@ def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iter
         yield passed("container image", image)
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
-    look = f"try it: {name} {engine.verb} {image} {site.software.python} -c 'import torch'"
+    look = f"try it: {engine.trial(image)} {site.software.python} -c 'import torch'"
     yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 

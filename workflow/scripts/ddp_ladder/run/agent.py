@@ -29,6 +29,7 @@ from ddp_ladder.node.software import Runner, SetUpError, check_secrets, containe
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
@@ -200,7 +201,9 @@ def _started_monitor(task: NodeTask, interface: str, env: Mapping[str, str]) -> 
 
     def opened() -> NodeSampler:
         gpus = ACCELERATORS[run.spec.device].monitor(env)
-        return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
+        container = run.spec.container
+        descendants = container is None or not ENGINES[container.engine].starts_step
+        return NodeSampler(interface, gpus, run.agents_per_node > 1, descendants)
 
     place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
