@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,10 @@ import pytest
 from ddp_ladder.job_script.script import job_script
 from ddp_ladder.node.launch import Places, python_command
 from ddp_ladder.plan.plan import ScaleJob, make_plan
-from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
-from ddp_ladder.slurm.steps import sbatch_options
 from make_records import make_spec
-from read_job_script import launch_in
+from read_job_script import exports_in, launch_in
 
 REPOSITORY = Path(__file__).parents[3]
 SITES = REPOSITORY / "config" / "sites"
@@ -114,16 +113,22 @@ def job_of(site: str, scale: str, directory: Path, **slurm: str) -> ScaleJob:
 def test_a_site_beside_its_guide(site: str, tmp_path: Path) -> None:
     largest, asked, exported, interface = GUIDES[site]
     job = job_of(site, largest, tmp_path)
-    assert asked_by(job, asked) == asked
+    script = script_of(job, tmp_path)
+    assert asked_by(script, asked) == asked
     assert job.runs[0].env == exported
+    assert exported.items() <= exports_in(script).items()
+    assert interface == "auto" or isinstance(interface, dict) or f"own_interface={interface}\n" in script
     assert (job.runs[0].interface, job.runs[0].backend) == (interface, "nccl")
     assert job.runs[0].launcher == ("srun" if site in WITH_SRUN else "torchrun")
 
 
-def asked_by(job: ScaleJob, names: Iterable[str]) -> dict[str, str | None]:
-    """The values of these options of sbatch; None of one that the job does not have."""
-    tasks = LAUNCHERS[job.runs[0].launcher].tasks_per_node(job.runs[0])
-    parts = (option.removeprefix("--").partition("=") for option in sbatch_options(job, {}, tasks))
+def script_of(job: ScaleJob, directory: Path) -> str:
+    return job_script(job, job.runs[0], Places(directory, directory / "run"))
+
+
+def asked_by(script: str, names: Iterable[str]) -> dict[str, str | None]:
+    """The values of these options of sbatch in job.sh; None of one that it does not have."""
+    parts = (option.partition("=") for option in re.findall("(?m)^#SBATCH --(.*)$", script))
     options = {name: value.removesuffix("M") for name, _, value in parts}
     return {name: options.get(name) for name in names}
 
@@ -131,7 +136,7 @@ def asked_by(job: ScaleJob, names: Iterable[str]) -> dict[str, str | None]:
 def test_roihu_has_another_partition_for_several_nodes(tmp_path: Path) -> None:
     job = job_of("roihu", "2x4", tmp_path, partition="gpularge")
     asked = {"partition": "gpularge", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "288"}
-    assert asked_by(job, asked) == asked
+    assert asked_by(script_of(job, tmp_path), asked) == asked
 
 
 def test_every_site_is_beside_its_guide() -> None:
