@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ddp_ladder.node.launch import Places, processes, python_command
 from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.run.agent import ranks_descend
 from make_records import make_spec
 
 MEET = Rendezvous("job7.1.default.weak", "10.0.0.1", 20_123)
@@ -94,6 +95,7 @@ while [[ $1 == --* ]]; do
     shift
 done
 export SLURM_PROCID=0 SLURM_NTASKS=1
+taskset --pid --cpu-list "0-$(($(nproc --all) - 1))" $$ >>seen.cores
 cd / && exec "$@"
 """
 SEEN_IN_STEP = "import os; print(os.getcwd(), os.environ['SLURM_PROCID'], os.environ['SLURM_NTASKS'], os.environ['A'], \
@@ -118,3 +120,5 @@ def test_a_step_of_the_container_engine_has_the_cores_and_the_variables_of_the_o
     own = ["--overlap", "--nodes=1", "--ntasks=1", "--nodelist=node1", "--mpi=none", "--cpu-bind=none"]
     assert (tmp_path / "seen").read_text().splitlines() == ["SLURM_JOB_ID", *own, "--environment=./my edf.toml", "--x"]
     assert "no job of Slurm" in started().stderr
+    assert not ranks_descend(spec)
+    assert ranks_descend(spec.replace(container=None))

@@ -201,13 +201,16 @@ def _started_monitor(task: NodeTask, interface: str, env: Mapping[str, str]) -> 
 
     def opened() -> NodeSampler:
         gpus = ACCELERATORS[run.spec.device].monitor(env)
-        container = run.spec.container
-        descendants = container is None or not ENGINES[container.engine].starts_step
-        return NodeSampler(interface, gpus, run.agents_per_node > 1, descendants)
+        return NodeSampler(interface, gpus, run.agents_per_node > 1, ranks_descend(run.spec))
 
     place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
+
+
+def ranks_descend(spec: RunSpec) -> bool:
+    """Return True if the ranks descend from the agent, which can then see what they use."""
+    return spec.container is None or not ENGINES[spec.container.engine].starts_step
 
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:
