@@ -244,7 +244,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and not is_timed
     if finding := _finding_that_explains(cause, untold, point):
-        yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
+        yield _saving(f"{finding.next} ({finding.in_words})", 0.0 if finding.is_doubtful else loss.lost_s, point)
         if cause != "communication" and not untold:
             return  # what else may take these milliseconds is not the cause
     if untold:
