@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def tell(line: str) -> None:
     """Print what is done next: a large ladder takes a minute."""
-    print(line, file=sys.stderr, flush=True)
+    print(line, flush=True)
 
 
 def checked_line(ladder: LadderResults) -> str:
