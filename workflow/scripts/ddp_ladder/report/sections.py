@@ -32,9 +32,11 @@ FORECASTS = (
     "docs/prediction.md says how it is made, and how well it held for published tables."
 )
 STARTUP = (
-    "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
-    "The parts are defined below."
+    "Start-up: until the end of the first step, on the slowest rank; not part of the throughput. Checkpoints: saves of "
+    "the whole run. Medians over repeats; all columns are defined below."
 )
+WHERE_USED = (("startup_compile_s",), ("saves", "saves_s", "saved_bytes", "saving_fraction"))
+"""Columns of that table that are left out if the first of them is 0 at every scale."""
 SECONDS = (
     "Of one run of each scale, the repeat with the median wall time, on its slowest rank. Every second has one owner, "
     "and the owners add up to the wall time. What the others do while one rank validates or saves alone is validation "
@@ -69,7 +71,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
         *extra,
         Section("Gates in detail", tuple(_gates(view))),
         Section("Preflight", tuple(_preflight(view))),
-        Section("Start-up", tuple(_startup(view))),
+        Section("Start-up and checkpoints", tuple(_startup(view))),
         Section("What the runs used", tuple(_usage(view, usage))),
         Section("What was measured on", tuple(_measured(view))),
         Section("Runs", tuple(_runs(view))),
@@ -314,10 +316,11 @@ def _preflight(view: ReportView) -> Iterator[Block]:
 def _startup(view: ReportView) -> Iterator[Block]:
     points = [point for own in view.tables.values() for point in own if point.startup_s is not None]
     if points:
-        compiled = any(point.startup_compile_s for point in points)
-        shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
+        hidden = {key for keys in WHERE_USED for key in keys if not any(getattr(point, keys[0]) for point in points)}
+        shown = [column for column in columns("startup") if column.key not in hidden]
         named = [replace(column, heading="total") if column.key == "startup_s" else column for column in shown]
-        yield figures_table(points, view, "startup", name="Start-up at each scale", style="startup", shown=named)
+        name = "Start-up and saves at each scale"
+        yield figures_table(points, view, "startup", name=name, style="startup", shown=named)
         yield Block(STARTUP)
 
 
