@@ -44,6 +44,7 @@ class PreflightLimits(Model):
 
     timeout_s: float = Field(gt=0)  # of each part
     largest_bytes: Positive  # largest all-reduce
+    wrappers: Several[Several[str]] = ()  # of the job's runs, with placeholders: to try on each node
 
 
 class RunFile(RawFile):
