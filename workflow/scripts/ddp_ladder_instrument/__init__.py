@@ -12,6 +12,7 @@ may set environment variables before it does.
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train
     loader_hooks * the patches on DataLoader, its workers, and the loaders of accelerate, torchdata and webdataset
     collectives *  the patches on torch.distributed's collectives, and DDP's broadcast of buffers
+    saves *        the patches on torch.save and torch.distributed.checkpoint
     recorder       what the hooks notify: it appends to the log, and lets the state machine see what came
     log            the events of a rank: what happened, with its time; its file
     machine        from events to rows, phases and doubts: the rules, with their version

@@ -98,6 +98,10 @@ class ScalePoint:
     flops_precision: str = ""
     flops_not_counted: str = ""  # why
     jobs: int = 0  # that made the repeats
+    saves: float | None = None
+    saves_s: float | None = None
+    saved_bytes: float | None = None
+    saving_fraction: float | None = None
     note: str = ""
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio

@@ -141,7 +141,8 @@ def trial_spec(plan: Plan, before: Sequence[Trial] = ()) -> RunSpec:
     longest_s = max((trial.step_time_s or 0.0 for trial in before), default=0.0)
     wanted = min(MOST_STEPS, int(TRIAL_S / longest_s)) if longest_s else LEAST_STEPS
     steps = spec.warmup_steps + max(spec.min_steps, LEAST_STEPS, wanted)
-    return spec.replace(max_steps=min(steps, spec.max_steps or steps), profile_steps=0)
+    no_wrapper: dict[str, tuple[str, ...]] = {"wrapper": (), "wrapper_template": ()}
+    return spec.replace(max_steps=min(steps, spec.max_steps or steps), profile_steps=0, **no_wrapper)
 
 
 def fit_file(results: Path, scale: object) -> Path:
