@@ -9,7 +9,9 @@ import machines
 import pytest
 from cluster import Cluster, clean_orphans, why_not
 from cluster_config import Spec
+from machines import ClusterError, System
 from needed import need
+from newer_debian import newer_debian
 
 
 def require(accounting: bool) -> None:
@@ -36,10 +38,34 @@ def no_orphans() -> None:
 
 
 @pytest.fixture(scope="session")
+def newer() -> System:
+    """A newer Slurm and a newer Python than this machine's."""
+    try:
+        return newer_debian()
+    except ClusterError as error:
+        need(False, f"no newer Slurm: {error}")
+        raise
+
+
+@pytest.fixture(scope="session")
 def cluster(no_orphans: None) -> Iterator[Cluster]:
     """A cluster with slurmdbd and six nodes with four GPUs each. It is shared: leave it unchanged."""
     with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True)) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def newer_cluster(no_orphans: None, newer: System) -> Iterator[Cluster]:
+    """The same with the newer Slurm and Python."""
+    with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True, system=newer)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=["cluster", "newer_cluster"])
+def each_cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Both of them, one after the other."""
+    cluster: Cluster = request.getfixturevalue(request.param)
+    return cluster
 
 
 @pytest.fixture(scope="session")
