@@ -9,7 +9,7 @@ import machines
 import pytest
 from cluster import Cluster, clean_orphans, why_not
 from cluster_config import Spec
-from machines import ClusterError, System
+from machines import HERE, ClusterError, System
 from needed import need
 from newer_debian import newer_debian
 
@@ -37,9 +37,11 @@ def no_orphans() -> None:
     clean_orphans()
 
 
-@pytest.fixture(scope="session")
-def newer() -> System:
-    """A newer Slurm and a newer Python than this machine's."""
+@pytest.fixture(scope="session", params=["Slurm of this machine", "Slurm of Debian 13"])
+def system(request: pytest.FixtureRequest) -> System:
+    """An older and a newer Slurm with the Python of its users, one after the other."""
+    if request.param == "Slurm of this machine":
+        return HERE
     try:
         return newer_debian()
     except ClusterError as error:
@@ -55,17 +57,13 @@ def cluster(no_orphans: None) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def newer_cluster(no_orphans: None, newer: System) -> Iterator[Cluster]:
-    """The same with the newer Slurm and Python."""
-    with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True, system=newer)) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session", params=["cluster", "newer_cluster"])
-def each_cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Both of them, one after the other."""
-    cluster: Cluster = request.getfixturevalue(request.param)
-    return cluster
+def each_cluster(no_orphans: None, system: System, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """That cluster, and then one like it with the newer Slurm and Python."""
+    if system == HERE:
+        yield request.getfixturevalue("cluster")
+    else:
+        with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True, system=system)) as cluster:
+            yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -132,7 +132,7 @@ def test_slurm_saw_and_gave_what_the_plan_says(climbed: Climbed, scale: str) -> 
     assert asked["NumNodes"].partition("-")[0] == str(nodes)
     assert asked["NumTasks"] == str(nodes)
     assert asked["CPUs/Task"] == str(2 * gpus)
-    assert asked["TresPerNode"] in {f"gres:gpu:{gpus}", f"gres/gpu:{gpus}"}  # before and since Slurm 23.11
+    assert asked["TresPerNode"] in {f"gres:gpu:{gpus}", f"gres/gpu:{gpus}"}  # 22.05, 24.11
     assert asked["MinMemoryNode"] == f"{3000 * gpus}M"
     assert asked["TimeLimit"] == f"00:0{5 + SCALES.index(scale)}:00"
     accounted = climbed.cluster.await_accounted(climbed.job(scale))

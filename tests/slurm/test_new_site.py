@@ -14,8 +14,8 @@ from project_copy import NO_TORCH, copy_project
 pytestmark = pytest.mark.slurm
 
 
-def test_the_draft_climbs(each_cluster: Cluster, tmp_path: Path) -> None:
-    checkout = copy_project(tmp_path / "project", each_cluster)
+def test_the_draft_climbs(cluster: Cluster, tmp_path: Path) -> None:
+    checkout = copy_project(tmp_path / "project", cluster)
     file = checkout.path / "config/cluster.yaml"
     # An experiment for large nodes: the site in use, a laptop, does not fit it.
     large = {"stage1": {"scales": ["1x1"], "runtime": 5}, "stage2": {"scales": ["1x4"], "runtime": 5}}
