@@ -31,7 +31,8 @@ from pathlib import Path
 import cluster_config
 import machines
 from cluster_config import ACCOUNT, CLUSTER, HEAD, Spec
-from machines import MARKER, ClusterError, Machine
+from machines import HERE, MARKER, ClusterError, Machine
+from newer_debian import newer_debian
 
 SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "mpirun", "ip", "nsenter", "unshare")
 ACCOUNTING_TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
@@ -138,7 +139,13 @@ class Cluster:
         lazy = ["--innodb-flush-log-at-trx-commit=0", "--skip-networking", f"--socket={socket}"]
         self.daemon("mariadbd", ["mariadbd", *common, *lazy, f"--pid-file={self.root}/run/mariadbd.pid"])
         # Debian 13's libmariadb fails after slurmdbd has found no database and made it.
-        make = ["mariadb", "--no-defaults", "--user=root", f"--socket={socket}", "--execute=create database if not exists slurm"]
+        make = [
+            "mariadb",
+            "--no-defaults",
+            "--user=root",
+            f"--socket={socket}",
+            "--execute=create database if not exists slurm",
+        ]
         self.await_true(lambda: self.answers(make), "mariadbd", "the database")
 
     def start_accounting(self) -> None:
@@ -428,12 +435,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=int, default=getattr(shape, name), help="of each node")
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and an account")
+    parser.add_argument("--newer", action="store_true", help="with the Slurm and Python of Debian 13")
     parser.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
     options = vars(parser.parse_args(argv))
     options.pop("command")
+    newer = options.pop("newer")
     clean_orphans()
     try:
-        cluster = Cluster.up(Spec(**{**options, "conf": tuple(options["conf"])}))
+        system = newer_debian() if newer else HERE
+        cluster = Cluster.up(Spec(**{**options, "conf": tuple(options["conf"]), "system": system}))
     except (ClusterError, ValueError) as error:
         print(f"cluster.py: {error}", file=sys.stderr)
         return 1

@@ -99,14 +99,6 @@ def tell(argv: Sequence[str], env: Mapping[str, str]) -> None:
         raise ClusterError(f"Debian {SUITE} could not be set up in {HOME}:\n{done.stdout[-2000:]}")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and Slurm in it, Python's without its patch level."""
-    system = newer_debian()
-    asked = {"Python": [system.python, "--version"], "Slurm": ["slurmctld", "-V"]}
-    found = {name: output(system.command(argv, Path("/"))).split()[-1] for name, argv in asked.items()}
-    return {**found, "Python": found["Python"].rpartition(".")[0]}
-
-
 def main(argv: Sequence[str]) -> int:
     """Run a command in it."""
     try:
