@@ -29,7 +29,7 @@ def pinned(file: Path) -> dict[str, str]:
 
 
 def header(prefix: Sequence[str], python: str) -> str:
-    """Return the line with the versions of a system in which commands run with this prefix; Python's lacks the patch level."""
+    """Return the line with the versions of a system in which commands run with this prefix."""
     asked = (python, "--version"), ("slurmctld", "-V")
     outputs = [subprocess.run([*prefix, *words], capture_output=True, text=True, check=True).stdout for words in asked]
     of_python, of_slurm = (output.split()[-1] for output in outputs)
@@ -62,7 +62,7 @@ def table(locked: str) -> str:
             f"| Python | {' | '.join(pythons)} |",
             f"| Slurm | {' | '.join(slurms)} |",
             "",
-            "Both run with the newest packages of this table, which `make setup LOCKED=1` installs. Under the first Python,",
+            "Both run with the newest packages below, which `make setup LOCKED=1` installs. Under the first Python,",
             "the quick tests and a climb run with the oldest ones, too.",
             "",
             "| | oldest | newest |",

@@ -61,6 +61,8 @@ def install_debian() -> None:
         raise ClusterError("debootstrap not found: apt-get install --no-install-recommends debootstrap")
     if os.geteuid() != 0:
         raise ClusterError("needs root, for debootstrap")
+    if str(DEBIAN.root) in Path("/proc/self/mountinfo").read_text():
+        raise ClusterError(f"something is mounted below {DEBIAN.root}: unmount it, so that it is not deleted")
     (HOME / "made").unlink(missing_ok=True)
     if DEBIAN.root.exists():
         shutil.rmtree(DEBIAN.root)
