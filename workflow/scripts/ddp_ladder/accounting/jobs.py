@@ -39,7 +39,7 @@ HOUR_S = 3600.0
 SIGNIFICANT = 10
 DIGITS = 10
 
-Kind = Literal["measure", "preflight", "fit"]
+Kind = Literal["measure", "preflight", "fit", "production", "rehearsal"]
 Amount = Annotated[float, Field(ge=0)]
 
 
@@ -78,7 +78,7 @@ class JobFile(Model):
     """A job's own account of itself. Times are unix times of the host on which it runs."""
 
     schema_version: Version1
-    kind: Kind  # measure: the runs of a scale; preflight, fit: `snakemake` of that name
+    kind: Kind  # measure: the runs of a scale; the others: `snakemake` of that name
     stage: str
     scale: str
     in_allocation: bool  # it is a part of a Slurm job that the user made
