@@ -21,6 +21,7 @@ STARTERS = {
     "gpu_day_parts",
     "injected_causes",
     "instrument_support",
+    "machines",
     "one_run",
     "playwright",
     "project_copy",

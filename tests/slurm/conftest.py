@@ -37,7 +37,7 @@ def no_orphans() -> None:
     clean_orphans()
 
 
-@pytest.fixture(scope="session", params=["Slurm of this machine", "Slurm of Debian 13"])
+@pytest.fixture(scope="module", params=["Slurm of this machine", "Slurm of Debian 13"])
 def system(request: pytest.FixtureRequest) -> System:
     """An older and a newer Slurm with the Python of its users, one after the other."""
     if request.param == "Slurm of this machine":
@@ -56,7 +56,7 @@ def cluster(no_orphans: None) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def each_cluster(no_orphans: None, system: System, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """That cluster, and then one like it with the newer Slurm and Python."""
     if system == HERE:
