@@ -80,6 +80,7 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next() -> None:
+    pytest.importorskip("torch")
     sections = examine(Sources(CONFIG, CLUSTER, {}))
     findings = [finding for _, of_section in sections for finding in of_section]
     assert [finding for finding in findings if outcome(finding) == "FAIL"] == []
