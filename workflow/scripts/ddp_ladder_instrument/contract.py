@@ -17,6 +17,8 @@ WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel 
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
 
+FIRST_STATE = "rank{}.first.json"  # of a link's rank, until its end record has it
+
 HEARTBEAT = "rank{}.heartbeat"
 BEAT_S = 1.0  # between two heartbeats of a rank
 HEADER_BYTES = 512  # of a heartbeat; stacks follow

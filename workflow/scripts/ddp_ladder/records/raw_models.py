@@ -417,6 +417,22 @@ class RankFingerprint(Model):
     unread: Several[str] = ()  # fields whose reading raised: None, and equal to nothing
 
 
+class TrainingState(Model):
+    """How far the training of a rank is."""
+
+    optimizer_steps: Count | None  # the most that a parameter has had; None: the optimizer counts none, or unknown
+    lr: Several[float]  # of each parameter group
+    values: Several[float | None]  # of some elements of the parameters, of shards this rank's; None: not finite
+    count: Count  # of all elements
+
+
+class RankStart(RawFile):
+    """A rank of a link before its first step (ranks/rank<k>.first.json); its end record, if it leaves one, has it."""
+
+    rank: Count
+    state: TrainingState
+
+
 class RankEnd(RawFile, RankSummary):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
@@ -434,6 +450,8 @@ class RankEnd(RawFile, RankSummary):
     phases: RankPhases | None = None
     joins_uneven: bool = False  # DDP's join() let the ranks make different numbers of steps: their inputs are uneven
     parameters: RankParameters | None
+    first_state: TrainingState | None = None  # of a link, before its first step: what it has loaded, or initial values
+    last_state: TrainingState | None = None  # the same at its end
     pipeline_stage: Count | None = None  # the first that this rank holds; None: no pipeline
     pipeline_stages: Positive | None = None  # of the whole pipeline
     ddp: Ddp | None
