@@ -360,7 +360,7 @@ _OF_LIBRARIES = re.compile(r"\bNCCL WARN\b|^\s*what\(\): ")  # the latter: the C
 def root(case: Case) -> Failure | None:
     """Return the failure whose cause a line names."""
     match = root_match(case)
-    return match and failure_of(case, match)
+    return failure_of(case, match) if match else None
 
 
 def root_match(case: Case) -> Match | None:

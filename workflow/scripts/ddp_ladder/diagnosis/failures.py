@@ -266,7 +266,7 @@ def explain(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Failure:
 
 def _raised(case: Case) -> Failure | None:
     match = root_raised(case)
-    return match and failure_of(case, match)
+    return failure_of(case, match) if match else None
 
 
 OF_PROCESSES: tuple[Explanation, ...] = (
