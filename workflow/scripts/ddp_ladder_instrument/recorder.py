@@ -113,6 +113,15 @@ class Recorder:
                 if self.log.is_cut and self.marks is not None:
                     self.marks.keep_no_more()
 
+    def totals(self) -> tuple[int, int, float]:
+        """Return steps, their samples, and when the last one ended; any thread may call this while another one feeds.
+
+        Raises IndexError before the first step.
+        """
+        with self._feeding:
+            table = self.machine.table
+            return table.count, table.all_samples, table.ended_at_s[-1]
+
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()
 
