@@ -3,6 +3,7 @@
     snakemake --cores all          climb all stages on this machine, write the report
     snakemake stage2 --dry-run     what would stage 2 do?
     snakemake new_site             draft config/cluster.yaml from what Slurm says of this cluster
+    snakemake production           train at the scale that the ladder has proven, in a chain of jobs
 
 Settings are read from config/config.yaml (the experiment; another one: --config experiment=FILE) and
 config/cluster.yaml (the site; another one: --config cluster=FILE).
@@ -25,6 +26,7 @@ include: "workflow/rules/gate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/compare.smk"
 include: "workflow/rules/eject.smk"
+include: "workflow/rules/production.smk"
 
 
 rule all:

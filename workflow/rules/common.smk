@@ -41,6 +41,7 @@ from ddp_ladder.common.files import NotWritten, check_room, shown_path
 from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
+from ddp_ladder.climb.production import production_text
 from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify, stop
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
@@ -129,6 +130,17 @@ def awaited_records(stage):
     return ladder.awaited_records(stage) if workflow.executor_plugin else ladder.stage_records(stage)
 
 
+def asked_production():
+    """Check what production does; a dry run also prints it."""
+    try:
+        text = production_text(ladder)
+        if workflow.is_main_process and workflow.dryrun:
+            print(for_terminal(text, sys.stdout), flush=True)
+    except UserError as error:
+        stop(error)
+    return ladder.prepared_data
+
+
 def force(files, after):
     """Return ``after``, inputs of a job that makes these files. The job runs whatever Snakemake's time stamps, parameters
     and metadata say. In the jobs' own processes nothing is forced: their targets are given.
@@ -136,6 +148,11 @@ def force(files, after):
     if workflow.is_main_process:
         workflow.dag.forcefiles.update(files)
     return after
+
+
+def executor_name():
+    """Return where the links of production run: jobs of Slurm, or processes of this machine or allocation."""
+    return "slurm" if workflow.executor_plugin and workflow.executor_plugin.name == "slurm" else "local"
 
 
 def is_for(*targets):

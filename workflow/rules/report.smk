@@ -92,7 +92,7 @@ rule report:
         """
 
 
-WITHOUT_SUMMARY = ("compare", "doctor", "eject", "fit", "new_site", "preflight", "report")
+WITHOUT_SUMMARY = ("compare", "doctor", "eject", "fit", "new_site", "preflight", "production", "rehearsal", "report")
 
 
 onsuccess:

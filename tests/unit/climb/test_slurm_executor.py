@@ -14,8 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.climb import executor
-from ddp_ladder.climb.executor import ASK_EVERY_S, GONE_AFTER_S, JobWatch, LadderJobs, WatchedJob, ladder_executor
+from ddp_ladder.climb import executor, job_watch
+from ddp_ladder.climb.executor import LadderJobs, ladder_executor
+from ddp_ladder.climb.job_watch import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
@@ -264,7 +265,7 @@ def test_a_bad_end_without_words_is_that_of_a_full_disk_if_there_is_one(desk: De
 
 def test_the_terminal_goes_on_while_slurm_is_asked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(executor, "ANSWERS_SOON_S", 0.01)
+    monkeypatch.setattr(job_watch, "ANSWERS_SOON_S", 0.01)
     monkeypatch.setattr(desk.watch, "_ask", lambda jobs: hangs.wait() and {"7": RUNNING})
     assert desk.later(0) == []
     desk.log.write_text("stage2 1x4 [1/1] default/weak/r1: started\n")
@@ -272,7 +273,7 @@ def test_the_terminal_goes_on_while_slurm_is_asked(desk: Desk, monkeypatch: pyte
     assert "r1: started" in desk.text
     assert "runs on node1" not in desk.text
     hangs.set()
-    monkeypatch.setattr(executor, "ANSWERS_SOON_S", 60)
+    monkeypatch.setattr(job_watch, "ANSWERS_SOON_S", 60)
     assert desk.later(0) == []
     assert "runs on node1" in desk.text
 

@@ -224,7 +224,7 @@ def hold_results(ladder: Ladder, submits: bool) -> None:
 AGAIN_S = 0.5
 # These end by themselves: a job whose submission is cut off may run unseen, and scancel is still needed.
 OF_SLURM = frozenset({"sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue"})
-ENDS_ITS_CHILDREN = "run_scale.py"  # it passes the signal on to its own processes, in order
+ENDS_ITS_CHILDREN = ("run_scale.py", "production.py")  # they pass the signal on to their own processes, in order
 
 
 class EndedBySignal(KeyboardInterrupt):

@@ -61,6 +61,17 @@ def _prctl(option: int, argument: int) -> None:
         _call(option, argument, 0, 0, 0)
 
 
+def status_of(pid: int) -> dict[str, str]:
+    """Return the fields of /proc/<pid>/status; empty if it cannot be read."""
+    lines = (file_text(Path(f"/proc/{pid}/status")) or "").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Return True if the process handles the signal; else it would end it."""
+    return bool(int(status_of(pid).get("SigCgt", "0"), 16) >> (signum - 1) & 1)
+
+
 def run_bounded(argv: Sequence[str], within_s: float, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Run a command to its end; return its exit code and its output, errors included.
 

@@ -17,6 +17,7 @@ from ddp_ladder.diagnosis.rank_failures import TERMINATED, kind_of_signal, last_
 from ddp_ladder.diagnosis.signatures import is_consequence
 from ddp_ladder.records.raw_models import AgentEnd, SilentAgent
 from ddp_ladder.records.record import Failure
+from ddp_ladder.settings.terms import runtime_key
 from ddp_ladder.slurm.jobs import slurms_words
 
 
@@ -137,7 +138,7 @@ def told_to_end(case: Case) -> Failure | None:
         verdict="stopped by a signal",
         why=f"{first.signal} came after {duration(after_s)}; {rank_numbers(well)} then ended with exit code 0, after "
         f"{count(steps, 'step')}",
-        next=f"raise stages.{case.raw.spec.stage}.runtime if the signal is the scheduler's warning (--signal in "
+        next=f"raise {runtime_key(case.raw.spec.stage)} if the signal is the scheduler's warning (--signal in "
         "slurm.extra); or let the script end with exit code 75 once it has saved its state, and resume from it; then "
         "start snakemake again: the run is repeated",
         at_s=first.at_s,

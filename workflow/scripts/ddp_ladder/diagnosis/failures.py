@@ -35,6 +35,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.record import Failure, Remark
+from ddp_ladder.settings.terms import runtime_key
 
 STARTING_MIN = 2  # between the start of a job and that of its runs
 
@@ -63,7 +64,7 @@ def time_limit(case: Case) -> Failure | None:
     ended, spec, looks = case.raw.ended, case.raw.spec, case.raw.stalls
     if ended is None or ended.outcome != "time limit":
         return None
-    key, asked = f"stages.{spec.stage}.runtime", ended.asked_min
+    key, asked = runtime_key(spec.stage), ended.asked_min
     why, longer = f"the job of scale {spec.scale} reached its {key}", f"raise {key}"
     if asked is None:  # made by an earlier version
         why, longer = f"{why}, or the end of its allocation", f"{longer} or ask for a longer allocation"

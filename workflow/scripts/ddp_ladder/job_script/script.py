@@ -208,7 +208,7 @@ def _is_of_first_rank(spec: RunSpec) -> bool:
 def _training(spec: RunSpec, places: Places, binds: Sequence[str], wrapper: Sequence[str] = ()) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = launch.python_command(spec, places, binds, _working(spec, places))
-    shell = 4 if _hides_environment(spec) else 0  # words of the shell that passes the environment on
+    shell = 4 if container[:2] == ["bash", "-c"] else 0  # words of the shell that starts the engine
     node_rank, rdzv_id = "0" if spec.nodes == 1 else _NODE_RANK, f"{_JOB}.{spec.name.replace('/', '.')}"
     words = LAUNCHERS[spec.launcher].words(spec, rdzv_id, node_rank, _HEAD, _PORT)
     outer = [] if words and spec.wrapper_per == "rank" else _lines(wrapper)

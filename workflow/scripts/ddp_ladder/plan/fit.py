@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import canonical_sha256, read_json, sha256
+from ddp_ladder.common.files import canonical_sha256, read_bytes, read_json, sha256
 from ddp_ladder.common.formats import DASH, megabytes, milliseconds, share, significant, text_table
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
@@ -167,7 +167,7 @@ def workload_key(plan: Plan) -> str:
 
 def _content(spec: RunSpec) -> str | None:
     script = Path(spec.script)
-    return sha256(script.read_bytes()) if script.is_file() else None
+    return sha256(read_bytes(script)) if script.is_file() else None
 
 
 def read_fit(path: Path) -> Fit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -63,7 +63,7 @@ OWN_DIRECTORY = "work"
 class RunSpec(Model):
     """One run of a training process group: everything that decides what is measured."""
 
-    stage: Annotated[str, Field(pattern="^stage[123]$")]
+    stage: Annotated[str, Field(pattern="^(stage[123]|production|rehearsal)$")]
     variant: Name
     mode: Mode
     nodes: Positive
@@ -123,6 +123,11 @@ class RunSpec(Model):
     def name(self) -> str:
         """Path below results/runs and the name in messages: ``default/weak/1x2/r1``."""
         return f"{self.variant}/{self.mode}/{self.scale}/r{self.repeat}"
+
+    @property
+    def is_link(self) -> bool:
+        """True if the script goes on where an earlier start of it has saved its state, in the same directory."""
+        return self.stage in (terms.PRODUCTION, terms.REHEARSAL)
 
     @property
     def is_plain(self) -> bool:
@@ -281,6 +286,26 @@ def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
         hang=None if hang.times_median_step is None and hang.first_step_s is None else hang,
         monitor=experiment.monitor if experiment.monitor.enabled else None,
     )
+
+
+def chain_plan(settings: Settings, stage: Stage, scale: Scale, mode: Mode, results: str) -> Plan:
+    """Return the plan of a chain of jobs: one run of the reference variant, which the script ends itself.
+
+    stage: with the runtime and the Slurm options of each job; its name is production or rehearsal.
+    """
+    experiment, reference = settings.experiment, terms.REFERENCE_VARIANT
+    args = experiment.workload.args if experiment.production.args is None else experiment.production.args
+    whole = {"max_steps": None, "max_seconds": None, "profile_steps": 0, "count_flops": False}
+    of_chain = {
+        "results": results,
+        "modes": (mode,),
+        "repeats": keys.Repeats(at_least=1),
+        "variants": {reference: experiment.variants[reference]},
+        "measure": experiment.measure.replace(**whole),
+        "workload": experiment.workload.model_copy(update={"args": args}),
+    }
+    job = _job(replace(settings, experiment=experiment.model_copy(update=of_chain)), stage, scale)
+    return Plan(settings.site.site, results, (job,), {}, experiment.fingerprint.may_differ)
 
 
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:

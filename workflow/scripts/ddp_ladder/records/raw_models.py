@@ -63,7 +63,7 @@ class RunFile(RawFile):
     hang: Hang | None = None  # None: the agents do not look for hangs
     monitor: Monitor | None = None  # None: the nodes are not sampled
     goes_on: bool = False  # True if an earlier attempt saved its state (exit code 75): this one may make fewer steps
-
+    warn_at_s: float | None = None  # unix time at which the agents send SIGUSR1 to the ranks; None: they do not
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
     @property
@@ -196,6 +196,7 @@ class AgentEnd(RawFile):
     interface: Name | None = None  # network interface of NCCL and Gloo; None if there was none
     error: Name | None = None  # why its processes could not be started
     told: SignalSent | None = None  # the first that it was sent
+    warned: Count | None = None  # ranks that were sent SIGUSR1, as they have a handler; None: its time did not come
     orphaned: bool = False  # its parent had died: under Slurm the step daemon of its node
     log: AgentLog | None = None
     monitor: MonitorEnd | None = None  # None if this agent did not sample its node

@@ -29,6 +29,7 @@ from ddp_ladder.node.software import Runner, SetUpError, check_secrets, containe
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
@@ -36,6 +37,7 @@ from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, R
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
+from ddp_ladder.run.warning import TimedWarning
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
@@ -103,7 +105,7 @@ def run_node(task: NodeTask) -> int:
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
     error = interface = heartbeats = watch = monitor = gpus = None
-    beside, code = ThreadPoolExecutor(1), 1
+    beside, warning, code = ThreadPoolExecutor(1), TimedWarning(task.run.warn_at_s), 1
     try:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
         working = _working_directory(task)
@@ -123,6 +125,7 @@ def run_node(task: NodeTask) -> int:
         monitor = _started_monitor(task, interface, env)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         gpus = beside.submit(_gpus, task.spec)
+        warning.start()
         watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
@@ -132,6 +135,7 @@ def run_node(task: NodeTask) -> int:
             code, error = 1, str(failure)
             log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
+        warning.end()
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
@@ -159,6 +163,7 @@ def run_node(task: NodeTask) -> int:
         interface=interface,
         error=error,
         told=told[0] if told else None,
+        warned=warning.warned,
         orphaned=os.getppid() != parent,
         log=kept,
         monitor=sampled,
@@ -211,11 +216,16 @@ def _started_monitor(task: NodeTask, interface: str, env: Mapping[str, str]) -> 
 
     def opened() -> NodeSampler:
         gpus = ACCELERATORS[run.spec.device].monitor(env)
-        return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
+        return NodeSampler(interface, gpus, run.agents_per_node > 1, ranks_descend(run.spec))
 
     place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
+
+
+def ranks_descend(spec: RunSpec) -> bool:
+    """Return True if the ranks descend from the agent, which can then see what they use."""
+    return spec.container is None or not ENGINES[spec.container.engine].starts_step
 
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:

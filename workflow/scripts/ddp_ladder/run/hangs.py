@@ -43,13 +43,14 @@ from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
 from ddp_ladder.common.files import (
     Agent,
     RunDirectory,
-    file_text,
     opened,
+    read_bytes,
     read_json,
     write_atomically,
     write_json,
 )
 from ddp_ladder.common.messages import printable
+from ddp_ladder.common.process import catches, status_of
 from ddp_ladder.node.network import node_name
 from ddp_ladder.records.raw_models import (
     AgentStall,
@@ -186,7 +187,7 @@ class HangWatch:
         )
         with contextlib.suppress(OSError, ValueError):
             if own is None:
-                return float(self._trains_flag.read_text())
+                return float(read_bytes(self._trains_flag))
             if self._run.agents > 1 and not self._trains_flag.exists():
                 write_atomically(self._trains_flag, str(own))
         return own
@@ -432,7 +433,7 @@ def find_process(heartbeat: HeartbeatHeader) -> tuple[ProcessState, int | None]:
     """Return state and id of a heartbeat's process, a descendant of this one. Containers number their own processes."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if str(heartbeat.pid) in _status(process.pid).get("NSpid", str(process.pid)).split():
+            if str(heartbeat.pid) in status_of(process.pid).get("NSpid", str(process.pid)).split():
                 return _state(process), process.pid
     return "gone", None
 
@@ -458,17 +459,6 @@ def cpu_s(pid: int | None) -> float:
     return 0.0
 
 
-def _status(pid: int) -> dict[str, str]:
-    """Return the fields of /proc/<pid>/status; empty if it cannot be read."""
-    lines = (file_text(Path(f"/proc/{pid}/status")) or "").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _catches(pid: int, signum: int) -> bool:
-    """Return True if the process handles the signal; else it would end it."""
-    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (signum - 1) & 1)
-
-
 def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]:
     """Return the main threads' stacks of these ranks, as far as they could be had within a bounded time.
 
@@ -478,7 +468,7 @@ def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]
     for seen in ranks:
         signum = seen.heartbeat.signal if seen.heartbeat else None
         # A stopped process would answer when it goes on, in the middle of something else.
-        if seen.pid is not None and signum and seen.process != "stopped" and _catches(seen.pid, signum):
+        if seen.pid is not None and signum and seen.process != "stopped" and catches(seen.pid, signum):
             asked[seen.rank] = _size(files[seen.rank])
             with contextlib.suppress(OSError):
                 os.kill(seen.pid, signum)

@@ -43,13 +43,13 @@ from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps
 from ddp_ladder.run.signs import SILENT_AFTER_S, SignsOfLife
 from ddp_ladder.settings.keys import Hang
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, runtime_key
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.lock import Lock, held
 
 RAW = (
     *("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json"),
-    *(OWN_DIRECTORY, WRAPPER_DIRECTORY),
+    WRAPPER_DIRECTORY,
 )
 TICK_S = 0.5
 LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
@@ -73,6 +73,7 @@ class Context:
     console: RunConsole
     end_s: float = END_S  # for agents to end after SIGTERM
     slurm_s: float | None = None  # from the job's begin to the end that Slurm had set
+    warn_before_s: float | None = None  # before the deadline: the ranks get SIGUSR1 then; None: they get none
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -204,13 +205,12 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
         elif spec.variant in runs.stopped:
             made = _stopped(directory, spec, runs)
         elif failed is not None:
-            why = f"{PREFLIGHT_FAILED}: {failed.in_words}"
-            made = leave_out_run(directory, spec, "preflight failed", why, failed.next)
+            made = leave_out_for_preflight(directory, spec, failed)
         else:
             made = _made(context, spec, runs)
         failure = made.failure if isinstance(made, Record) else None
         if spec in context.job.more and failure and failure.kind in (*LEFT_OUT, *CUT_SHORT):
-            _set_aside(directory)  # a further repeat that was not made closes no gate
+            _set_aside(directory, spec)  # a further repeat that was not made closes no gate
             if failure.kind == "variant stopped":
                 continue
             context.console.say(f"{context.label}: no further repeat: {failure.why}")
@@ -241,7 +241,7 @@ def _in_turn(context: Context, plan: Plan, runs: RunsSoFar) -> Iterator[RunSpec]
             context.console.say(
                 f"{context.label}: {repeats_in_words(plan, job, runs.records, runs.stopped)}; another repeat takes "
                 f"about {needed}, and the job has {left} left: start snakemake again, or raise "
-                f"stages.{job.stage}.runtime"
+                f"{runtime_key(job.stage)}"
             )
             return
         context.console.expect(len(more))
@@ -277,7 +277,7 @@ def _made(context: Context, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly
         why = "the job's time was up before it could start"
         if context.left_s > 0:
             why = f"the job had {duration(context.left_s)} left for it, and it takes about {duration(needed_s)}"
-        longer = f"raise stages.{spec.stage}.runtime and start snakemake again"
+        longer = f"raise {runtime_key(spec.stage)} and start snakemake again"
         return leave_out_run(directory, spec, "no time", why, longer)
     try:
         return run_on_free_port(context, directory, spec, runs)
@@ -322,10 +322,14 @@ def run_on_free_port(context: Context, directory: RunDirectory, spec: RunSpec, r
     return made
 
 
-def _set_aside(directory: RunDirectory) -> int:
-    """Move an earlier attempt's files to attempts/<n>/, so that nothing is lost; return the next attempt's number."""
+def _set_aside(directory: RunDirectory, spec: RunSpec) -> int:
+    """Move an earlier attempt's files to attempts/<n>/, so that nothing is lost; return the next attempt's number.
+
+    A link of a chain finds its state where the last one left it.
+    """
     done = len(list(directory.attempts.glob("*"))) if directory.attempts.exists() else 0
-    old = [directory.path / name for name in RAW if (directory.path / name).exists()]
+    names = RAW if spec.is_link else (*RAW, OWN_DIRECTORY)
+    old = [directory.path / name for name in names if (directory.path / name).exists()]
     if old:
         done += 1
         target = directory.attempts / str(done)
@@ -338,12 +342,17 @@ def _set_aside(directory: RunDirectory) -> int:
 
 def leave_out_run(directory: RunDirectory, spec: RunSpec, kind: LeftOut, why: str, next_step: str) -> Record:
     """Return the record of a run that is not started, and set an earlier attempt's files aside."""
-    _set_aside(directory)
+    _set_aside(directory, spec)
     return not_run(spec, kind, why, next_step)
 
 
+def leave_out_for_preflight(directory: RunDirectory, spec: RunSpec, failed: Finding) -> Record:
+    """Return the record of a run that its job's preflight keeps from starting."""
+    return leave_out_run(directory, spec, "preflight failed", f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
+
+
 def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
-    attempt = _set_aside(directory)
+    attempt = _set_aside(directory, spec)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
     write_job_script(context.job, spec, directory)
     for path in (directory.ranks, directory.nodes):
@@ -351,6 +360,8 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     key, before = f"{job.id}.{job.attempt}.{spec.name}", RunDirectory(directory.attempts / str(attempt - 1))
     more: dict[str, Any] = {"repository": _repository(spec), "goes_on": _goes_on(before)}
     more |= {"hang": hang_bounds(context.job.hang, spec, runs), "monitor": context.job.monitor}
+    if context.warn_before_s is not None:
+        more["warn_at_s"] = time.time() + max(0.0, context.left_s - context.warn_before_s)
     try:
         run = write_run_file(context.nodes, context.job, spec, directory, job, key, **more)
     except NoRendezvous as error:
@@ -403,7 +414,7 @@ def _goes_on(before: RunDirectory) -> bool:
         raw = read_raw_run(before)
     except (OSError, ValueError):
         return False
-    return raw.run.goes_on or any(end.exit_code == os.EX_TEMPFAIL for end in raw.ends)
+    return raw.run.goes_on or raw.spec.is_link or any(end.exit_code == os.EX_TEMPFAIL for end in raw.ends)
 
 
 def _supervise(

@@ -27,6 +27,8 @@ LAST_WORDS_OF = {  # the last line of a scale's job, by its kind
     "measure": "every run has left its record",
     "preflight": "the preflight has left its result",
     "fit": "the batch per GPU is chosen",
+    "production": "the link has left its record",
+    "rehearsal": "the rehearsal has left its result",
 }
 
 Amount = Annotated[float, Field(ge=0, strict=False)]

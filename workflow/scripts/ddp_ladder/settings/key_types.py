@@ -125,6 +125,13 @@ _OF_SCALE = {
     "examples": ["2x4"],
 }
 AnyScale = Annotated[Scale, PlainValidator(_scale), PlainSerializer(str), WithJsonSchema(_OF_SCALE)]
+_RECOMMENDED = {**_OF_SCALE, "pattern": f"^recommended$|{_SCALE}", "patternErrorMessage": "recommended, or 2x4"}
+ScaleOrRecommended = Annotated[
+    Scale | Literal["recommended"],
+    PlainValidator(lambda value: value if value == "recommended" else _scale(value)),
+    PlainSerializer(str),
+    WithJsonSchema({**_RECOMMENDED, "examples": ["recommended", "2x4"]}),
+]
 Scales = Annotated[Several[AnyScale], Field(min_length=1, max_length=100), DIFFERENT]
 _TYPED = WithJsonSchema({"type": ["string", "number", "boolean"], "description": "Passed as it is typed."})
 Typed = Annotated[str, _AS_TEXT, _HOME, Field(max_length=100_000), _TYPED]

@@ -91,7 +91,7 @@ class Container(KeySection):
     """File, URI or name of the image, as the engine takes it."""
     engine: types.Engine = "apptainer"
     """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
-    pyxis calls."""
+    pyxis calls; where it has `srun --environment`, edf."""
     gpus: types.GpusInside | None = "nvidia"
     binds: Annotated[Several[types.PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
     """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
@@ -405,6 +405,35 @@ class Preflight(KeySection):
         return 60.0 + start_allowance_s(nodes) if self.timeout_s is None else self.timeout_s
 
 
+class Production(KeySection):
+    """The training that the ladder was climbed for: a chain of jobs, each of which goes on where the last one saved."""
+
+    scale: types.ScaleOrRecommended = Field(default="recommended", examples=["4x4"])
+    """Scale of every job: one that was measured and whose gate is open, or the one that the report recommends."""
+    args: types.Arguments | None = Field(default=None, examples=[["--epochs", 90]])
+    """Arguments of the script, in place of workload.args; null keeps these. May contain placeholders; {run_dir} is one
+    directory for the whole chain."""
+    runtime: int = Field(default=1440, ge=1, le=43_200)
+    """Time limit of each job in minutes."""
+    up_to_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[2000])
+    """GPU hours that the chain may use. No job is begun that could exceed them."""
+    warn_before_s: float = Field(default=300, ge=1, le=86_400)
+    """Seconds before the end of a job at which the script gets the signal SIGUSR1: it saves its state, and ends with
+    exit code 75."""
+    slower_percent: float = Field(default=15, gt=0, lt=100)
+    """A job that is slower than the ladder's figure by more than this, for ten minutes, is reported."""
+    slower: Literal["warn", "stop"] = "warn"
+    """What a slower job leads to: a warning, or the end of the chain."""
+    rehearse_s: float = Field(default=120, ge=1, le=86_400)
+    """Seconds of each of the two links of a rehearsal, before the signal."""
+    unproven: bool = False
+    """True also takes a scale that was not measured, or whose gate is closed."""
+    unrehearsed: bool = False
+    """True also starts without a rehearsal of this script and its arguments."""
+    slurm: Slurm = Field(default_factory=Slurm, examples=[{"partition": "long"}])
+    """Slurm options of these jobs, which override cluster.yaml's; left out or null keeps them. extra is appended."""
+
+
 def _with_default(variants: dict[str, Variant]) -> dict[str, Variant]:
     if terms.REFERENCE_VARIANT not in variants:
         raise refused("the variant that the gates judge is missing", "add default: {} under variants")
@@ -487,6 +516,7 @@ class Experiment(SettingsFile, title="The experiment"):
     variants: _Variants = Field(default_factory=lambda: {"default": Variant()})
     """Named sets of overrides that are measured side by side; the gates judge "default"."""
     preflight: Preflight = Field(default_factory=Preflight, examples=[{"enabled": False}])
+    production: Production = Field(default_factory=Production, examples=[{"up_to_hours": 2000}])
 
     @property
     def ladder(self) -> tuple[Stage, ...]:

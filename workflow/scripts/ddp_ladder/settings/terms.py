@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Mode = Literal["weak", "strong"]
 WrapperPer = Literal["rank", "node"]
@@ -17,6 +17,8 @@ Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node
 _MIG = re.compile(r"mig|\d+g\.\d+gb", re.IGNORECASE)  # gpu:1g.10gb, gpu:a100_3g.20gb, gpu:mig-1g.5gb
 
 STAGES = ("stage1", "stage2", "stage3")
+PRODUCTION: Final = "production"  # a chain of jobs, in a job's place of the stage
+REHEARSAL: Final = "rehearsal"  # and its test
 REFERENCE_VARIANT = "default"
 PLAIN_VARIANT = "plain"
 """The default variant's script at 1x1 without a launcher: the baseline for the cost of DDP itself."""
@@ -31,6 +33,13 @@ LEAST_EVERY_S = 0.2  # from one sample of a node to the next
 def is_mig(gres: str) -> bool:
     """Return True if Slurm's name of a GPU is one of MIG slices, as NVIDIA and sites name them."""
     return _MIG.search(gres) is not None
+
+
+def runtime_key(stage: str) -> str:
+    """Return the key of config.yaml that sets the time limit of the jobs of a stage, or of production."""
+    if stage == REHEARSAL:
+        return "production.rehearse_s"
+    return "production.runtime" if stage == PRODUCTION else f"stages.{stage}.runtime"
 
 
 @dataclass(frozen=True, order=True)

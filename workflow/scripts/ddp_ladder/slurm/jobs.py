@@ -16,6 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, printable
+from ddp_ladder.settings.terms import runtime_key
 from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
@@ -84,7 +85,7 @@ ENDS: Mapping[str, Advice] = {
     ),
     TIMEOUT: Advice(
         "its time was up",
-        "raise stages.{stage}.runtime in config.yaml (now {runtime}), or shorten its runs with measure.max_steps or "
+        "raise {key} in config.yaml (now {runtime}), or shorten its runs with measure.max_steps or "
         "measure.max_seconds, and start snakemake again",
     ),
     GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {AGAIN}"),
@@ -116,7 +117,7 @@ def advice(job: JobState, words: str, stage: str, asked_min: int, killed: str = 
         look += f"node.memory_mb in cluster.yaml, and {AGAIN}"
         return Advice("its run_scale.py ended without a word and left its lock behind: it was killed", look)
     usual = ENDS.get("OUT_OF_MEMORY" if is_of_memory else job.state, _UNKNOWN_END)
-    return Advice(usual.why, usual.next.format(stage=stage, runtime=asked_min))
+    return Advice(usual.why, usual.next.format(key=runtime_key(stage), runtime=asked_min))
 
 
 # Of `man squeue`, JOB REASON CODES, those that a job of a ladder often has; any other is shown by its name alone.

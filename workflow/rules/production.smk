@@ -1,0 +1,51 @@
+"""Production: the training itself, at a proven scale, in a chain of jobs each of which goes on where the last one saved.
+
+needs: the records and open gates of the ladder
+makes: results/production/
+"""
+
+
+rule production:
+    """Train at the proven scale, in as many jobs as it takes, within production.up_to_hours."""
+    input:
+        lambda wildcards: asked_production(),
+    log:
+        f"{ladder.results}/logs/production.log",
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        script=script("production.py"),
+        settings=lambda wildcards: sources.options,
+        where=lambda wildcards: executor_name(),
+    shell:
+        # exec: a signal to the job reaches the script itself.
+        r"""
+        exec python {params.script:q} \
+            {params.settings:q} \
+            --on {params.where} \
+            >{log:q}
+        """
+
+
+rule rehearsal:
+    """Test whether the script goes on where it has saved: start it twice, at a small scale, for two minutes each."""
+    input:
+        ladder.prepared_data,
+    log:
+        f"{ladder.results}/logs/rehearsal.log",
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        script=script("production.py"),
+        settings=lambda wildcards: sources.options,
+        where=lambda wildcards: executor_name(),
+    shell:
+        # exec: a signal to the job reaches the script itself.
+        r"""
+        exec python {params.script:q} \
+            {params.settings:q} \
+            --rehearse --on {params.where} \
+            >{log:q}
+        """

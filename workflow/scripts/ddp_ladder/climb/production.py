@@ -1,0 +1,268 @@
+"""One start of production: it submits the links of a chain one after the other, and follows them to its end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shlex import join
+
+from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob
+from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.common.files import SCRIPTS, make_directory, shown_path, write_json
+from ddp_ladder.common.formats import significant
+from ddp_ladder.common.messages import UserError, box, notify
+from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.preflight import bad_nodes
+from ddp_ladder.preflight.admission import check_jobs, read_partitions
+from ddp_ladder.production import rehearsed
+from ddp_ladder.production.chain import Link, Step, chain_directory, decide, read_links, write_chain
+from ddp_ladder.production.plan import Production, dry_run_text, production_of
+from ddp_ladder.run.interruption import Interrupted, raise_on_signals, uninterrupted
+from ddp_ladder.run.progress import Console
+from ddp_ladder.settings.keys import Settings
+from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL
+from ddp_ladder.slurm import jobs as slurm_jobs
+from ddp_ladder.slurm.jobs import JobEnd, NotSubmitted, Submission, Submitter, ask, job_left
+from ddp_ladder.slurm.lock import Lock, look
+from ddp_ladder.slurm.query import set_aside
+from ddp_ladder.slurm.steps import sbatch_options
+
+RUN_LINK, REHEARSE = SCRIPTS / "run_link.py", SCRIPTS / "rehearse.py"
+GOES_ON = "follow it with the same command; end it with `scancel {job}`"
+
+
+Command = Callable[[ScaleJob], list[str]]
+"""The command of a job. It is started where Snakemake is."""
+
+
+def _python(program: Path, directory: Path, *options: str) -> list[str]:
+    return [sys.executable, str(program), "--plan", str(directory / "plan.json"), *options]
+
+
+def link_command(directory: Path) -> Command:
+    """Return the command of a link."""
+    return lambda job: _python(RUN_LINK, directory, "--minutes", str(job.runtime_min))
+
+
+class JobsHere:
+    """Jobs on this machine, or in the allocation that this start is in; each ends with this process."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._is_allocation = "SLURM_JOB_ID" in os.environ
+        self._begun = 0
+
+    def alive(self) -> str | None:
+        return None
+
+    def run(self, job: ScaleJob) -> Step | None:
+        """Run a job to its end; return why no other follows, None if the chain decides."""
+        if self._is_allocation and self._begun:
+            return Step("stop", "the allocation is used up", "a link took its time", "start it in a new allocation")
+        self._begun += 1
+        with uninterrupted():
+            process = subprocess.Popen(self._command(job), stdin=subprocess.DEVNULL)
+        try:
+            code = process.wait()
+        except Interrupted:
+            process.terminate()
+            process.wait()
+            raise
+        return None if code == 0 else Step("stop", "the link was ended", f"it ended with exit code {code}")
+
+    def interrupted(self) -> str:
+        return "what the script has saved is kept; start it again to go on"
+
+
+class JobsOnSlurm:
+    """Jobs of Slurm, which go on if this start ends."""
+
+    def __init__(self, planned: ScaleJob, directory: Path, command: Command) -> None:
+        if notice := set_aside(os.environ):
+            notify(notice)
+        self._directory, self._command, self._stage = directory, command, planned.stage
+        self._console = Console()
+        self._watch = JobWatch(ask, self._console)
+        self._submitter = Submitter(directory, self._console.say)
+        self._job_id: str | None = None
+        self._scale = str(planned.scale)
+        self._has_replaced = False  # the node of the last link
+
+    def alive(self) -> str | None:
+        """Return the job of an earlier start that is not over; None if there is none."""
+        left = job_left(self._directory, self._scale)
+        if left is None:
+            return None
+        return left.job_id if ask([left.job_id])[left.job_id].phase != "ended" else None
+
+    def run(self, job: ScaleJob) -> Step | None:
+        try:
+            end = self._followed(job)
+        except NotSubmitted as error:
+            return Step("stop", "the job was not submitted", str(error), error.next)
+        slurm_jobs.write_job_end(self._directory, end)
+        self._job_id = None
+        if self._replaces_node(job, end):
+            return None
+        if end.state == "CANCELLED":
+            return Step("stop", f"job {end.job_id} was cancelled", end.why, "start it again to go on")
+        begun = any(path.stem == end.job_id for path in (self._directory / "jobs" / self._scale).glob("*.json"))
+        return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
+
+    def _followed(self, job: ScaleJob) -> JobEnd:
+        """Submit the job, unless one of an earlier start goes on, and follow it to its end."""
+        logs = self._directory / "logs"
+        make_directory(logs)
+        name = slurm_jobs.new_job_name(self._directory, self._scale)
+        own = {"job-name": name, "chdir": os.getcwd(), "output": str(logs.absolute()).replace("%", "%%") + "/%j.log"}
+        without_bad = bad_nodes.without_bad_nodes(job, self._directory)
+        argv = ["sbatch", "--parsable", *sbatch_options(without_bad, {**own, "export": "ALL"})]
+        script = f"#!/bin/sh\nexec {join(self._command(job))}\n"
+        submission = Submission(f"{self._stage} {self._scale}", self._scale, name, argv, script, self.alive())
+        self._job_id = job_id = self._submitter.submit(submission)
+        log = Path(shown_path(logs / f"{job_id}.log"))
+        submitted = JobEnd(job_id, self._stage, self._scale, slurm_jobs.SUBMITTED, str(log))
+        slurm_jobs.write_job_end(self._directory, submitted)
+        lock = Lock.of_scale(self._directory, self._scale, "")
+        named = job_id, self._stage, self._scale, log, job.runtime_min
+        self._watch.add(WatchedJob(*named, lambda: look(lock), lambda: lock.touched_s, (logs, self._directory)))
+        while not (ends := self._watch.look()):
+            time.sleep(LOOK_EVERY_S)
+        self._submitter.over(job_id)
+        return ends[0]
+
+    def _replaces_node(self, job: ScaleJob, end: JobEnd) -> bool:
+        """Return True if one bad node kept the link from training; it is listed then. Not twice in a row."""
+        before, self._has_replaced = self._has_replaced, False
+        if before or not job.slurm.replace_bad_node:
+            return False
+        bad = bad_nodes.only_bad_node(self._directory, job, end.job_id, end.nodes)
+        if bad is None:
+            return False
+        bad_nodes.add_bad_node(self._directory, bad)
+        listed = f"it is listed for the site's support in {bad_nodes.bad_nodes_file(self._directory)}"
+        self._console.say(f"{self._stage} {self._scale}: {bad.in_words}; {listed}; the next link leaves {bad.node} out")
+        self._has_replaced = True
+        return True
+
+    @property
+    def has_replaced(self) -> bool:
+        return self._has_replaced
+
+    def interrupted(self) -> str:
+        if self._job_id is None:
+            return "no link goes on; start it again to go on"
+        return f"job {self._job_id} goes on; {GOES_ON.format(job=self._job_id)}"
+
+
+def run_production(production: Production, settings: Settings, directory: Path, on_slurm: bool) -> int:
+    """Run the chain to its end; return the exit code: 0 if the training is complete, else 1. Raises UserError."""
+    plan, chain = production.plan, production.chain
+    _rehearsed(production, settings, directory.parent)
+    raise_on_signals()
+    way = _way(plan, settings, directory, link_command(directory), on_slurm)
+    write_chain(directory, chain)
+    links = read_links(directory, plan, time.time(), way.alive())
+    since = len(links)
+    try:
+        while True:
+            job = chain.within_hours(production.job, sum(link.hours for link in links))
+            ended = [link for link in links if link.end != "running"]
+            step = decide(chain, job, ended, since)
+            if way.alive() is None and step.kind != "go on":
+                break
+            stopped = way.run(job)
+            for warning in update_or_warn(directory)[1]:
+                notify(f"warning: {warning}")
+            links = read_links(directory, plan, time.time())
+            if isinstance(way, JobsOnSlurm) and way.has_replaced:
+                since = len(links)
+            _say_end(links)
+            if stopped is not None and not (links and links[-1].end == "complete"):
+                step = stopped
+                break
+    except Interrupted as interrupted:
+        notify(f"{PRODUCTION}: {interrupted}: {way.interrupted()}")
+        return 128 + interrupted.signum
+    hours = significant(sum(link.hours for link in links))
+    print(box(_rows(step, f"{len(links)} links, {hours} GPU hours")), file=sys.stderr, flush=True)
+    return 0 if step.kind == "complete" else 1
+
+
+def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: bool) -> int:
+    """Run the rehearsal's job to its end and show its result; return 0 if it passed, else 1. Raises UserError."""
+    raise_on_signals()
+    keys = settings.experiment.production
+    options = ("--each", str(keys.rehearse_s), "--warn", str(keys.warn_before_s))
+    way = _way(plan, settings, directory, lambda job: _python(REHEARSE, directory, *options), on_slurm)
+    (directory / rehearsed.FILE).unlink(missing_ok=True)
+    try:
+        stopped = way.run(plan.jobs[0])
+    except Interrupted as interrupted:
+        notify(f"{REHEARSAL}: {interrupted}: {way.interrupted()}")
+        return 128 + interrupted.signum
+    file = rehearsed.read_rehearsal(directory)
+    if file is None:
+        step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
+        print(box(_rows(step, "")), file=sys.stderr, flush=True)
+        return 1
+    result = file.result
+    findings = "\n".join(finding.in_words for finding in result.findings)
+    rows = (("verdict", f"rehearsal {file.in_words}"), ("why", result.why), ("seen", findings), ("next", result.next))
+    print(box([(label, text) for label, text in rows if text]), file=sys.stderr, flush=True)
+    return 0 if result.verdict == "ok" else 1
+
+
+def _way(plan: Plan, settings: Settings, directory: Path, command: Command, on_slurm: bool) -> JobsHere | JobsOnSlurm:
+    """Return where the jobs run, after writing their plan. Raises UserError if Slurm would not take them."""
+    if on_slurm:
+        _require_admission(plan.jobs[0], settings)
+    make_directory(directory)
+    write_json(directory / "plan.json", plan.to_json())
+    return JobsOnSlurm(plan.jobs[0], directory, command) if on_slurm else JobsHere(command)
+
+
+def _require_admission(job: ScaleJob, settings: Settings) -> None:
+    """Ask Slurm whether it takes the job. Raises UserError for one that it refuses or would never start."""
+    if not shutil.which("sbatch"):
+        return
+    admission = check_jobs([job], settings, read_partitions())
+    for problem in admission.waits:
+        notify(f"warning: {problem}\n")
+    if admission.refused:
+        raise UserError(admission.refused)
+
+
+def _say_end(links: Sequence[Link]) -> None:
+    if not links:
+        return
+    last, hours = links[-1], sum(link.hours for link in links)
+    steps = "" if last.steps is None else f" after {last.steps:,} steps"
+    used = f"{significant(last.hours)} GPU hours, {significant(hours)} in all"
+    notify(f"{PRODUCTION}: {last.in_words} ended{steps}: {last.cause}; {used}")
+
+
+def _rows(step: Step, used: str) -> Sequence[tuple[str, str]]:
+    rows = (("verdict", step.verdict), ("why", step.why), ("used", used), ("next", step.next))
+    return [(label, text) for label, text in rows if text]
+
+
+def production_text(ladder: Ladder) -> str:
+    """Return what `snakemake production` would do. Raises UserError if it would not start."""
+    results = Path(ladder.results)
+    production = production_of(ladder.settings, ladder.plan, results, ladder.runs)
+    directory = chain_directory(results)
+    links = read_links(directory, production.plan, time.time())
+    return dry_run_text(production, links, _rehearsed(production, ladder.settings, results))
+
+
+def _rehearsed(production: Production, settings: Settings, results: Path) -> str:
+    """Return the rehearsal of this script in words. Raises UserError if there is none, and the settings want one."""
+    where = settings.config.where(PRODUCTION, "unrehearsed")
+    return rehearsed.rehearsed(results, production.job.runs[0], settings.experiment.production.unrehearsed, where)

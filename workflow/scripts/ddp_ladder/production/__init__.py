@@ -1,0 +1,1 @@
+"""Production: the chain of jobs that trains at the scale that the ladder has proven."""

@@ -1,0 +1,198 @@
+"""The plan of a chain: its scale, which has to be proven, its script's arguments, and what it can cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_ladder.analysis.decisions import Decision, decide
+from ddp_ladder.assembly.run_records import RunRecords, as_made
+from ddp_ladder.common.formats import count, duration, in_short, percent, significant
+from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.gates.gate import judge
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.plan.plan import Plan, ScaleJob, chain_plan
+from ddp_ladder.production.chain import Chain, Link
+from ddp_ladder.settings.keys import Settings, Stage
+from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
+
+REHEARSAL_STARTS_MIN = 5  # of both links: preflight, imports, first steps
+
+
+class ProductionStage(Stage):
+    """The job of a link, in a stage's place."""
+
+    name = PRODUCTION
+
+
+class RehearsalStage(Stage):
+    """The job of a rehearsal, in a stage's place."""
+
+    name = REHEARSAL
+
+
+@dataclass(frozen=True)
+class Production:
+    """What a start of production does."""
+
+    plan: Plan  # of one job
+    chain: Chain
+    rule: str  # why this scale, in words
+    doubts: tuple[str, ...]  # on the scale, or on the figure to compare with
+
+    @property
+    def job(self) -> ScaleJob:
+        return self.plan.jobs[0]
+
+
+def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunRecords | None = None) -> Production:
+    """Return what production does. Raises UserError for a scale that is not proven, and without up_to_hours.
+
+    ladder: the plan of the ladder. runs: its records, if they have been read.
+    """
+    experiment, where = settings.experiment, settings.config.where
+    keys = experiment.production
+    if keys.up_to_hours is None:
+        what, allowed = "the hours that production may use are not set", "GPU hours, greater than 0"
+        advice = "set up_to_hours below production; no job is begun that could exceed them"
+        raise UserError(Problem(where(PRODUCTION, "up_to_hours"), what, "null", allowed, advice))
+    runs = runs or RunRecords(results)
+    point, rule, doubts, decision = _proven(settings, ladder, results, runs)
+    scale, mode = point.scale if isinstance(point, ScalePoint) else point, experiment.modes[0]
+    stage = ProductionStage(scales=(scale,), runtime=keys.runtime, slurm=keys.slurm)
+    plan = chain_plan(settings, stage, scale, mode, f"{experiment.results}/{PRODUCTION}")
+    rate = point.samples_per_s if isinstance(point, ScalePoint) else None
+    chain = Chain(
+        scale=str(scale),
+        gpus=scale.world_size,
+        runtime_min=keys.runtime,
+        up_to_hours=keys.up_to_hours,
+        warn_before_s=_warn_before_s(settings),
+        slower_percent=keys.slower_percent,
+        slower=keys.slower,
+        promised_samples_per_s=rate,
+        promised_by=_runs_of(as_made(ladder, runs), scale, mode) if rate else (),
+        training_hours=decision.hours(point) if decision and isinstance(point, ScalePoint) else None,
+    )
+    return Production(plan, chain, rule, tuple(doubts))
+
+
+def _runs_of(plan: Plan, scale: Scale, mode: str) -> tuple[str, ...]:
+    wanted = (scale, mode, REFERENCE_VARIANT)
+    return tuple(run.name for run in plan.runs if (run.scale, run.mode, run.variant) == wanted)
+
+
+def _warn_before_s(settings: Settings) -> float:
+    """Return when the signal comes, before the end. Raises UserError if that is before the begin of the job."""
+    keys = settings.experiment.production
+    if keys.warn_before_s >= 60 * keys.runtime:
+        where, found = settings.config.where(PRODUCTION, "warn_before_s"), f"{keys.warn_before_s:g}"
+        what = "the signal would come before the job begins"
+        allowed = f"less than production.runtime ({duration(60 * keys.runtime)})"
+        raise UserError(Problem(where, what, found, allowed, "lower warn_before_s, or raise runtime"))
+    return keys.warn_before_s
+
+
+Proven = tuple[ScalePoint | Scale, str, list[str], Decision | None]
+
+
+def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -> Proven:
+    """Return the point of the scale, or the scale alone if it was not measured; why it, doubts, and the decision."""
+    keys, where = settings.experiment.production, settings.config.where(PRODUCTION, "scale")
+    verdicts = {stage: judge(ladder, stage, results, runs) for stage in ladder.stages}
+    points = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
+    decisions = decide(points, {stage: gate.min_efficiency for stage, gate in ladder.gates.items()})
+    decision = next((each for each in decisions if each.mode == settings.experiment.modes[0]), None)
+    if keys.scale == "recommended":
+        if decision is None or decision.recommended is None:
+            what, advice = (
+                "no scale is recommended yet",
+                "climb first (snakemake --profile ...), or name a scale, such as 2x4",
+            )
+            raise UserError(Problem(where, what, "recommended", next=advice))
+        wanted, rule = decision.recommended, decision.rule
+        doubts = [decision.doubt] if decision.doubt else []
+    else:
+        point = next(
+            (each for each in points if each.scale == keys.scale and each.mode == settings.experiment.modes[0]), None
+        )
+        rule, doubts = f"{PRODUCTION}.scale", []
+        if point is None or point.samples_per_s is None:
+            _require(keys.unproven, where, f"{keys.scale} was not measured", _measured(points))
+            return keys.scale, rule, [f"{keys.scale} was not measured: there is no figure to compare with"], decision
+        wanted = point
+    for problem in _closed_gates(verdicts, wanted.stage):
+        _require(keys.unproven, where, f"{wanted.scale} is not proven: {problem}", _open(verdicts, points))
+        doubts.append(f"{wanted.scale} is not proven: {problem}")
+    return wanted, rule, doubts, decision
+
+
+def _require(unproven: bool, where: str, what: str, proven: str) -> None:
+    """Raise UserError unless the settings allow a scale that is not proven."""
+    if not unproven:
+        advice = "climb to it first (snakemake --profile ...); `unproven: true` below production takes it all the same"
+        raise UserError(Problem(where, what, None, f"recommended, or one of {proven or 'none yet'}", advice))
+
+
+def _measured(points: Sequence[ScalePoint]) -> str:
+    return in_short(list(dict.fromkeys(str(point.scale) for point in points if point.samples_per_s is not None)))
+
+
+def _open(verdicts: dict[str, Verdict], points: Sequence[ScalePoint]) -> str:
+    return _measured([point for point in points if not list(_closed_gates(verdicts, point.stage))])
+
+
+def _closed_gates(verdicts: dict[str, Verdict], stage: str) -> Iterator[str]:
+    """Yield why the gates up to a stage are closed."""
+    for name, verdict in verdicts.items():
+        if not verdict.is_open:
+            yield f"the gate of {name} is closed ({verdict.why})"
+        if name == stage:
+            return
+
+
+def rehearsal_plan(settings: Settings) -> Plan:
+    """Return the plan of a rehearsal: at the smallest scale of several ranks, or at the only one.
+
+    One rank would not show that the others find no state of theirs.
+    """
+    experiment, keys = settings.experiment, settings.experiment.production
+    scales = sorted(experiment.scales, key=lambda scale: (scale.world_size, scale.nodes))
+    scale = next((scale for scale in scales if scale.world_size > 1), scales[0])
+    runtime = math.ceil(2 * (keys.rehearse_s + keys.warn_before_s) / 60) + REHEARSAL_STARTS_MIN
+    stage = RehearsalStage(scales=(scale,), runtime=runtime, slurm=keys.slurm)
+    results = f"{experiment.results}/{PRODUCTION}/{REHEARSAL}"
+    return chain_plan(settings, stage, scale, experiment.modes[0], results)
+
+
+# In words
+
+
+def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) -> str:
+    """Return what `snakemake production` would do, and what it can cost. rehearsed: the rehearsal in words."""
+    chain, job = production.chain, production.job
+    used = sum(link.hours for link in links)
+    each = chain.most_hours(job)
+    most = int((chain.up_to_hours - used) // each)
+    rate = chain.promised_samples_per_s
+    rows = {
+        "scale": f"{chain.scale}, {count(chain.gpus, 'GPU')} ({production.rule})",
+        "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
+        "each link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} GPU hours; "
+        f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
+        "hours": f"{significant(used)} of {significant(chain.up_to_hours)} GPU hours used by "
+        f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
+        "promised": "unknown: this scale was not measured"
+        if rate is None
+        else f"{significant(rate)} samples/s, of "
+        f"the ladder; slower by {percent(chain.slower_percent / 100)} or more: {chain.slower}",
+        "rehearsal": rehearsed,
+    }
+    if chain.training_hours is not None:
+        needed = chain.training_hours * chain.gpus
+        rows["training"] = f"about {significant(chain.training_hours)} h, {significant(needed)} GPU hours (report)"
+    lines = [f"{label:<10} {text}" for label, text in rows.items()]
+    return "\n".join(["production", *(f"  {line}" for line in (*lines, *(f"warning: {d}" for d in production.doubts)))])

@@ -1,0 +1,40 @@
+"""A link of a chain: one job, which runs the script once, from where it has saved its state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp_ladder.records.record import Record, write_record
+from ddp_ladder.run.assembling import Assembly
+from ddp_ladder.run.job import (
+    Context,
+    RunsSoFar,
+    failed_preflight,
+    leave_out_for_preflight,
+    leave_out_run,
+    run_on_free_port,
+)
+
+
+def run_link(context: Context, warn_before_s: float) -> Record:
+    """Run the script, with SIGUSR1 so long before the job's time is up; return its record. Raises Interrupted.
+
+    Of a run that ended, the record as assembled stays beside its raw files: the next link moves both.
+    """
+    context = replace(context, warn_before_s=warn_before_s)
+    (spec,) = context.job.runs
+    directory = context.directory(spec)
+    failed = failed_preflight(context) if context.job.preflight.enabled else None
+    if failed is not None:
+        record = leave_out_for_preflight(directory, spec, failed)
+    elif context.left_s <= warn_before_s:
+        longer = f"ask for more than {warn_before_s:g} s (production.warn_before_s) of them"
+        record = leave_out_run(directory, spec, "no time", "the job's time was up before it could start", longer)
+    else:
+        runs = RunsSoFar(context.console, {}, {})
+        made = run_on_free_port(context, directory, spec, runs)
+        runs.add(made)
+        runs.settle()
+        record = made.record if isinstance(made, Assembly) else made
+    write_record(directory.record, record)
+    return record

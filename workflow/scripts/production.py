@@ -1,0 +1,46 @@
+"""Train at the scale that the ladder has proven: submit the links of a chain one after the other, and follow them.
+
+Progress goes to stderr. The exit code is 0 if the training is complete, 1 if the chain stops before, with the cause.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import ddp_ladder.common.requirements  # noqa: F401
+from ddp_ladder.climb.production import run_production, run_rehearsal
+from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.messages import BEHIND_PIPE
+from ddp_ladder.common.process import die_with_parent
+from ddp_ladder.plan.fit import planned
+from ddp_ladder.production.chain import chain_directory
+from ddp_ladder.production.plan import production_of, rehearsal_plan
+from ddp_ladder.production.rehearsed import rehearsal_directory
+from ddp_ladder.settings.sources import Sources, add_options
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the chain. Exit code 128 + n if signal n ended this start."""
+    parser = parser_of(__doc__, "production.py --on slurm")
+    add_options(parser)
+    parser.add_argument("--rehearse", action="store_true", help="only test whether the script goes on where it saved")
+    parser.add_argument("--on", choices=("slurm", "local"), required=True, help="local: here, or in this allocation")
+    arguments = parser.parse_args(argv)
+    os.environ.pop(BEHIND_PIPE, None)
+    die_with_parent(signal.SIGTERM)
+    settings = Sources.of(arguments).load()
+    results = Path(settings.experiment.results)
+    on_slurm = arguments.on == "slurm"
+    if arguments.rehearse:
+        return run_rehearsal(rehearsal_plan(settings), settings, rehearsal_directory(results), on_slurm)
+    production = production_of(settings, planned(settings), results)
+    return run_production(production, settings, chain_directory(results), on_slurm)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
