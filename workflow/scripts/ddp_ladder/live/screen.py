@@ -18,7 +18,8 @@ from ddp_ladder.analysis.decisions import reference_series
 from ddp_ladder.common.formats import count, duration, percent, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
-from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy, of_gpus
+from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy
+from ddp_ladder.nodes.last_sample import of_gpus
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.records.record import placed
 from ddp_ladder.run.progress import state as steps_of

@@ -24,7 +24,8 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.raw_files import RawRun, read_raw_run
+from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
+from ddp_ladder.records.raw_models import SlowFile
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
 
@@ -105,6 +106,7 @@ class Link:
     record: Record | None = None  # of its last start of the script
     steps: int | None = None  # that its ranks made; None: unknown
     saves: int | None = None  # that were seen; None: no rank could tell
+    slow: SlowFile | None = None  # when it was slower than promised; None: it was not
 
     @property
     def in_words(self) -> str:
@@ -184,7 +186,14 @@ def _link(number: int, file: JobFile, starts: Sequence[_Start], now_s: float, al
         record=last.record if last else None,
         steps=max((rank.steps for rank in last.record.ranks), default=None) if last else None,
         saves=_saves(last.raw) if last and last.raw else None,
+        slow=_slow(last.raw) if last and last.raw else None,
     )
+
+
+def _slow(raw: RawRun) -> SlowFile | None:
+    with suppress(OSError, ValueError):
+        return of_run(raw.run, SlowFile, raw.directory.slow)
+    return None
 
 
 def _saves(raw: RawRun) -> int | None:
@@ -256,6 +265,9 @@ def _after(links: Sequence[Link]) -> Step | None:
     last, before = links[-1], links[-2] if len(links) > 1 else None
     if last.end != "failed" and (bad := _closed(last)):
         return Step("stop", bad.verdict, f"{last.in_words}: {bad.why}", bad.next)
+    if last.slow is not None and last.slow.action == "stop":
+        advice = "correct what is named, and start it again; `slower: warn` below production goes on all the same"
+        return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
     if last.end == "saved":
         circle = before is not None and before.end == "saved" and last.steps == 0 == before.steps
         why = f"{before.in_words if before else ''} and {last.in_words} saved their state without a step"
