@@ -188,6 +188,9 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     named = software("python3", container=Container(image="torch", engine="enroot"))
     assert outcome(only(named, "container image")) == "pass"
     assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
+    edf = software("python3", container=Container(image="torch", engine="edf"), setup="export PATH=/none")
+    assert "there is no srun here" in only(edf, "container engine").measured
+    assert only(edf, "training Python").next == "try it: srun --environment=torch python3 -c 'import torch'"
 
 
 # Network
@@ -228,6 +231,17 @@ def test_jobs_against_a_captured_slurm(
         described = on_a_cluster(slurm=SHIPPED.site.slurm.replace(**slurm), node=SHIPPED.site.node.replace(**node))
         of_nodes = only(list(checks.slurm(Ladder.of(described), on_a_cluster=True)), "nodes")
         assert (outcome(of_nodes), of_nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
+
+
+def test_a_default_qos_that_does_not_allow_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
+    of_accounting = "case $* in *associations*) echo 'a||normal|normal,a';; *) echo 'normal|00:01:00||';; esac"
+    write_programs(tmp_path, scontrol=shown, sbatch="", sacctmgr=of_accounting)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    findings = list(checks.slurm(Ladder.of(on_a_cluster()), on_a_cluster=True))
+    finding = only(findings, "QoS")
+    assert (outcome(finding), [each for each in findings if each.place == "jobs"]) == ("warn", [])
+    assert finding.next.startswith("name another one of yours: a, or")
 
 
 def test_an_untyped_gres_of_nodes_with_different_gpus_is_no_pass(

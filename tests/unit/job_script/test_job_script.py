@@ -104,11 +104,46 @@ def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus(scale: str) -> N
     assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
 
 
+ENGINE_LINES = {
+    "shifter": r"""
+exec shifter --image=torch:1 --volume=/data:/d:ro --workdir=/home/me/ladder --module=gpu,nccl-plugin \
+    python3 \
+    workflow/workloads/mnist.py --batch-size 64""",
+    "edf": r"""
+exec bash -c '
+cpus=$(sed -n "s/^Cpus_allowed_list:[[:space:]]*//p" /proc/self/status) outer=()
+for name in ${!SLURM_@}; do
+    outer+=("$name=${!name}")
+    case $name in SLURM_JOB_ID | SLURM_CONF* | SLURM_JWT) ;; *) unset "$name" ;; esac
+done
+here=${SLURMD_NODENAME:?no job of Slurm: the engine edf starts job steps}
+step=(--overlap --nodes=1 --ntasks=1 --nodelist="$here" --mpi=none --cpu-bind=none)
+exec srun "${step[@]}" "${@:3:$2}" taskset --cpu-list "$cpus" env --chdir="$1" "${outer[@]}" "${@:$2+3}"
+' edf \
+    /home/me/ladder 1 --environment=./torch.toml \
+    python3 \
+    workflow/workloads/mnist.py --batch-size 64""",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINE_LINES)
+def test_the_lines_that_start_an_engine_of_one_centre(engine: str) -> None:
+    """submit_pm.sh of NERSC/dl-at-scale-training; software/ml/pytorch.md of eth-cscs/cscs-docs. Read in 2026-11."""
+    containers: dict[str, dict[str, Any]] = {
+        "shifter": {"image": "torch:1", "gpus": None, "args": ["--module=gpu,nccl-plugin"]},
+        "edf": {"image": "./torch.toml"},
+    }
+    spec = spec_of("2x2", launcher="srun", python="python3", container={"engine": engine, **containers[engine]})
+    text = text_of(spec, binds=(str(PROJECT), "/data:/d:ro"))
+    assert text.count(f"{ENGINE_LINES[engine]}\n}}\n") == 1
+
+
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
-    mpi = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
-    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **mpi}.items():
+    more = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
+    more["edf"] = text_of(spec_of("2x2", container={"image": "torch", "engine": "edf"}))
+    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **more}.items():
         (tmp_path / f"{name}.sh").write_text(text)
     shellcheck = Path(sys.executable).with_name("shellcheck")
     files = [*tmp_path.iterdir(), *TEMPLATES.glob("*.sh")]
@@ -128,6 +163,8 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
         {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
         {"container": {"image": "torch", "engine": "enroot"}, "numa_binding": "exclusive"},
         {"container": {"image": "torch:1", "engine": "podman-hpc"}, "directory": "work"},
+        {"container": {"image": "torch:1", "engine": "shifter"}, "directory": "work"},
+        {"container": {"image": "torch", "engine": "edf"}},
     ],
 )
 def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:

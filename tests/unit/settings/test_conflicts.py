@@ -34,6 +34,7 @@ software: {python: null}
 network: {backend: auto, env: {}}
 """
 CONTAINER = "python: python3, container: {image: /images/a.sif, args: [--cleanenv]}"
+EDF = "python: python3, container: {image: torch, engine: edf, binds: [/data]}"
 ROCM = "python: python3, container: {image: pytorch, engine: podman-hpc, gpus: rocm}"
 
 
@@ -113,6 +114,7 @@ def test_message(old: str, new: str, head: str, detail: str) -> None:
         ("python: null", "python: /no/python", "3: software.python: not a program", "`which python`"),
         ("python: null", CONTAINER, "3: software.container.args[0]: it clears", "--no-home"),
         ("python: null", ROCM, "3: software.container.gpus: podman-hpc has no option for rocm", "--device=/dev/kfd"),
+        ("python: null", EDF, "3: software.container.binds: edf takes no binds", "mounts"),
         ("site: here", "site: here\nlauncher: srun\nnuma_binding: node", "3: numa_binding: launcher srun has", "srun"),
         ("env: {}}", "env: {DDP_LADDER_X: 1}}", "4: network.env.DDP_LADDER_X: a variable", "remove it"),
         *(

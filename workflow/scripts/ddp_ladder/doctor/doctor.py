@@ -40,6 +40,7 @@ from ddp_ladder.preflight.admission import (
     offered,
     read_partitions,
 )
+from ddp_ladder.preflight.qos import check_qos, read_accounting
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.run.training_module import module_problem
@@ -146,7 +147,7 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
 
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
-    name = engine.name
+    name = engine.program
     if program := shutil.which(name, path=env.get("PATH")):
         yield passed("container engine", program)
     else:
@@ -156,7 +157,7 @@ def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iter
         yield passed("container image", image)
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
-    look = f"try it: {name} {engine.verb} {image} {site.software.python} -c 'import torch'"
+    look = f"try it: {engine.trial(image)} {site.software.python} -c 'import torch'"
     yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 
@@ -334,6 +335,7 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield from architecture(ladder, nodes, platform.machine())
         notify(f"asking Slurm about {count(len(ladder.plan.jobs), 'job')}")
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
+        beyond_qos = _of_qos(ladder)
     except UserError as error:
         yield from (mistake(problem, "jobs", "note") for problem in error.problems)
         return
@@ -342,11 +344,21 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         return
     yield from (mistake(problem, "jobs") for problem in admission.refused)
     yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)
+    yield from (mistake(problem, "QoS", "warning") for problem in beyond_qos)
+    if beyond_qos:
+        return
     if admission.starts:
         all_of = "all of them" if len(admission.starts) == len(ladder.plan.jobs) else "these"
         yield passed("jobs", f"Slurm takes {all_of}: {' '.join(admission.starts)}")
     if admission.starts_in_words:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
+
+
+def _of_qos(ladder: Ladder) -> list[Problem]:
+    try:
+        return list(check_qos(ladder.plan.jobs, ladder.settings, read_accounting()))
+    except SlurmError:  # a cluster without accounting has no QoS
+        return []
 
 
 def launchers(ladder: Ladder) -> Iterator[Finding]:

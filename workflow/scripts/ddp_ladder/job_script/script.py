@@ -192,7 +192,7 @@ def _hides_environment(spec: RunSpec) -> bool:
 def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = launch.python_command(spec, places, binds, _working(spec, places))
-    shell = 4 if _hides_environment(spec) else 0  # words of the shell that passes the environment on
+    shell = 4 if container[:2] == ["bash", "-c"] else 0  # words of the shell that starts the engine
     groups = [group for group in (container[:shell], container[shell:], [python]) if group]
     script = list(launch.script_argv(spec, places))
     node_rank, rdzv_id = "0" if spec.nodes == 1 else _NODE_RANK, f"{_JOB}.{spec.name.replace('/', '.')}"

@@ -29,6 +29,7 @@ from ddp_ladder.node.software import Runner, SetUpError, check_secrets, containe
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
@@ -208,11 +209,16 @@ def _started_monitor(task: NodeTask, interface: str, env: Mapping[str, str]) -> 
 
     def opened() -> NodeSampler:
         gpus = ACCELERATORS[run.spec.device].monitor(env)
-        return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
+        return NodeSampler(interface, gpus, run.agents_per_node > 1, ranks_descend(run.spec))
 
     place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
+
+
+def ranks_descend(spec: RunSpec) -> bool:
+    """Return True if the ranks descend from the agent, which can then see what they use."""
+    return spec.container is None or not ENGINES[spec.container.engine].starts_step
 
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:

@@ -348,10 +348,14 @@ def _software(settings: Settings) -> Iterator[Problem]:
         devices = "--device=/dev/kfd and --device=/dev/dri of podman"
         advice = f"set gpus: null and give the devices in args, such as {devices}"
         yield Problem(where("software", "container", "gpus"), what, gpus, f"{gpus} with {having}", advice)
+    if container.binds and not engine.binds_directories:
+        what, advice = f"{engine.name} takes no binds", f"remove them, and write them into {container.image} as mounts"
+        allowed = "binds with " + " or ".join(name for name, other in ENGINES.items() if other.binds_directories)
+        yield Problem(where("software", "container", "binds"), what, shown([*container.binds]), allowed, advice)
     for index, argument in enumerate(container.args):
         if argument.partition("=")[0] in engine.clearing_options:
             what = "it clears the run's environment: ranks would not find each other, nor their run.json"
-            allowed = f"options of `{engine.name} {engine.verb}` that leave the environment as it is"
+            allowed = f"options of {engine.name} that leave the environment as it is"
             advice = "remove it; to leave out the home directory, use --no-home"
             yield Problem(where("software", "container", "args", index), what, shown(argument), allowed, advice)
 

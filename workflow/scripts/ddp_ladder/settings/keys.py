@@ -91,7 +91,7 @@ class Container(KeySection):
     """File, URI or name of the image, as the engine takes it."""
     engine: types.Engine = "apptainer"
     """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
-    pyxis calls."""
+    pyxis calls; where it has `srun --environment`, edf."""
     gpus: types.GpusInside | None = "nvidia"
     binds: Annotated[Several[types.PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
     """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
