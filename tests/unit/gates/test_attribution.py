@@ -328,6 +328,18 @@ def test_a_setting_that_slows_every_run_is_named_before_what_it_may_have_caused(
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL (torch compares each collective" in found.next
 
 
+@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"])
+def test_what_disables_a_route_of_nccl_is_named_on_a_site_with_infiniband(name: str) -> None:
+    slow = {"slow_settings": [f"{name}=1"]}
+    alone = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
+    records = [*alone, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)]
+    on_gpus = [each.model_copy(update={"spec": each.spec.replace(device="cuda")}) for each in records]
+    first, *_, point = points(on_gpus)
+    with_ib, without = attribution(point, first, transport="ib"), attribution(point, first)
+    assert with_ib.changes[0].what.startswith(f"{REMOVE}: {name}=1 (NCCL ")
+    assert name not in without.next
+
+
 PLAN = replace(make_plan_of(make_specs(["1x1", "1x4"])), gates={"stage2": GateThresholds(min_efficiency=0.8)})
 
 

@@ -509,10 +509,14 @@ class Judged(NamedTuple):
         edge_s = self.table.ended_at_s[first - 1]
         self.table.continue_with(live.table)
         spans = {
-            name: [*self.phases[name], *(span for span in live.phases.get(name, ()) if span[0] >= edge_s)]
+            name: [
+                *(span for span in self.phases[name] if span[0] < edge_s),
+                *(span for span in live.phases.get(name, ()) if span[0] >= edge_s),
+            ]
             for name in ("validations_s", "without_a_pass_s", "saves_s")
         }
-        epochs = [*self.phases["epoch_steps"], *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
+        before = (step for step in self.phases["epoch_steps"] if step <= first)
+        epochs = [*before, *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
         first_s = self.first_step_ended_at_s
         return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans}, first_step_ended_at_s=first_s)
 

@@ -453,8 +453,8 @@ def failure_of(case: Case, match: Match) -> Failure:
         verdict=signature.verdict,
         why=match.why(**known),
         next=numbered(steps),
-        rank=words.rank if signature.names_rank else None,
-        node=match.node if signature.names_rank or words.rank is None else None,
+        rank=match.rank,
+        node=match.node,
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )

@@ -22,6 +22,7 @@ from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_p
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, is_beside_passes
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
+from ddp_ladder.settings.terms import Transport
 
 Cause = Literal["data", "communication", "imbalance", "computation", "rest", "others"]
 
@@ -155,11 +156,14 @@ def baseline_of(point: ScalePoint, points: Sequence[ScalePoint]) -> ScalePoint |
 
 
 def attribution(
-    point: ScalePoint, baseline: ScalePoint | None, preflight: PreflightResult | None = None
+    point: ScalePoint,
+    baseline: ScalePoint | None,
+    preflight: PreflightResult | None = None,
+    transport: Transport = "any",
 ) -> Attribution | None:
     """Return where the efficiency of a scale went; None if nothing is lost, or it is not known.
 
-    preflight: that of the scale.
+    preflight: that of the scale. transport: network.transport of its site.
     """
     if baseline is None or not point.step_time_s or not baseline.step_time_s or point.efficiency is None:
         return None
@@ -173,7 +177,8 @@ def attribution(
     every = [change for loss in _to_save(lost, point) for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
-    if slow := point.step and point.step.slow_settings:
+    facts = point.step or StepFacts()
+    if slow := facts.slow_settings_with_ib if transport == "ib" else facts.slow_settings:
         changes.insert(0, Change(f"{REMOVE}: {slow}"))
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))

@@ -157,6 +157,7 @@ class StepFacts:
     exchanges: int | None = None  # of the gradients, in a step
     others: tuple[Exchange, ...] = ()  # collectives that DDP does not time, of the first repeat
     slow_settings: str = ""  # that slow every step, with what they do
+    slow_settings_with_ib: str = ""  # the same on a site with network.transport: ib
     parameter_dtype: str | None = None
     workers: int | None = None  # of the loader of a rank
     backend: str | None = None

@@ -182,13 +182,12 @@ def _fit(fit: Fit) -> Iterator[Block]:
 
 def explained(view: ReportView) -> list[tuple[ScalePoint, Attribution]]:
     """Return where the efficiency of each scale went, the largest scale of each mode first."""
-    preflights = view.results.preflights
-    every = [
-        (point, lost)
-        for point in view.rungs
-        if point.rest_s is not None
-        and (lost := attribution(point, baseline_of(point, view.points), preflights.get(str(point.scale))))
-    ]
+
+    def lost_at(point: ScalePoint) -> Attribution | None:
+        preflight = view.results.preflights.get(str(point.scale))
+        return attribution(point, baseline_of(point, view.points), preflight, view.plan.job(point.scale).transport)
+
+    every = [(point, lost) for point in view.rungs if point.rest_s is not None and (lost := lost_at(point))]
     by_size = sorted(every, key=lambda pair: pair[0].world_size)
     largest = {point.mode: (point, lost) for point, lost in by_size if point.variant == REFERENCE_VARIANT}
     return [*largest.values(), *(pair for pair in every if pair not in largest.values())]
