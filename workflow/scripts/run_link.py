@@ -16,12 +16,11 @@ from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import accounted
-from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.chain import read_chain, read_links
+from ddp_ladder.production.chain import read_chain, read_links, unit_of
 from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
 from ddp_ladder.run.interruption import Interrupted
 from ddp_ladder.run.job import context_of, holding_scale
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         job = replace(job, runtime_min=arguments.minutes)
     hours, number = sum(link.hours for link in before), len(before) + 1
     promised = chain.promised_samples_per_s
-    facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, device_of(plan))
+    facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, unit_of(job))
     context = replace(context_of(job, directory), console=LinkConsole(facts))
     say, label = context.console.say, f"{context.label} link {number}"
     watch = SpeedWatch(chain, directory, number, label, say, windows_of_promise(chain, directory.parent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.measuring.windows import Window
 from ddp_ladder.nodes.critical_rank import StepParts
-from ddp_ladder.production.chain import Chain
+from ddp_ladder.production.chain import Chain, End, Link, decide, expected_end_s
 from ddp_ladder.production.slower import (
     AGAIN_S,
     COLUMNS,
@@ -24,7 +25,7 @@ from ddp_ladder.production.slower import (
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, SlowFile
 from hypothesis import given
 from hypothesis import strategies as st
-from make_records import make_spec
+from make_records import make_plan_of, make_spec
 from make_runs import write_run
 
 NODES = ("n1", "n1", "n2", "n2")
@@ -89,7 +90,7 @@ def test_the_samples_of_a_node_show_its_clocks() -> None:
     assert signs_of_nodes(cells, samples) == found
 
 
-class Link:
+class Watched:
     """A link of two ranks whose agents write their sums, and the watch over it."""
 
     def __init__(self, results: Path, action: str) -> None:
@@ -116,21 +117,19 @@ class Link:
 
 
 def _json(path: Path) -> Any:
-    import json
-
     return json.loads(path.read_text())
 
 
 def test_ten_slow_minutes_are_reported_once_and_kept(tmp_path: Path) -> None:
-    link = Link(tmp_path, "warn")
+    watched = Watched(tmp_path, "warn")
     for rate in [1000.0] * 11 + [500.0] * 4:  # the mean of ten minutes falls below 85 % with the third slow one
-        assert link.minute(rate) is None
-    (line,) = link.said
+        assert watched.minute(rate) is None
+    (line,) = watched.said
     assert line.startswith("production 1x2 link 3: slower than promised: ")
     assert "of the ladder's 1,000: what takes longer is not known" in line
-    file = SlowFile.from_json(_json(link.directory.slow))
+    file = SlowFile.from_json(_json(watched.directory.slow))
     assert [round(slow.samples_per_s) for slow in file.slow] == [833]
-    assert not link.directory.warn_now.exists()
+    assert not watched.directory.warn_now.exists()
     lines = (tmp_path / "windows.csv").read_text().splitlines()
     assert len(lines) == 1 + 14
     last = last_window(tmp_path / "windows.csv")
@@ -139,12 +138,12 @@ def test_ten_slow_minutes_are_reported_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_link_that_is_to_stop_warns_the_ranks_and_has_an_end(tmp_path: Path) -> None:
-    link = Link(tmp_path, "stop")
-    ends = [link.minute(100.0) for _ in range(11)]
+    watched = Watched(tmp_path, "stop")
+    ends = [watched.minute(100.0) for _ in range(11)]
     assert ends[:-1] == [None] * 10
     assert ends[-1] is not None
-    assert link.directory.warn_now.exists()
-    assert "gets SIGUSR1" in link.said[1]
+    assert watched.directory.warn_now.exists()
+    assert "gets SIGUSR1" in watched.said[1]
 
 
 def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
@@ -155,3 +154,48 @@ def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
     last = last_window(path)
     assert last is not None
     assert (last.link, last.samples_per_s) == (199, None)
+
+
+# The chain
+
+
+def link(number: int = 1, end: End = "saved", **facts: Any) -> Link:
+    return Link(number, str(number), 1e9, 1e9 + 3600, 2.0, end, **facts)
+
+
+def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_reported_does_not(tmp_path: Path) -> None:
+    made = Watched(tmp_path, "stop")
+    for _ in range(11):
+        made.minute(100.0)
+    slow = SlowFile.from_json(_json(made.directory.slow))
+    job = make_plan_of([make_spec("1x2", stage="production")]).jobs[0]
+    step = decide(made.watch.chain, job, [link(steps=50, slow=slow)])
+    assert (step.kind, step.verdict) == ("stop", "slower than promised")
+    assert "the parts of a step" in step.why
+    warned = slow.replace(action="warn")
+    assert decide(made.watch.chain, job, [link(steps=50, slow=warned)]).kind == "go on"
+    assert decide(made.watch.chain, job, [link(end="complete", slow=slow)]).kind == "complete"
+
+
+@pytest.mark.parametrize(
+    ("steps", "training_hours", "left_h"),
+    [
+        ([900, 900], 1.0, 1.0),  # half of 3600 samples/s x 1 h in an hour of the clock
+        ([1], 1.0, 1.0),  # no trend yet
+        ([900, None], 1.0, None),
+        ([900, 900], None, None),
+        ([3600], 1.0, None),  # more than the ladder expected
+        ([], 1.0, None),
+    ],
+)
+def test_the_expected_end_follows_what_was_done_so_far(
+    steps: list[int | None], training_hours: float | None, left_h: float | None
+) -> None:
+    chain = Chain(
+        scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
+        promised_samples_per_s=8.0, training_hours=training_hours,
+    )  # fmt: skip
+    links = [link(number, steps=made) for number, made in enumerate(steps, start=1)]
+    now_s = 1e9 + 3600
+    end_s = expected_end_s(chain, links, now_s, 8)
+    assert end_s == (None if left_h is None else pytest.approx(now_s + 3600 * left_h, abs=2))

@@ -339,7 +339,7 @@ def _set_aside(directory: RunDirectory, spec: RunSpec) -> int:
     A link of a chain finds its state where the last one left it.
     """
     done = len(list(directory.attempts.glob("*"))) if directory.attempts.exists() else 0
-    names = RAW if spec.is_link else (*RAW, OWN_DIRECTORY)
+    names = (*RAW, "record.json") if spec.is_link else (*RAW, OWN_DIRECTORY)
     old = [directory.path / name for name in names if (directory.path / name).exists()]
     if old:
         done += 1

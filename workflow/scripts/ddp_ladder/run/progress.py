@@ -16,7 +16,7 @@ from typing import Annotated, TextIO
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json
-from ddp_ladder.common.formats import count, duration, percent, significant
+from ddp_ladder.common.formats import duration, percent, significant
 from ddp_ladder.common.messages import for_terminal, printable
 from ddp_ladder.common.model import Model
 from ddp_ladder.plan.plan import RunSpec
@@ -224,7 +224,8 @@ def of_promised(rate: float | None, promised: float | None) -> str:
 
 def end_of_link(record: Record) -> str:
     """Return one line on how a link ended: it fails neither at its time limit nor with exit code 75."""
-    steps = count(max((rank.steps for rank in record.ranks), default=0), "step")
+    made = max((rank.steps for rank in record.ranks), default=None)
+    steps = "steps whose number is not known" if made is None else f"{made:,} step{'s' * (made != 1)}"
     kind = record.failure and record.failure.kind
     if kind == "saved state":
         return f"saved its state after {steps} (exit code {os.EX_TEMPFAIL})"
