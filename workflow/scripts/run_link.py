@@ -45,11 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         job = replace(job, runtime_min=arguments.minutes)
     hours, number = sum(link.hours for link in before), len(before) + 1
     promised = chain.promised_samples_per_s
-    facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, unit_of(job))
+    facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, unit_of(job), job.runs[0].instrument)
     context = replace(context_of(job, directory), console=LinkConsole(facts))
     say, label = context.console.say, f"{context.label} link {number}"
-    watch = SpeedWatch(chain, directory, number, label, say, windows_of_promise(chain, directory.parent))
-    context = replace(context, watch=watch)
+    if job.runs[0].instrument:
+        watch = SpeedWatch(chain, directory, number, label, say, windows_of_promise(chain, directory.parent))
+        context = replace(context, watch=watch)
     try:
         with holding_scale(context), accounted(directory, job, context.nodes.job_id, PRODUCTION):
             run_link(context, chain.warn_before_s)

@@ -98,7 +98,7 @@ def processes(
     command: what Python runs; None is the script under the instrument.
     """
     python = python_command(spec, places, binds)
-    command = command or (str(INSTRUMENT), *script_argv(spec, places))
+    command = command or (*((str(INSTRUMENT),) if spec.instrument else ()), *script_argv(spec, places))
     start = Start(spec, python, command, RunDirectory(places.run), node_rank, rendezvous, simulated)
     return LAUNCHERS[spec.launcher].processes(start)
 

@@ -226,7 +226,9 @@ def end_of(record: Record, raw: RawRun | None) -> End:
     if is_whole and raw is not None and raw.ended and raw.ended.outcome == "finished" and not any(codes):
         return "complete"
     failure = record.failure
-    if os.EX_TEMPFAIL in codes and (failure is None or failure.kind == "saved state"):
+    if failure is None and not record.spec.instrument:
+        return "complete"
+    if failure.kind == "saved state" if failure is not None else os.EX_TEMPFAIL in codes:
         return "saved"
     if failure is not None and failure.kind == "time limit":
         return "time limit"

@@ -81,7 +81,7 @@ def state(progress: Progress | None, expected: int | None, left_at_most_s: float
 
 def progress_in(line: str) -> str | None:
     """Return the run and its state from a line that follow has printed in a pipe; None for any other line."""
-    form = re.fullmatch(r"\S+ \S+ ((?:\[\d+/\d+\] \S+|link \d+): (?:starting|step [0-9]).*)", line)
+    form = re.fullmatch(r"\S+ \S+ ((?:\[\d+/\d+\] \S+|link \d+): (?:starting|step (?:[0-9]|not known)).*)", line)
     return form and form[1]
 
 
@@ -191,6 +191,7 @@ class LinkFacts:
     up_to_hours: float
     gpus: int
     unit: str  # of the hours: GPU, or process
+    is_measured: bool = True  # False: it runs without the instrument
 
 
 class LinkConsole(RunConsole):
@@ -209,7 +210,7 @@ class LinkConsole(RunConsole):
         hours = facts.used_hours + facts.gpus * (time.monotonic() - self._begun_s) / 3600
         used = f"{significant(hours)} of {significant(facts.up_to_hours)} {facts.unit} h"
         if progress is None:
-            return f"starting, {used}"
+            return f"starting, {used}" if facts.is_measured else f"step not known, {used}"
         share = of_promised(progress.samples_per_s, facts.promised_samples_per_s)
         return f"{state(progress, None)}{share}, {used}"
 
@@ -225,13 +226,13 @@ def of_promised(rate: float | None, promised: float | None) -> str:
 def end_of_link(record: Record) -> str:
     """Return one line on how a link ended: it fails neither at its time limit nor with exit code 75."""
     made = max((rank.steps for rank in record.ranks), default=None)
-    steps = "steps whose number is not known" if made is None else f"{made:,} step{'s' * (made != 1)}"
+    after = "" if made is None else f" after {made:,} step{'s' * (made != 1)}"
     kind = record.failure and record.failure.kind
     if kind == "saved state":
-        return f"saved its state after {steps} (exit code {os.EX_TEMPFAIL})"
+        return f"saved its state{after} (exit code {os.EX_TEMPFAIL})"
     if kind == "time limit":
-        return f"its time was up after {steps}"
-    return outcome(record) if record.failure else f"the script ended with exit code 0 after {steps}"
+        return f"its time was up{after}"
+    return outcome(record) if record.failure else f"the script ended with exit code 0{after}"
 
 
 def outcome(record: Record) -> str:
