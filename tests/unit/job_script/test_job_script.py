@@ -165,10 +165,13 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
         {"container": {"image": "torch:1", "engine": "podman-hpc"}, "directory": "work"},
         {"container": {"image": "torch:1", "engine": "shifter"}, "directory": "work"},
         {"container": {"image": "torch", "engine": "edf"}},
+        {"wrapper": ("nsys", "profile", HOSTILE, "--"), "numa_binding": "node"},
+        {"wrapper": ("nice",), "script": "-m package.train", "container": {"image": "torch", "engine": "enroot"}},
+        {"wrapper": ("gssr-record",), "wrapper_per": "node", "container": {"image": "a.sif", "engine": "apptainer"}},
     ],
 )
 def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:
-    spec = spec_of("2x4", **changes)
+    spec = spec_of("2x4", **changes, wrapper_template=changes.get("wrapper", ()))
     binds = ("/data",) if spec.container else ()
     variables = {"job_id": "42", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20042", "SLURM_NODEID": str(node_rank)}
     words = [
@@ -181,7 +184,9 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
     (measured,) = processes(spec, PLACES, node_rank, meet, binds)
     ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACES.run).failed_ranks(node_rank)))
     wanted = " ".join(word for word in measured.argv if word not in ours)
-    assert " ".join(words) == wanted.replace("-- -m", "-m --")  # -m is torchrun's here, in place of the instrument's
+    if spec.wrapper_per == "node" or not spec.wrapper:
+        wanted = wanted.replace("-- -m", "-m --")
+    assert " ".join(words) == wanted  # -m is torchrun's here, in place of the instrument's
 
 
 def test_tells_each_process_what_the_measured_run_tells_it() -> None:
@@ -229,6 +234,21 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
     for rank in (0, 1):
         seen = (project / f"seen.{rank}").read_text()
         assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACES)]) + "\n"
+
+
+@pytest.mark.parametrize(("per", "wrapped"), [("rank", {"0", "1"}), ("node", {"0"})])
+def test_a_wrapper_of_srun_starts_each_rank_or_the_first_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per: str, wrapped: set[str]
+) -> None:
+    """Each start of job.sh has a directory of its own for what the wrapper writes."""
+    python = stand_in(tmp_path, 'echo "$RANK $WRAPPED"')
+    words = ("sh", "-c", 'WRAPPED=yes exec "$@" | tee {run_dir}/"$RANK"', "sh")
+    spec = make_spec("1x2", launcher="srun", python=python, wrapper=words, wrapper_template=words, wrapper_per=per)
+    done = run_here(spec, tmp_path, monkeypatch)
+    assert done.returncode == 0, done.stderr
+    assert {*done.stdout.splitlines()} == {f"{rank} {'yes' * (rank in wrapped)}" for rank in ("0", "1")}
+    (files,) = (tmp_path / "runs" / spec.name).glob("wrapper-*")
+    assert {file.name for file in files.iterdir()} == wrapped
 
 
 SHORT_FOR_TORCHRUNS = ("--logs", "x", "--local", "--n", "3", "-m", "--", "--help")

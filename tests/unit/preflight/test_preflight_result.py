@@ -178,7 +178,7 @@ def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path)
 @pytest.mark.parametrize(
     ("said", "place", "named"),
     [
-        ("srun: error: Task launch for StepId=20.1 failed on node node2: Communication connection failure", "node2", ""),
+        ("srun: error: Task launch for StepId=20.1 failed on node node2: Communication failure", "node2", ""),
         (
             "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***",
             "", "one of the job's nodes (node1, node2)",

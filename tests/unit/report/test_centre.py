@@ -199,7 +199,9 @@ def test_a_mistake_in_a_file_names_it(
 def test_the_command_writes_the_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_ladder(tmp_path, repeats=1)
     assert report_command.main(["--results", str(tmp_path), "--centre", "csc-large"]) == 0
-    assert re.search(r"centre   csc-large: \d of 11 rules pass, 4 fail \(node counts, ", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert re.search(r"centre   csc-large: \d of 11 rules pass, 4 fail \(node counts, ", said)
+    assert [line.partition(" ")[0] for line in said.splitlines()[:3]] == ["reading", "drawing", "drawing"]
     page, *proposals = (
         (tmp_path / "report" / name).read_text() for name in ("index.html", "proposal.md", "proposal.tex")
     )
@@ -292,8 +294,9 @@ def test_the_pages_of_a_form_are_counted(
 
 
 def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
-    view = view_of([], make_specs(["1x1"]))
-    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"))
+    view, said = view_of([], make_specs(["1x1"])), []
+    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"), said.append)
+    assert said[-1] == "setting  proposal.pdf, with pdflatex"
     assert {found.figure for _, found in written.rules} == {"nothing was measured"}
     assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
+from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
 
 
@@ -138,7 +139,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
     if not path.is_absolute():
         raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {path}")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_bytes(path))
         measure, launched_at_s = data.get("spec") or {}, environment.get(LAUNCHED_VARIABLE)
         return RunSettings(
             directory=path.parent,

@@ -279,7 +279,7 @@ class Machine:
         self._of_step.clear()
 
     def _on_save(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        self.phases.add_save(begin_s, end_s)
+        self.phases.add_save(begin_s, end_s, int(thing), a, b > 0)
 
     def _on_ddp(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         if thing != self._ddp_module:  # another module was wrapped since
@@ -518,7 +518,8 @@ class Judged(NamedTuple):
         before = (step for step in self.phases["epoch_steps"] if step <= first)
         epochs = [*before, *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
         first_s = self.first_step_ended_at_s
-        return live._replace(table=self.table, phases={"epoch_steps": epochs, **spans}, first_step_ended_at_s=first_s)
+        phases = {"epoch_steps": epochs, **spans, "saves": live.phases.get("saves")}  # live, all were seen
+        return live._replace(table=self.table, phases=phases, first_step_ended_at_s=first_s)
 
 
 def judge(events: Log, samples_per_step: int | None, later_stage: bool = False) -> Judged:

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple, Optional
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE
 from ddp_ladder_instrument.files import write_atomically
+from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import RECENT, Row, StepTable
 
@@ -62,7 +63,7 @@ def announce(run_directory: Path) -> Path:
 def read_metrics(path: Path) -> list[Row]:
     """Return the steps in the file; none if there is no file. Raises ValueError, which names the line, or OSError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(path).decode().splitlines()
     except FileNotFoundError:
         return []
     return [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]

@@ -74,6 +74,7 @@ class Recorder:
         self._last_number = -1
         self._is_over = False  # a pass ended since the last step
         self._sums = RunningSums()
+        self._saved_aside: list[tuple[int, float, float, float]] = []
 
     def use_device(self, marks: Marks, is_capturing: Callable[[], bool]) -> None:
         """Mark from now on on the device, too, where the owner of the time may change."""
@@ -199,9 +200,21 @@ class Recorder:
         self.active = -1
         self.feed()  # eval and train mode are asked for
 
-    def span(self, kind: int, begin_s: float, end_s: float) -> None:
-        """Note a save, or the making of a process group."""
-        self.log.add(kind, begin_s, end_s, 0, 0, 0, NO_MARK)
+    def group_made(self, begin_s: float, end_s: float) -> None:
+        """Note the making of a process group."""
+        self.log.add(log.GROUP, begin_s, end_s, 0, 0, 0, NO_MARK)
+
+    def saved(self, kind: int, begin_s: float, end_s: float, size: float, is_aside: bool) -> None:
+        """Note a save of this kind, with its bytes; one that another thread made (is_aside) with the next step."""
+        if is_aside:
+            self._saved_aside.append((kind, begin_s, end_s, size))
+        else:
+            self.log.add(log.SAVE, begin_s, end_s, kind, size, 0, NO_MARK)
+
+    def _add_saved_aside(self) -> None:
+        while self._saved_aside:
+            kind, begin_s, end_s, size = self._saved_aside.pop(0)
+            self.log.add(log.SAVE, begin_s, end_s, kind, size, 1, NO_MARK)
 
     def mark_collective(self) -> int:
         """Mark on the device, if there is one, the begin or the end of a collective.
@@ -261,6 +274,8 @@ class Recorder:
 
     def _let_step(self, now_s: float) -> None:
         """Let the machine see what may be a step: at once where something waits for it, else several at a time."""
+        if self._saved_aside:
+            self._add_saved_aside()
         self._steps += 1
         rows = self.machine.table.count + self._steps  # at most
         is_due = rows >= min(self.read_at, self.count_at, self.check_at)
@@ -295,6 +310,7 @@ class Recorder:
 
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
+        self._add_saved_aside()
         self.feed()  # of a long run, what precedes the next step is summed up: the marks must not be
         now_s = time.perf_counter()
         if self.marks is not None:

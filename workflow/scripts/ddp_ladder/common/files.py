@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,10 +15,11 @@ from shlex import quote
 from typing import Any, BinaryIO
 
 import psutil
+from ddp_ladder_instrument.reading import opened as opened
+from ddp_ladder_instrument.reading import read_bytes as read_bytes
 
 from ddp_ladder.common.messages import Problem, printable
 
-MOST_BYTES = 2**31  # of a file that is read at once
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
     errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
@@ -111,23 +111,6 @@ def written_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 def write_json(path: Path, data: Any) -> None:
     """Write ``data`` as indented JSON, atomically. NaN and infinity are refused (ValueError)."""
     write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
-def opened(path: Path, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError, also for a pipe, which could make its reader wait for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return os.fdopen(descriptor, "rb", buffering)
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file that is read at once: without a buffer, in fewer system calls. Raises OSError."""
-    with opened(path, buffering=0) as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes", str(path))
-        return file.read()
 
 
 def read_json(path: Path) -> Any:

@@ -283,6 +283,8 @@ def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Rema
     failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
     cause = f"{failure.verdict}: {failure.why}" if failure else f"the run ended by its {case.outcome}"
     shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
+    if raw.spec.wrapper and not any(end.failed for end in raw.ends):
+        shown += f"; the script itself ended with exit code 0, so that is of its wrapper, {raw.spec.wrapper[0]}"
     yield Remark(
         name="end",
         what=f"after its training, which is complete and counts, {cause}{shown}",

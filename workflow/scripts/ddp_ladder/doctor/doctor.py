@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
@@ -24,8 +25,10 @@ from ddp_ladder.common.files import ALONE, SCRIPTS, WORKFLOW, NotWritten, check_
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, notify, printable
 from ddp_ladder.node import network
+from ddp_ladder.node.launch import Places
 from ddp_ladder.node.software import SetUpError, environment
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.node.wrapper import findings, try_wrapper, wrappers_of
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.engines import ENGINES
@@ -145,6 +148,27 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     yield from _training_python(spec, site, env) if container is None else _container(container, site, env)
 
 
+def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
+    """Try each wrapper of the runs (workload.wrapper) here. The preflight tries it on the nodes."""
+    templates, spec = wrappers_of(plan.runs), plan.runs[0]
+    if not templates:
+        return
+    try:
+        env = environment(spec, base_env)
+    except SetUpError:  # reported with the training's Python
+        return
+    for template in templates:
+        if spec.container is not None:
+            yield not_passed(
+                "note", "wrapper", f"{template[0]} is inside the image", "the preflight of each job tries it"
+            )
+            continue
+        with TemporaryDirectory() as directory:
+            trial = try_wrapper(template, spec, Places(Path.cwd(), Path(directory)), env, IMPORT_WITHIN_S)
+        found = [not_passed(finding.severity, "wrapper", finding.measured, finding.next) for finding in findings(trial)]
+        yield from found or [passed("wrapper", trial.program)]
+
+
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
     name = engine.program
@@ -228,12 +252,13 @@ def examine(sources: Sources) -> list[FindingGroup]:
         rest = not_passed("note", "all else", "it needs valid settings", "fix them and run the doctor again")
         return [versions, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
-    read = f"{ladder.settings.experiment.file}: {len(ladder.plan.runs)} runs in {len(ladder.plan.jobs)} jobs"
+    runs = ladder.plan.runs
+    read = f"{ladder.settings.experiment.file}: {len(runs)} runs in {len(ladder.plan.jobs)} jobs"
     return [
         versions,
         ("Settings", [passed("experiment", read), passed("site", f"{site.file}: {site.site}")]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
-        ("Training software", list(site_python(ladder.plan.runs[0], site, os.environ))),
+        ("Training software", [*site_python(runs[0], site, os.environ), *wrappers(ladder.plan, os.environ)]),
         ("Network", _network(ladder)),
         ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
-from ddp_ladder_instrument.slow_settings import REMOVE
+from ddp_ladder_instrument.slow_settings import REMOVE, effects
 
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
@@ -178,8 +178,8 @@ def attribution(
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
     facts = point.step or StepFacts()
-    if slow := facts.slow_settings_with_ib if transport == "ib" else facts.slow_settings:
-        changes.insert(0, Change(f"{REMOVE}: {slow}"))
+    if slow := effects(facts.slow_settings, facts.on_gpu, transport):
+        changes.insert(0, Change(f"{REMOVE}: {', '.join(slow)}"))
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
     return replace(lost, changes=tuple(changes[:MOST_CHANGES]))
@@ -249,7 +249,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and not is_timed
     if finding := _finding_that_explains(cause, untold, point):
-        yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
+        yield _saving(f"{finding.next} ({finding.in_words})", 0.0 if finding.is_doubtful else loss.lost_s, point)
         if cause != "communication" and not untold:
             return  # what else may take these milliseconds is not the cause
     if untold:

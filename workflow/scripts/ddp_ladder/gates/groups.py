@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddp_ladder_instrument.slow_settings import in_words
-
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
@@ -218,7 +216,6 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
     parts = {name: part(name) for name in STEP_PARTS[:-1]}
     parts["rest_s"] = max(0.0, step_s - sum(value or 0.0 for value in parts.values()))  # not -1e-18
     seen, (kind, slowest, slow_node) = records[0].fingerprint, _held_up(records)
-    slow, on_gpu = seen.slow_settings or (), is_gpu(records[0].spec.device)
     facts = StepFacts(
         own_max_s=part("own_max_s"),
         comm_s=part("comm_s"),
@@ -234,8 +231,8 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
         comm_hook=seen.comm_hook,
         exchanges=seen.exchanges,
         others=runs[0].exchanges,
-        slow_settings=in_words(slow, on_gpu),
-        slow_settings_with_ib=in_words(slow, on_gpu, "ib"),
+        slow_settings=seen.slow_settings or (),
+        on_gpu=is_gpu(records[0].spec.device),
         parameter_dtype=seen.parameter_dtype,
         workers=seen.num_workers,
         backend=records[0].world.backend,

@@ -44,6 +44,7 @@ class PreflightLimits(Model):
 
     timeout_s: float = Field(gt=0)  # of each part
     largest_bytes: Positive  # largest all-reduce
+    wrappers: Several[Several[str]] = ()  # of the job's runs, with placeholders: to try on each node
 
 
 class RunFile(RawFile):
@@ -291,13 +292,23 @@ class Loader(Model):
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 
 
+class RankSaves(Model):
+    """Sums over the saves of a rank: torch.save, and save and async_save of torch.distributed.checkpoint."""
+
+    count: Count
+    seconds: Duration  # that its main thread was in them
+    aside_s: Duration  # that other threads were, beside the training
+    bytes: Count | None  # None: not known of one of them
+
+
 class RankPhases(Model):
     """When a rank validated, in unix time, and which steps, counted from 1, begin a pass over training data."""
 
     epoch_steps: Several[Positive]
     validations_s: Spans  # begin and end of each: model.eval() to model.train(), or a pass without a step
     without_a_pass_s: Spans = ()  # those of validations_s in which no pass over a DataLoader began
-    saves_s: Spans = ()  # begin and end of each torch.save
+    saves_s: Spans = ()  # begin and end of each save
+    saves: RankSaves | None = None  # None: not summed up, by an earlier version
 
     @property
     def passes_s(self) -> Spans:

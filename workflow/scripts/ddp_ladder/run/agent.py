@@ -23,7 +23,7 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python
+from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python, wrapper_argv
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, check_secrets, container_binds, environment, raise_open_files
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
@@ -122,6 +122,7 @@ def run_node(task: NodeTask) -> int:
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         env[HEARTBEATS_VARIABLE] = str(heartbeats)
+        _prepare_wrapper(task, env)
         monitor = _started_monitor(task, interface, env)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         gpus = beside.submit(_gpus, task.spec)
@@ -186,6 +187,16 @@ def _working_directory(task: NodeTask) -> Path | None:
     except OSError as error:
         raise SetUpError("workload.directory", f"{working} cannot be used: {error.strerror}") from error
     return None if task.spec.container else working
+
+
+def _prepare_wrapper(task: NodeTask, env: Mapping[str, str]) -> None:
+    """Make the directory of the wrapper's files. SetUpError if there is no such program; no image is looked into."""
+    if not task.spec.wrapper or task.run.preflight is not None:
+        return
+    make_directory(task.places.of_wrapper)
+    program = wrapper_argv(task.spec, task.places)[0]
+    if task.spec.container is None and shutil.which(program, path=env.get("PATH")) is None:
+        raise SetUpError("workload.wrapper", f"{program} is not in the PATH of the training on this node")
 
 
 def _interface(task: NodeTask) -> str:

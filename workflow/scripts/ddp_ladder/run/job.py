@@ -28,7 +28,7 @@ from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
-from ddp_ladder.plan.plan import OWN_DIRECTORY, Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, Plan, RunSpec, ScaleJob
 from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, finding_line, outcome
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
@@ -47,7 +47,10 @@ from ddp_ladder.settings.terms import REFERENCE_VARIANT, runtime_key
 from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.lock import Lock, held
 
-RAW = ("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json", "slow.json")
+RAW = (
+    *("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json", "slow.json"),
+    WRAPPER_DIRECTORY,
+)
 TICK_S = 0.5
 LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
 PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run

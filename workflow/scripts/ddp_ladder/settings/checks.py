@@ -100,10 +100,12 @@ def _command_lines(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, tupl
     """Yield every list of arguments with its place."""
     config, workload, container = settings.config, settings.experiment.workload, settings.site.software.container
     yield config, ("workload", "args"), workload.args
+    yield config, ("workload", "wrapper"), workload.wrapper
     yield config, ("workload", "prepare"), workload.prepare or ()
     yield settings.cluster, ("software", "container", "args"), container.args if container else ()
     for name, variant in settings.experiment.variants.items():
         yield config, ("variants", name, "args"), variant.args
+        yield config, ("variants", name, "wrapper"), variant.wrapper or ()
 
 
 _Filled = Callable[[str, Mapping[str, object]], object]
@@ -114,7 +116,9 @@ def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str
     experiment, where = settings.experiment, settings.config.where
     workload = experiment.workload
     arguments: list[tuple[KeyPath, tuple[str, ...]]] = [(("workload", "args"), workload.args)]
-    arguments += [(("variants", name, "args"), variant.args) for name, variant in experiment.variants.items()]
+    arguments.append((("workload", "wrapper"), workload.wrapper))
+    for name, variant in experiment.variants.items():
+        arguments += [(("variants", name, key), getattr(variant, key) or ()) for key in ("args", "wrapper")]
     for path, texts in arguments:
         for index, text in enumerate(texts):
             yield where(*path, index), text, expand, placeholders.NAMES
