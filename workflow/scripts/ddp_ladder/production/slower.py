@@ -227,7 +227,7 @@ class SpeedWatch:
 
     def _why(self) -> str:
         spec, run = self._run.spec, self._run
-        places = [rank // spec.gpus_per_node if len(run.nodes) > 1 else 0 for rank in range(spec.world_size)]
+        places = [rank // spec.gpus_per_node for rank in range(spec.world_size)]
         grown = [after - before for before, after in pairwise(self._sums)]
         then, now = (parts_of(windows, places, is_gpu(spec.device)) for windows in (self.promised, grown))
         shown = signs_of_nodes(self._samples(last_cells), self._samples(last_sample))

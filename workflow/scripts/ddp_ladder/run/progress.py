@@ -172,10 +172,8 @@ class RunConsole(Console):
     def ended(self, record: Record) -> None:
         """Say how a run ended; the next one may have begun."""
         self.status("")
-        self.say(f"{self._labels[record.spec.name]}: {self._outcome(record)}")
-
-    def _outcome(self, record: Record) -> str:
-        return outcome(record)
+        words = end_of_link(record) if record.spec.is_link else outcome(record)
+        self.say(f"{self._labels[record.spec.name]}: {words}")
 
     def reused(self, spec: RunSpec) -> None:
         self.say(f"{self._begin(spec)}: finished earlier, kept")
@@ -213,9 +211,6 @@ class LinkConsole(RunConsole):
             return f"starting, {used}" if facts.is_measured else f"step not known, {used}"
         share = of_promised(progress.samples_per_s, facts.promised_samples_per_s)
         return f"{state(progress, None)}{share}, {used}"
-
-    def _outcome(self, record: Record) -> str:
-        return end_of_link(record)
 
 
 def of_promised(rate: float | None, promised: float | None) -> str:
