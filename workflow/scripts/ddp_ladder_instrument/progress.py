@@ -204,6 +204,7 @@ class Heartbeat:
             "moved_monotonic_s": self._moved_at_s,
             "sequence": _collective_calls() if still else None,
             "handles": _handled() if still else None,
+            "totals": self._recorder.totals(),
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
         if joins:

@@ -181,15 +181,18 @@ def _where_it_waited(case: Case, waiting: Sequence[RankEnd]) -> tuple[Evidence, 
 
 def saved_state(case: Case) -> Failure | None:
     """Return the failure of a run that saved its state: exit code 75 of ranks, which launchers replace by their own."""
-    saved = [end for end in case.raw.ends if end.exit_code == os.EX_TEMPFAIL]
-    if not saved or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
+    if not case.raw.spec.instrument:
+        failed = (rank for agent in case.raw.agents.values() for rank in agent.failed_ranks)
+        ranks, after = [rank.rank for rank in failed if rank.exit_code == os.EX_TEMPFAIL], ""
+    else:
+        saved = [end for end in case.raw.ends if end.exit_code == os.EX_TEMPFAIL]
+        ranks, after = [end.rank for end in saved], f" after {max((end.steps.count for end in saved), default=0)} steps"
+    if not ranks or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
         return None
-    steps = max(end.steps.count for end in saved)
     return Failure(
         kind="saved state",
         verdict="stopped by a signal, saved its state",
-        why=f"{rank_numbers([end.rank for end in saved])}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: "
-        "saved, try again",
+        why=f"{rank_numbers(ranks)}: exit code {os.EX_TEMPFAIL}{after}, which says: saved, try again",
         next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so",
     )
 
