@@ -101,6 +101,14 @@ def test_values_that_are_missing_not_finite_or_of_another_model_are_unknown(begi
     assert resumption(first, last, begin).kind == "unknown"
 
 
+@pytest.mark.parametrize(("at", "size", "kind"), [(8, 8, "earlier"), (3, 64, "earlier"), (3, 63, "unknown")])
+def test_parameters_alone_show_an_earlier_state_near_the_end_or_on_the_way_of_many_values(
+    at: int, size: int, kind: str
+) -> None:
+    training = Training(1, size, 10, noise=0.0, counts=False)
+    assert resumption(training.at(0), training.at(10), training.at(at)).kind == kind
+
+
 # The judgement
 
 TRAINING = Training(1, 100, 10, 0.5, counts=True)
