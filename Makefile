@@ -4,6 +4,7 @@
 # make test     set up, run every test
 # make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
 # make oldest   set up .venv-oldest with the oldest versions of everything, run the quick tests and a climb with them
+# make newest   set up a newer Debian in ~/.cache, as root, run the quick tests with its Python, without torch
 # make lint     formatting, linting, types, and that imports go one way
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
@@ -33,7 +34,7 @@ READY := ready$(if $(LOCKED),-locked)
 CONSTRAINTS := $(if $(LOCKED),--constraint requirements.lock)
 TORCH := $(if $(LOCKED),$$(grep -E '^torch(vision)?==' requirements.lock),torch torchvision)
 
-.PHONY: run watch setup test quick oldest lint docs schemas lock example cluster help
+.PHONY: run watch setup test quick oldest newest lint docs schemas lock example cluster help
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run-$(READY)
@@ -57,6 +58,11 @@ quick: $(VENV)/.test-$(READY)
 oldest: $(OLDEST)/.ready
 	$(OLDEST)/bin/pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" tests/unit --ignore tests/unit/instrument
 	$(OLDEST)/bin/pytest --quiet tests/workflow/test_climb.py
+
+# Without CI=true: there is only what the workflow needs, and a test of other tools is skipped.
+newest: | $(BIN)/python
+	env -u CI $(BIN)/python tests/slurm/newer_debian.py \
+	  pytest --quiet --numprocesses 2 --dist loadfile -m "not programs" tests/unit --ignore tests/unit/instrument
 
 lint: $(VENV)/.test-$(READY)
 	$(BIN)/ruff format --check .

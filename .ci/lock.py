@@ -5,15 +5,16 @@ tests/unit/test_versions.py compares both files with what the tests run with.
 """
 
 import os
-import platform
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
 TABLE = ROOT / "docs/tested-versions.md"
+IN_NEWER = (sys.executable, str(ROOT / "tests/slurm/newer_debian.py"))  # runs a command in the newer Debian
 
 
 def canonical(name: str) -> str:
@@ -27,14 +28,12 @@ def pinned(file: Path) -> dict[str, str]:
     return {canonical(name): version.rstrip(".") for name, version in found}
 
 
-def python() -> str:
-    """Return the version of this Python, without its patch level."""
-    return ".".join(platform.python_version_tuple()[:2])
-
-
-def slurm() -> str:
-    """Return Slurm's version on this machine."""
-    return subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
+def header(prefix: Sequence[str], python: str) -> str:
+    """Return the line with the versions of a system in which commands run with this prefix."""
+    asked = (python, "--version"), ("slurmctld", "-V")
+    outputs = [subprocess.run([*prefix, *words], capture_output=True, text=True, check=True).stdout for words in asked]
+    of_python, of_slurm = (output.split()[-1] for output in outputs)
+    return f"# Python {of_python.rpartition('.')[0]}, Slurm {of_slurm}"
 
 
 def lock() -> str:
@@ -44,26 +43,30 @@ def lock() -> str:
     return (
         "# The versions that CI tests, as constraints for pip: make setup LOCKED=1, and so for run and test.\n"
         "# Written by `make lock` under Linux. A newer Python takes them as far as they are published for it.\n"
-        f"# Python {python()}, Slurm {slurm()}\n" + re.sub(r"\+\w+$", "", packages, flags=re.MULTILINE)
+        f"{header((), sys.executable)}\n{header(IN_NEWER, 'python')}\n"
+        + re.sub(r"\+\w+$", "", packages, flags=re.MULTILINE)
     )
 
 
 def table(locked: str) -> str:
     """Return the page with the versions of a lock file, and those of requirements-oldest.txt."""
-    of_python, of_slurm = re.findall(r"^# Python (\S+), Slurm (\S+)$", locked, re.MULTILINE)[0]
+    pythons, slurms = zip(*re.findall(r"^# Python (\S+), Slurm (\S+)$", locked, re.MULTILINE), strict=True)
     newest, oldest = pinned(LOCK), pinned(ROOT / "requirements-oldest.txt")
     rows = [f"| {name} | {oldest[name]} | {newest[name]} |" for name in sorted(oldest)]
     return "\n".join(
         [
             "# Tested versions",
             "",
-            "CI runs the quick tests and a climb with the oldest versions, and all tests with the newest ones.",
-            "`make setup LOCKED=1` installs the newest of this table.",
+            "| | all tests | quick tests, and on Slurm a ladder, refusals and ends of jobs |",
+            "| --- | --- | --- |",
+            f"| Python | {' | '.join(pythons)} |",
+            f"| Slurm | {' | '.join(slurms)} |",
+            "",
+            "Both run with the newest packages below, which `make setup LOCKED=1` installs. Under the first Python,",
+            "the quick tests and a climb run with the oldest ones, too.",
             "",
             "| | oldest | newest |",
             "| --- | --- | --- |",
-            f"| Python | {of_python} | {of_python} |",
-            f"| Slurm | | {of_slurm} |",
             *rows,
             "",
             "`make lock` writes this page; a test compares it with the versions that are installed.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import signal
 from pathlib import Path
 
@@ -20,6 +21,7 @@ STARTERS = {
     "gpu_day_parts",
     "injected_causes",
     "instrument_support",
+    "machines",
     "one_run",
     "playwright",
     "project_copy",
@@ -27,6 +29,16 @@ STARTERS = {
     "scripts_support",
     "warm",
 }
+# An environment of the workflow alone, as a login node has it, has no torch; these modules import it or what trains.
+NEED_TORCH = (
+    "unit/analysis/test_torchrun_or_srun.py",
+    "unit/preflight/test_collectives.py",
+    "unit/preflight/test_pairs_of_nodes.py",
+    "unit/settings/test_experiments.py",
+    "unit/test_gpu_day.py",
+)
+collect_ignore = [] if importlib.util.find_spec("torch") else list(NEED_TORCH)
+
 # These run first: a long module that begins last keeps one worker busy while the others are idle. Modules of the two
 # alternate: tests on Slurm mostly wait, and those of the other directory mostly compute.
 LONGEST = ("slurm", "workflow")

@@ -226,6 +226,9 @@ def add_ddp_times(
     write_steps(directory, rank, rows)
 
 
+SAVED = 7 * 10**8  # bytes of a save
+
+
 def write_loop(
     directory: RunDirectory,
     rank: int,
@@ -259,6 +262,8 @@ def write_loop(
         now_s += pause_s + step_s
         rows.append([str(k), samples, "0", f"{step_s:.9f}", f"{data_wait_s:.9f}", f"{now_s:.3f}"])
     write_steps(directory, rank, rows)
+    saved_s = [end_s - begin_s for begin_s, end_s in phases["saves_s"]]
+    phases["saves"] = {"count": len(saved_s), "seconds": sum(saved_s), "aside_s": 0.0, "bytes": len(saved_s) * SAVED}
     ended_s = now_s + end_s
     known = {"ended_at_s": ended_s, "training_s": ended_s - begun_s, "phases": phases}
     edit_rank(directory, rank, **{**known, **end})

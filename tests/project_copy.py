@@ -23,7 +23,6 @@ from ddp_ladder.plan.plan import Plan, make_plan
 from ddp_ladder.settings.load import load_settings
 
 ROOT = Path(__file__).parents[1]
-SNAKEMAKE = (sys.executable, "-m", "snakemake")
 
 # The smallest plain DDP loop over a DataLoader: 60 steps on one process, 30 on two.
 LOOP = """
@@ -108,6 +107,10 @@ EXPERIMENT: Mapping[str, Any] = {
 class LoginNode(Protocol):
     """The interface to a cluster that tests bring up."""
 
+    @property
+    def python(self) -> str:
+        """The Python of its users' commands."""
+
     def command(self, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
         """Return the arguments that run a command on its login node."""
 
@@ -151,15 +154,15 @@ class Checkout:
 
     def snakemake(self, *arguments: str, timeout_s: float = 500, **env: str) -> subprocess.CompletedProcess[str]:
         """Run snakemake to its end; output and errors are both in ``stdout``."""
-        return self._run([*SNAKEMAKE, *arguments], timeout_s, **env)
+        return self._run(["-m", "snakemake", *arguments], timeout_s, **env)
 
     def script(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a program of workflow/scripts on results/plan.json; output and errors are both in ``stdout``."""
-        return self._run([sys.executable, f"workflow/scripts/{name}", "--plan", "results/plan.json", *arguments], 300)
+        return self._run([f"workflow/scripts/{name}", "--plan", "results/plan.json", *arguments], 300)
 
     def climb(self, *stages: str) -> subprocess.CompletedProcess[str]:
         """Plan, measure and judge these stages without Snakemake, until a gate closes."""
-        return self._run([sys.executable, "-c", LADDER, *stages], 300)
+        return self._run(["-c", LADDER, *stages], 300)
 
     @property
     def planned(self) -> Plan:
@@ -189,7 +192,7 @@ class Checkout:
     ) -> subprocess.Popen[str]:
         """Start snakemake in its own process group, as a terminal does; ``through``: a command such as nohup."""
         return subprocess.Popen(
-            [*through, *self._on_its_machine([*SNAKEMAKE, *arguments])],
+            [*through, *self._python(["-m", "snakemake", *arguments])],
             cwd=self.path,
             env=environment(),
             stdin=stdin,
@@ -201,7 +204,7 @@ class Checkout:
 
     def _run(self, argv: list[str], timeout_s: float, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self._on_its_machine(argv),
+            self._python(argv),
             cwd=self.path,
             env={**environment(), **env},
             stdin=subprocess.DEVNULL,
@@ -212,8 +215,11 @@ class Checkout:
             check=False,
         )
 
-    def _on_its_machine(self, argv: list[str]) -> list[str]:
-        return argv if self.cluster is None else self.cluster.command(argv, cwd=self.path)
+    def _python(self, arguments: list[str]) -> list[str]:
+        """Return the command line of Python with these arguments, on its machine."""
+        if self.cluster is None:
+            return [sys.executable, *arguments]
+        return self.cluster.command([self.cluster.python, *arguments], cwd=self.path)
 
     @property
     def results(self) -> Path:

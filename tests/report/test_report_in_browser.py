@@ -1,6 +1,8 @@
 """The page as a reader sees it: rendered by Chromium, measured, and printed."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -94,12 +96,20 @@ def sampled(results: Path) -> LadderResults:
     return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
 
 
+def repeated() -> LadderResults:
+    """Several repeats, whose table is longer than what the page before it leaves free."""
+    specs = make_specs(["1x1", "1x4", "4x4"], repeats=4, device="cuda")
+    records = [make_record(s, 2470 * s.world_size * efficiency(s)) for s in specs]
+    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+
+
 CASES: dict[str, Callable[[Path], LadderResults]] = {
     "full": full,
     "closed": lambda _: closed(),
     "many": lambda _: many(),
     "empty": lambda _: empty(),
     "sampled": sampled,
+    "repeated": lambda _: repeated(),
 }
 
 
@@ -180,8 +190,22 @@ def test_the_page_fits_the_screen_and_can_be_read(page: Page) -> None:
         assert 0 <= box["x"] <= 390 - box["width"]
 
 
+def empty_below(pdf: bytes) -> list[float]:
+    """Return which part of each page is white below its last line."""
+    pages = subprocess.run(["pdftoppm", "-r", "20", "-gray", "-"], input=pdf, capture_output=True, check=True).stdout
+    parts = []
+    while pages:
+        _, size, _, rest = pages.split(b"\n", 3)  # P5, width and height, 255, pixels
+        width, height = map(int, size.split())
+        dark = [row for row in range(height) if min(rest[row * width : (row + 1) * width]) < 245]
+        parts.append(1 - (max(dark, default=-1) + 1) / height)
+        pages = rest[width * height :]
+    return parts
+
+
 def test_it_is_printed_whole_on_white_paper(browser: Browser, index_of: Callable[[str], Path]) -> None:
-    """A4 portrait without its margins is 182 mm, 688 CSS pixels, wide."""
+    """A4 portrait without its margins is 182 mm, 688 CSS pixels, wide. No page but the last is half empty."""
+    need(shutil.which("pdftoppm") is not None, "pdftoppm is missing: nobody looks at the printed pages")
     for case in CASES:
         opened = browser.new_page(viewport={"width": 688, "height": 1000})
         opened.emulate_media(media="print", color_scheme="dark")
@@ -191,6 +215,7 @@ def test_it_is_printed_whole_on_white_paper(browser: Browser, index_of: Callable
         opened.close()
         assert width <= 688
         assert min(papers) > 0.85  # a dark screen prints on white
+        assert max(empty_below(pdf)[:-1]) < 0.5, case
         if case in ("full", "closed", "empty"):
             assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= MOST_PAGES
 

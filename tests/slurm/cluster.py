@@ -31,7 +31,8 @@ from pathlib import Path
 import cluster_config
 import machines
 from cluster_config import ACCOUNT, CLUSTER, HEAD, Spec
-from machines import MARKER, ClusterError, Machine
+from machines import HERE, MARKER, ClusterError, Machine
+from newer_debian import newer_debian
 
 SLURM_TOOLS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "mpirun", "ip", "nsenter", "unshare")
 ACCOUNTING_TOOLS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
@@ -90,8 +91,7 @@ class Cluster:
         etc = self.root / "etc"
         (etc / "slurm.conf").write_text(cluster_config.slurm_conf(self.spec, self.root, self.addresses))
         (etc / "gres.conf").write_text(cluster_config.gres_conf(self.spec, self.root))
-        # slurmd loads a control-group plugin even if it uses none; this one needs nothing on the machine.
-        (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (etc / "cgroup.conf").write_text(f"CgroupPlugin={self.spec.system.cgroup_plugin}\n")
         write_secret(etc / "slurmdbd.conf", cluster_config.slurmdbd_conf(self.root).encode())
         write_secret(self.root / "munge" / "key", os.urandom(128))
 
@@ -109,7 +109,7 @@ class Cluster:
 
     def start_login_node(self) -> None:
         """Start the machine that all nodes are connected to, without Slurm."""
-        self.head = machines.first_machine(self.root, HEAD)
+        self.head = machines.first_machine(self.root, HEAD, self.spec.system)
         machines.ip(
             self.head,
             "link add fabric type bridge",
@@ -138,8 +138,15 @@ class Cluster:
         machines.call(machines.on_head(self.machine(), install, Path("/")))
         lazy = ["--innodb-flush-log-at-trx-commit=0", "--skip-networking", f"--socket={socket}"]
         self.daemon("mariadbd", ["mariadbd", *common, *lazy, f"--pid-file={self.root}/run/mariadbd.pid"])
-        admin = ["mariadb-admin", "--no-defaults", "--user=root", f"--socket={socket}", "--silent", "ping"]
-        self.await_true(lambda: self.answers(admin), "mariadbd", "the database")
+        # Debian 13's libmariadb fails after slurmdbd has found no database and made it.
+        make = [
+            "mariadb",
+            "--no-defaults",
+            "--user=root",
+            f"--socket={socket}",
+            "--execute=create database if not exists slurm",
+        ]
+        self.await_true(lambda: self.answers(make), "mariadbd", "the database")
 
     def start_accounting(self) -> None:
         """Start slurmdbd, for the first time or after `kill_daemon`."""
@@ -170,7 +177,7 @@ class Cluster:
         """Start a node without Slurm: its host name and its network."""
         assert self.head is not None
         interface = self.spec.interface(name)
-        node = machines.further_machine(self.root, name, self.head)
+        node = machines.further_machine(self.root, name, self.spec.system, self.head)
         self.members[name] = node
         machines.ip(
             self.head,
@@ -234,6 +241,11 @@ class Cluster:
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.spec.names
+
+    @property
+    def python(self) -> str:
+        """The Python of users' commands on its machines."""
+        return self.spec.system.python
 
     @property
     def database_socket(self) -> Path:
@@ -423,12 +435,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=int, default=getattr(shape, name), help="of each node")
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and an account")
+    parser.add_argument("--newer", action="store_true", help="with the Slurm and Python of Debian 13")
     parser.add_argument("--conf", action="append", default=[], metavar="LINE", help="one more line of slurm.conf")
     options = vars(parser.parse_args(argv))
     options.pop("command")
+    newer = options.pop("newer")
     clean_orphans()
     try:
-        cluster = Cluster.up(Spec(**{**options, "conf": tuple(options["conf"])}))
+        system = newer_debian() if newer else HERE
+        cluster = Cluster.up(Spec(**{**options, "conf": tuple(options["conf"]), "system": system}))
     except (ClusterError, ValueError) as error:
         print(f"cluster.py: {error}", file=sys.stderr)
         return 1

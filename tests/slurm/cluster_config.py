@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from machines import HERE, System
+
 HEAD = "login"
 CLUSTER = "ladder"
 ACCOUNT = "project"
@@ -23,6 +25,7 @@ class Spec:
     accounting: bool = False
     interfaces: tuple[str, ...] = ("ib0",)  # one name for all nodes, or one per node
     conf: tuple[str, ...] = ()  # more lines of slurm.conf, after ours
+    system: System = HERE
 
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.first + self.nodes - 1 <= 200:

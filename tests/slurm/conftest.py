@@ -9,7 +9,9 @@ import machines
 import pytest
 from cluster import Cluster, clean_orphans, why_not
 from cluster_config import Spec
+from machines import HERE, ClusterError, System
 from needed import need
+from newer_debian import newer_debian
 
 
 def require(accounting: bool) -> None:
@@ -35,11 +37,33 @@ def no_orphans() -> None:
     clean_orphans()
 
 
+@pytest.fixture(scope="module", params=["Slurm of this machine", "Slurm of Debian 13"])
+def system(request: pytest.FixtureRequest) -> System:
+    """An older and a newer Slurm with the Python of its users, one after the other."""
+    if request.param == "Slurm of this machine":
+        return HERE
+    try:
+        return newer_debian()
+    except ClusterError as error:
+        need(False, f"no newer Slurm: {error}")
+        raise
+
+
 @pytest.fixture(scope="session")
 def cluster(no_orphans: None) -> Iterator[Cluster]:
     """A cluster with slurmdbd and six nodes with four GPUs each. It is shared: leave it unchanged."""
     with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True)) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def each_cluster(no_orphans: None, system: System, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """That cluster, and then one like it with the newer Slurm and Python."""
+    if system == HERE:
+        yield request.getfixturevalue("cluster")
+    else:
+        with running(Spec(nodes=6, gpus=4, cpus=8, accounting=True, system=system)) as cluster:
+            yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,12 @@ import contextlib
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,18 @@ from pathlib import Path
 # Identifies our directories and, in the name of a mount, our processes.
 MARKER = "ddp-ladder-test-cluster"
 
+# Makes $system the root of this mount namespace, with the directories and files of this machine in $shared.
+ENTER_SYSTEM = """
+mount --rbind "$system" "$system"
+for path in $shared; do
+    if [ -d "$path" ]; then mkdir -p "$system$path"; else touch "$system$path"; fi
+    mount --rbind "$path" "$system$path"
+done
+cd "$system"
+pivot_root . .
+umount --lazy .
+cd /
+"""
 # /proc/self gives the shell's id in the caller's process namespace; the shell prints it for the caller.
 FIRST_PROCESS = """
 set -e
@@ -23,6 +38,7 @@ root=$1 name=$2
 read -r pid rest </proc/self/stat
 hostname "$name"
 ip link set lo up
+eval "$4"
 mount --bind "$root/hosts/$name" /etc/hosts
 mount --bind "$root/etc" /etc/slurm
 mount -t tmpfs -o mode=1777 "$0:$root" /dev/shm
@@ -35,6 +51,42 @@ while :; do sleep infinity & wait $!; done
 
 class ClusterError(Exception):
     """The cluster did not come up, or an event in it did not happen in time."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What is installed on the machines of a cluster: the directory that is their /, and the Python of their users.
+
+    They share directories with this machine as nodes share a file system. The mounts end with the namespace that they
+    are made in.
+    """
+
+    root: Path
+    python: str
+    cgroup_plugin: str  # slurmd loads one even if it uses none; this one needs nothing on the machine
+
+    @property
+    def entering(self) -> str:
+        """Shell commands that make its directory the root of the mount namespace that they run in."""
+        if self.root == Path("/"):
+            return ""
+        shared = " ".join(str(path) for path in SHARED if path.exists())
+        return f"system={shlex.quote(str(self.root))} shared={shlex.quote(shared)}\n{ENTER_SYSTEM}"
+
+    def command(self, argv: Sequence[str], cwd: Path) -> list[str]:
+        """Return arguments that run a command in this system, with the network and processes of this machine."""
+        script = f"set -e\n{self.entering}\n{IN_DIRECTORY}"
+        return ["unshare", "--mount", "sh", "-c", script, "sh", str(cwd), *argv]
+
+
+# The settings of pip are in the home directory, the certificates and names that it needs in /etc.
+SHARED = (
+    *map(Path, ("/dev", "/proc", "/sys", "/etc/ssl", "/etc/hosts", "/etc/resolv.conf")),
+    Path.home(),
+    Path(tempfile.gettempdir()),
+    Path(__file__).parents[2],
+)
+HERE = System(Path("/"), sys.executable, "cgroup/v1")
 
 
 @dataclass(frozen=True)
@@ -55,19 +107,19 @@ class Machine:
             kill(self.pid)
 
 
-def first_machine(root: Path, name: str) -> Machine:
+def first_machine(root: Path, name: str, system: System) -> Machine:
     """Start the machine that contains all others: when it ends, the kernel ends every process of the cluster.
 
     It keeps the caller's /proc. Commands on it can then stay in the caller's process namespace, so that they receive
     signals.
     """
-    return start_machine([*unshare("--net", "--uts", "--mount", "--pid")], root, name, "head")
+    return start_machine([*unshare("--net", "--uts", "--mount", "--pid")], root, name, "head", system)
 
 
-def further_machine(root: Path, name: str, first: Machine) -> Machine:
+def further_machine(root: Path, name: str, system: System, first: Machine) -> Machine:
     """Start a machine with its own process ids, shared memory and /proc inside ``first``'s process namespace."""
     inside = ["nsenter", "--target", str(first.pid), "--pid"]
-    return start_machine([*inside, *unshare("--net", "--uts", "--mount", "--ipc", "--pid")], root, name, "node")
+    return start_machine([*inside, *unshare("--net", "--uts", "--mount", "--ipc", "--pid")], root, name, "node", system)
 
 
 def unshare(*namespaces: str) -> list[str]:
@@ -75,11 +127,11 @@ def unshare(*namespaces: str) -> list[str]:
     return ["setsid", "--fork", "unshare", *namespaces, "--fork", "--kill-child"]
 
 
-def start_machine(prefix: Sequence[str], root: Path, name: str, kind: str) -> Machine:
+def start_machine(prefix: Sequence[str], root: Path, name: str, kind: str, system: System) -> Machine:
     log = root / "log" / f"{name}.machine"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [*prefix, "sh", "-c", FIRST_PROCESS, MARKER, str(root), name, kind],
+            [*prefix, "sh", "-c", FIRST_PROCESS, MARKER, str(root), name, kind, system.entering],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -18,6 +18,7 @@ from cluster_config import Spec
 from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.common.files import Agent, RunDirectory
 from ddp_ladder.records.packed import RawContent
+from machines import System
 from project_copy import NO_TORCH, ONE_STAGE, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
@@ -66,9 +67,9 @@ def new_checkout(cluster: Cluster, path: Path, script: str, *, repeats: int = 1,
 
 
 @pytest.fixture(scope="module")
-def small_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
+def small_nodes(module_cluster: Callable[[Spec], Cluster], system: System) -> Cluster:
     """A node for each of the jobs, and slurmdbd."""
-    return module_cluster(Spec(nodes=9, gpus=1, cpus=2, accounting=True, conf=CONF))
+    return module_cluster(Spec(nodes=9, gpus=1, cpus=2, accounting=True, conf=CONF, system=system))
 
 
 def kill_processes(checkout: Checkout, program: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = read_plan(arguments.plan or results / "plan.json")
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
+    if not arguments.summary:
+        tell(f"reading  {count(len(plan.runs), 'run')}: records and raw files")
     ladder = read_results(results, plan, arguments.warning, runs)
     asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
     work = replace(ladder.work, **asked)
@@ -52,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         more.append(tables_line(results, ladder.plan, arguments.tables))
     print("\n".join([summary_text(ladder, arguments.log), *more]))
     return 0
+
+
+def tell(line: str) -> None:
+    """Print what is done next: a large ladder takes a minute."""
+    print(line, flush=True)
 
 
 def checked_line(ladder: LadderResults) -> str:
@@ -81,7 +88,7 @@ def write(ladder: LadderResults, name: str | None) -> list[str]:
     from ddp_ladder.report.page import write_report
 
     centre = read_centre(name) if name else None
-    written = write_report(ladder, centre=centre)
+    written = write_report(ladder, centre=centre, say=tell)
     if centre is None:
         return []
     made = [file for file in written.files if file.stem == "proposal"]

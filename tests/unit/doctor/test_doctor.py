@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from ddp_ladder.common.messages import MOST_COLUMNS, Finding, Problem
 from ddp_ladder.doctor import doctor as checks
 from ddp_ladder.doctor.doctor import examine, failed, judge_python, listing, mistake, outcome, site_python
 from ddp_ladder.platform.accelerators import ACCELERATORS
-from ddp_ladder.settings.keys import Container, Settings, Software
+from ddp_ladder.settings.keys import Container, Settings, Software, Variant
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.slurm.query import records
@@ -35,6 +36,20 @@ def software(python: str | None = None, **values: Any) -> list[Finding]:
 def only(findings: list[Finding], topic: str) -> Finding:
     (wanted,) = [finding for finding in findings if finding.place == topic]
     return wanted
+
+
+def test_each_wrapper_is_tried() -> None:
+    workload = SHIPPED.experiment.workload.replace(wrapper=("env", "A=1"))
+    variants = {"default": Variant(), "profiled": Variant(wrapper=("no-such-profiler",))}
+    experiment = SHIPPED.experiment.replace(workload=workload, variants=variants)
+    found = [*checks.wrappers(Ladder.of(replace(SHIPPED, experiment=experiment)).plan, os.environ)]
+    assert [(outcome(each), each.measured.partition(":")[0]) for each in found] == [
+        ("pass", shutil.which("env")),
+        ("FAIL", "wrapper no-such-profiler"),
+    ]
+    inside = on_a_cluster(software=Software(python="python3", container=Container(image="a.sif")))
+    found = [*checks.wrappers(Ladder.of(replace(inside, experiment=experiment)).plan, os.environ)]
+    assert [*map(outcome, found)] == ["not checked"] * 2
 
 
 # The list
@@ -65,6 +80,7 @@ def test_the_list_is_aligned_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_finding_that_is_no_pass_of_the_shipped_ladder_says_what_is_next() -> None:
+    pytest.importorskip("torch")
     sections = examine(Sources(CONFIG, CLUSTER, {}))
     findings = [finding for _, of_section in sections for finding in of_section]
     assert [finding for finding in findings if outcome(finding) == "FAIL"] == []
@@ -188,6 +204,9 @@ def test_containers_are_looked_at_from_outside(tmp_path: Path) -> None:
     named = software("python3", container=Container(image="torch", engine="enroot"))
     assert outcome(only(named, "container image")) == "pass"
     assert only(named, "training Python").next == "try it: enroot start torch python3 -c 'import torch'"
+    edf = software("python3", container=Container(image="torch", engine="edf"), setup="export PATH=/none")
+    assert "there is no srun here" in only(edf, "container engine").measured
+    assert only(edf, "training Python").next == "try it: srun --environment=torch python3 -c 'import torch'"
 
 
 # Network
@@ -228,6 +247,17 @@ def test_jobs_against_a_captured_slurm(
         described = on_a_cluster(slurm=SHIPPED.site.slurm.replace(**slurm), node=SHIPPED.site.node.replace(**node))
         of_nodes = only(list(checks.slurm(Ladder.of(described), on_a_cluster=True)), "nodes")
         assert (outcome(of_nodes), of_nodes.next[:34]) == ("warn", "correct node or slurm.partition in")
+
+
+def test_a_default_qos_that_does_not_allow_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
+    of_accounting = "case $* in *associations*) echo 'a||normal|normal,a';; *) echo 'normal|00:01:00||';; esac"
+    write_programs(tmp_path, scontrol=shown, sbatch="", sacctmgr=of_accounting)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    findings = list(checks.slurm(Ladder.of(on_a_cluster()), on_a_cluster=True))
+    finding = only(findings, "QoS")
+    assert (outcome(finding), [each for each in findings if each.place == "jobs"]) == ("warn", [])
+    assert finding.next.startswith("name another one of yours: a, or")
 
 
 def test_an_untyped_gres_of_nodes_with_different_gpus_is_no_pass(

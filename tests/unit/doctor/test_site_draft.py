@@ -80,6 +80,14 @@ def test_other_clusters(cluster: Cluster, partition: str, node: dict[str, Any], 
     assert (site.slurm.partition, site.node.model_dump()) == (partition, node)
 
 
+@pytest.mark.parametrize(("allowed", "qos"), [("normal", "normal"), ("acc_debug,acc_ehpc", None)])
+def test_a_partition_of_certain_qos_says_so(allowed: str, qos: str | None, tmp_path: Path) -> None:
+    partition = {**PARTITIONS["picky"], "AllowQos": allowed}
+    cluster = cluster_of("ladder", {"picky": partition}, list(records(NODES, "NodeName")))
+    assert loaded(cluster, tmp_path).slurm.qos == qos
+    assert f"takes only jobs of {allowed.replace(',', ', ')};" in (tmp_path / "site.yaml").read_text()
+
+
 def test_of_mig_slices_one_is_described_with_its_share(tmp_path: Path) -> None:
     text = draft(
         captured("gpu", nodes=NODES.replace("gpu:a100:4", "gpu:a100_1g.5gb:14(S:0-1)")), tmp_path / "site.yaml"

@@ -285,6 +285,13 @@ def test_changes_for_communication_with_their_estimates() -> None:
     )
 
 
+def test_a_node_that_one_repeat_shows_is_no_gain() -> None:
+    finding = ScaleFinding(kind="slow node", measured="node0: slower", next="repeat it", repeats=1, of=1)
+    first, *_, point = points([*baseline(), *run_of("2x1", 0.1, *SLOW_PASSES)[:1]])
+    found = attribution(replace(point, findings=(finding,)), first)
+    assert [change.in_words for change in found.changes] == ["repeat it (node0: slower)"]
+
+
 @pytest.mark.parametrize("exchanges", [1, 4])
 def test_gradients_that_are_sent_for_each_accumulated_batch_are_said(exchanges: int) -> None:
     slow = run_of("1x4", 0.1, *CAUSES["communication"], fingerprint={**GRADIENTS, "exchanges": exchanges})
@@ -325,7 +332,19 @@ def test_a_setting_that_slows_every_run_is_named_before_what_it_may_have_caused(
     first = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
     _, found = attributed([*first, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)])
     assert found.changes[0].what.startswith(REMOVE)
-    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL (torch compares each collective" in found.next
+    assert found.changes[0].what == f"{REMOVE}: TORCH_DISTRIBUTED_DEBUG=DETAIL"  # what it does is in the remarks
+
+
+@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"])
+def test_what_disables_a_route_of_nccl_is_named_on_a_site_with_infiniband(name: str) -> None:
+    slow = {"slow_settings": [f"{name}=1"]}
+    alone = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
+    records = [*alone, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)]
+    on_gpus = [each.model_copy(update={"spec": each.spec.replace(device="cuda")}) for each in records]
+    first, *_, point = points(on_gpus)
+    with_ib, without = attribution(point, first, transport="ib"), attribution(point, first)
+    assert with_ib.changes[0].what == f"{REMOVE}: {name}=1"
+    assert name not in without.next
 
 
 PLAN = replace(make_plan_of(make_specs(["1x1", "1x4"])), gates={"stage2": GateThresholds(min_efficiency=0.8)})

@@ -350,6 +350,7 @@ def test_phases_of_two_epochs_with_validation() -> None:
         "validations_s": spans,
         "without_a_pass_s": spans,
         "saves_s": [],
+        "saves": {"count": 0, "seconds": 0, "aside_s": 0, "bytes": 0},
     }
 
 

@@ -104,11 +104,48 @@ def test_a_rank_has_a_core_also_where_there_are_fewer_than_gpus(scale: str) -> N
     assert re.findall("--cpus-per-task=[0-9]+", text) == ["--cpus-per-task=1"] * 2
 
 
+ENGINE_LINES = {
+    "shifter": r"""
+exec shifter --image=torch:1 --volume=/data:/d:ro --workdir=/home/me/ladder --module=gpu,nccl-plugin \
+    python3 \
+    workflow/workloads/mnist.py --batch-size 64""",
+    "edf": r"""
+exec bash -c '
+cpus=$(sed -n "s/^Cpus_allowed_list:[[:space:]]*//p" /proc/self/status) outer=()
+for name in ${!SLURM_@}; do
+    outer+=("$name=${!name}")
+    case $name in SLURM_JOB_ID | SLURM_CONF* | SLURM_JWT) ;; *) unset "$name" ;; esac
+done
+here=${SLURMD_NODENAME:?no job of Slurm: the engine edf starts job steps}
+step=(--overlap --nodes=1 --ntasks=1 --nodelist="$here" --mpi=none --cpu-bind=none)
+exec srun "${step[@]}" "${@:3:$2}" taskset --cpu-list "$cpus" env --chdir="$1" "${outer[@]}" "${@:$2+3}"
+' edf \
+    /home/me/ladder 1 --environment=./torch.toml \
+    python3 \
+    workflow/workloads/mnist.py --batch-size 64""",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINE_LINES)
+def test_the_lines_that_start_an_engine_of_one_centre(engine: str) -> None:
+    """submit_pm.sh of NERSC/dl-at-scale-training; software/ml/pytorch.md of eth-cscs/cscs-docs. Read in 2026-11."""
+    containers: dict[str, dict[str, Any]] = {
+        "shifter": {"image": "torch:1", "gpus": None, "args": ["--module=gpu,nccl-plugin"]},
+        "edf": {"image": "./torch.toml"},
+    }
+    spec = spec_of("2x2", launcher="srun", python="python3", container={"engine": engine, **containers[engine]})
+    text = text_of(spec, binds=(str(PROJECT), "/data:/d:ro"))
+    assert text.count(f"{ENGINE_LINES[engine]}\n}}\n") == 1
+
+
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     """SC2016: single quotes on purpose, for the trap and in hostile values. SC1090: which file defines `module`."""
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
-    mpi = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
-    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **mpi}.items():
+    more = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
+    more["edf"] = text_of(spec_of("2x2", container={"image": "torch", "engine": "edf"}))
+    around = {"wrapper": ("nsys", HOSTILE), "wrapper_template": ("nsys", HOSTILE), "wrapper_per": "node"}
+    more["wrapped"] = text_of(spec_of("2x2", launcher="srun", **around))
+    for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **more}.items():
         (tmp_path / f"{name}.sh").write_text(text)
     shellcheck = Path(sys.executable).with_name("shellcheck")
     files = [*tmp_path.iterdir(), *TEMPLATES.glob("*.sh")]
@@ -128,10 +165,15 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
         {"container": {"image": "/a b.sif", "engine": "singularity", "binds": [], "args": ["--env", "A=1"]}},
         {"container": {"image": "torch", "engine": "enroot"}, "numa_binding": "exclusive"},
         {"container": {"image": "torch:1", "engine": "podman-hpc"}, "directory": "work"},
+        {"container": {"image": "torch:1", "engine": "shifter"}, "directory": "work"},
+        {"container": {"image": "torch", "engine": "edf"}},
+        {"wrapper": ("nsys", "profile", HOSTILE, "--"), "numa_binding": "node"},
+        {"wrapper": ("nice",), "script": "-m package.train", "container": {"image": "torch", "engine": "enroot"}},
+        {"wrapper": ("gssr-record",), "wrapper_per": "node", "container": {"image": "a.sif", "engine": "apptainer"}},
     ],
 )
 def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dict[str, Any], node_rank: int) -> None:
-    spec = spec_of("2x4", **changes)
+    spec = spec_of("2x4", **changes, wrapper_template=changes.get("wrapper", ()))
     binds = ("/data",) if spec.container else ()
     variables = {"job_id": "42", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20042", "SLURM_NODEID": str(node_rank)}
     words = [
@@ -144,7 +186,9 @@ def test_starts_what_the_measured_run_starts_without_the_instrument(changes: dic
     (measured,) = processes(spec, PLACES, node_rank, meet, binds)
     ours = (str(INSTRUMENT), str(TORCHRUN), str(RunDirectory(PLACES.run).failed_ranks(node_rank)))
     wanted = " ".join(word for word in measured.argv if word not in ours)
-    assert " ".join(words) == wanted.replace("-- -m", "-m --")  # -m is torchrun's here, in place of the instrument's
+    if spec.wrapper_per == "node" or not spec.wrapper:
+        wanted = wanted.replace("-- -m", "-m --")
+    assert " ".join(words) == wanted  # -m is torchrun's here, in place of the instrument's
 
 
 def test_tells_each_process_what_the_measured_run_tells_it() -> None:
@@ -194,15 +238,34 @@ def test_hostile_values_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.M
         assert seen == "\n".join([str(project), HOSTILE, *script_argv(spec, PLACES)]) + "\n"
 
 
+@pytest.mark.parametrize(("per", "wrapped"), [("rank", {"0", "1"}), ("node", {"0"})])
+def test_a_wrapper_of_srun_starts_each_rank_or_the_first_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per: str, wrapped: set[str]
+) -> None:
+    """Each start of job.sh has a directory of its own for what the wrapper writes."""
+    python = stand_in(tmp_path, 'echo "$RANK $WRAPPED"')
+    words = ("sh", "-c", 'WRAPPED=yes exec "$@" | tee {run_dir}/"$RANK"', "sh")
+    spec = make_spec("1x2", launcher="srun", python=python, wrapper=words, wrapper_template=words, wrapper_per=per)
+    done = run_here(spec, tmp_path, monkeypatch)
+    assert done.returncode == 0, done.stderr
+    assert {*done.stdout.splitlines()} == {f"{rank} {'yes' * (rank in wrapped)}" for rank in ("0", "1")}
+    (files,) = (tmp_path / "runs" / spec.name).glob("wrapper-*")
+    assert {file.name for file in files.iterdir()} == wrapped
+
+
 SHORT_FOR_TORCHRUNS = ("--logs", "x", "--local", "--n", "3", "-m", "--", "--help")
 
 
-@pytest.mark.parametrize(("torch", "script"), [("newest", "seen.py"), ("oldest", "-m seen")])
+@pytest.mark.parametrize(
+    ("torch", "script", "wrapper"),
+    [("newest", "seen.py", ()), ("oldest", "-m seen", ()), ("oldest", "-m seen", ("nice", "-n", "1", "--"))],
+)
 def test_arguments_that_torchrun_could_take_for_its_own_arrive(
-    torch: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torch: str, script: str, wrapper: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seen.py").write_text("import sys\nprint('seen', *sys.argv[1:])\n")
-    spec = make_spec(python=str(python_named(torch)), script=script, args=SHORT_FOR_TORCHRUNS)
+    around = {"wrapper": wrapper, "wrapper_template": wrapper}
+    spec = make_spec(python=str(python_named(torch)), script=script, args=SHORT_FOR_TORCHRUNS, **around)
     of_script = run_here(spec, tmp_path, monkeypatch)
     (process,) = processes(spec, Places.here(tmp_path / "run"), 0, Rendezvous("id", "127.0.0.1", free_port("seen")))
     (tmp_path / "run/nodes").mkdir(parents=True)

@@ -48,6 +48,31 @@ def test_a_container_is_entered_in_the_working_directory() -> None:
     assert process.argv[:8] == ("apptainer", "exec", "--bind", "/project", "--pwd", *inside)
 
 
+WRAPPER = ("tools/record", "--to={run_dir}/%h", "--")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "mpirun", "python"])
+@pytest.mark.parametrize("per", ["rank", "node"])
+def test_a_wrapper_stands_before_the_python_of_ranks_or_of_a_node(launcher: str, per: str) -> None:
+    made = {"wrapper_template": WRAPPER, "wrapper": WRAPPER, "wrapper_per": per}
+    spec = make_spec("1x2", launcher=launcher, python="/bin/python", container={"image": "a.sif"}, **made, **ELSEWHERE)
+    words = ("/project/tools/record", f"--to={PLACES.run}/wrapper/%h", "--", "/bin/python")
+    argvs = [process.argv for process in processes(spec, PLACES, 0, MEET)]
+    inside = [argv[argv.index("a.sif") + 1 :] for argv in argvs]
+    if launcher == "torchrun" and per == "rank":
+        ranks = inside[0].index("--no-python")
+        assert inside[0][0] == "/bin/python"
+        assert inside[0][ranks + 1 : ranks + 6] == ("--", *words)
+        assert inside[0][ranks + 6].endswith("instrument.py")
+    else:
+        starts = [words if per == "rank" or k == 0 else ("/bin/python",) for k in range(len(inside))]
+        assert [argv[: len(start)] for argv, start in zip(inside, starts, strict=True)] == starts
+        assert "--no-python" not in inside[0]
+    assert all(argv.count("--to=" + words[1][5:]) <= 1 for argv in argvs)
+    (probe, *_) = processes(spec, PLACES, 0, MEET, command=("probe.py",))
+    assert words[0] not in probe.argv
+
+
 @pytest.mark.parametrize(
     ("script", "given", "seen"),
     [

@@ -72,6 +72,9 @@ def test_samples_are_on_disk_while_it_runs_and_the_last_one_is_at_the_end(tmp_pa
     assert end.cpu_s > 0
     assert tuple(last) == columns(fabric=False, gpus=0)
     assert 0 <= float(last["cpu_busiest_fraction"] or 0) <= 1
+    of_a_step = NodeSampler("lo", Gpus(), siblings=False, descendants=False).sample()  # the ranks are not seen
+    assert "node_memory_used_bytes" in of_a_step
+    assert "training_rss_bytes" not in of_a_step
     assert read_json(tmp_path / "about.json")["cpus"][-1] == 5000
     assert "monitor" not in {thread.name for thread in threading.enumerate()}
 

@@ -57,6 +57,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
         f"{FAILURE} Invalid qos specification",
         {"qos": "normal", "stage": {"qos": "smal"}}, f"{STAGE}.slurm.qos",
     ),
+    (f"{FAILURE} Invalid qos specification", {"partition": "picky"}, f"{SITE}: slurm.qos"),  # it wants one
     (f"{FAILURE} Invalid feature specification", {"constraint": "x"}, f"{SITE}: slurm.constraint"),
     (f"{FAILURE} Requested reservation is invalid", {"reservation": "x"}, f"{SITE}: slurm.reservation"),
     (f"{FAILURE} Invalid node name specified", {"exclude": "nodex"}, f"{SITE}: slurm.nodelist"),
@@ -88,6 +89,8 @@ def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
     assert "--nodes=1 --ntasks-per-node=1 --gres=gpu:a100:1 --cpus-per-task=2 --mem=2000M --time=20" in problem.found
     if "partition" in problem.where:
         assert problem.allowed == "closed, debug, denying, gpu, idle, picky, rooted"
+    if "qos" in problem.where:
+        assert problem.allowed == ("normal" if slurm.get("partition") == "picky" else None)
     for name, value in (slurm.get("stage") or slurm).items():
         assert (value[0] if name == "extra" else f"--{name}={value}") in problem.found
     assert problem.next

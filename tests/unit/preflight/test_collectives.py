@@ -19,6 +19,7 @@ from ddp_ladder.preflight.collectives import (
 )
 from ddp_ladder.preflight.result import PairRow, SizeRow
 from ddp_ladder.settings.terms import Transport
+from ddp_ladder_instrument.slow_settings import REMOVE
 from ddp_ladder_probe import collectives, matrix_rate
 from ddp_ladder_probe.collectives import CHUNK, KINDS, MIB, WEIGHTS, fill, pair_size, wrong_elements
 from make_records import make_spec
@@ -232,6 +233,9 @@ def test_the_site_promises_a_transport(wanted: Transport, log: str, levels: list
     found = list(transport_findings(two_nodes, wanted, transports([log])))
     assert [finding.severity for finding in found] == levels
     assert all("network.transport" in finding.wanted for finding in found)
+    disabled = make_spec("2x4", device="cuda", env={"NCCL_IB_DISABLE": "1"})
+    told = [finding.next.startswith(REMOVE) for finding in transport_findings(disabled, wanted, transports([log]))]
+    assert told == [wanted == "ib" for _ in levels]
     one_node = make_spec("1x4", device="cuda")
     assert not list(transport_findings(one_node, wanted, transports([log])))
     assert not list(transport_findings(make_spec("2x4"), wanted, ()))  # Gloo

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.messages import Finding
+from ddp_ladder.node.wrapper import WrapperTrial
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.node_facts import InterfaceFacts, NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
@@ -73,6 +74,9 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "little room": (
         {"run_directory": directory("/scratch").replace(free_bytes=100 * MIB)}, "warning", "has 100 MB free", "df",
+    ),
+    "no wrapper": (
+        {"wrappers": (WrapperTrial(program="nsys", error="it is not there"),)}, "error", "wrapper nsys", "the variant's"
     ),
     "not shared": ({"marker_seen": False}, "error", "the job's file in /scratch/results", "results in config"),
     "host name is loopback": (

@@ -69,6 +69,7 @@ def test_each_pair_of_nodes_is_as_fast_as_its_slowest_rank_and_untested_ones_are
 
 
 PAIR = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534]"
+MISMATCHED = "Detected mismatch between collectives on ranks. Rank 3 is running collective: CollectiveFingerPrint(...)"
 LATE_RANK = {"doing": "all-reducing", "step": 5, "error": "not over after 60 s"}
 FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = {
     "shared device": (
@@ -87,6 +88,10 @@ FAULTS: Mapping[str, tuple[Mapping[str, Mapping[str, Any] | None], str, str]] = 
     "rank that raised": (
         {"rank2": {"doing": "joining the process group", "error": "ValueError: odd\nand more", "step": 3}}, "node2",
         "rank 2 failed while joining the process group: ValueError: odd",
+    ),
+    "a line that any rank may print, and which names no node": (
+        {"rank3": {"doing": "all-reducing", "step": 5, "error": f"RuntimeError: {MISMATCHED}"}}, "",
+        "the ranks made different collective calls: ",
     ),
     "rank that was stopped": (
         {f"rank{k}": LATE_RANK | {"error": None} if k == 3 else LATE_RANK for k in range(4)}, "node2",
@@ -170,16 +175,26 @@ def test_of_missing_ranks_the_one_that_failed_by_itself_is_named(tmp_path: Path)
     assert (found.failure.place, found.failure.measured) == ("node1", what)
 
 
-def test_the_node_that_srun_did_not_reach_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "place", "named"),
+    [
+        ("srun: error: Task launch for StepId=20.1 failed on node node2: Communication failure", "node2", ""),
+        (
+            "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***",
+            "", "one of the job's nodes (node1, node2)",
+        ),
+    ],
+)  # fmt: skip
+def test_the_node_that_slurm_names_is_named_and_else_all(tmp_path: Path, said: str, place: str, named: str) -> None:
     write_preflight(tmp_path, JOB, rank0=None, rank1=None, rank2=None, rank3=None)
-    said = "srun: error: Task launch for StepId=20.1 failed on node node2: Communication connection failure\n"
     log = RunDirectory(tmp_path / "preflight/2x2").launcher_log
     log.parent.mkdir(exist_ok=True)
-    log.write_text(f"{said}srun: error: node1: task 0: Killed\n")
+    log.write_text(f"{said}\nsrun: error: node1: task 0: Killed\n")
     found = write_result(tmp_path, JOB)
     assert found.failure is not None
-    assert found.failure.place == "node2"
-    assert "slurm.exclude: node2" in found.failure.next
+    assert found.failure.place == place
+    assert named in found.failure.measured
+    assert f"slurm.exclude: {place}" in found.failure.next or not place
 
 
 def _failed_rank_1(results: Path, exit_code: int, signal: str | None) -> PreflightResult:

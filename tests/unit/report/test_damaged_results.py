@@ -2,17 +2,25 @@
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import report as report_command
-from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
+from ddp_ladder.common.files import RunDirectory, read_bytes, touched_s, write_json
+from ddp_ladder.diagnosis.signatures import read_lines
 from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.live.status import Reader
 from ddp_ladder.nodes.describe import machine_directory
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder_instrument.contract import RUN_VARIABLE
+from ddp_ladder_instrument.files import RunSettingsError, read_run_settings
+from ddp_ladder_instrument.progress import read_metrics
+from ddp_ladder_instrument.reading import MOST_BYTES
 from make_jobs import make_row, write_job
 from make_machine import make_machine
 from make_preflight import write_preflight
@@ -243,3 +251,64 @@ def test_tables_are_written_if_asked_for(results: Path, capsys: pytest.CaptureFi
     assert report_command.main(["--results", str(results), "--tables", "9x9"]) == 0
     allowed = "a scale (1x1, 1x2, 2x1), or parts of a run's name, such as default/weak/1x1/r1"
     assert f"tables   none: no run of 9x9 has ended; report.tables takes {allowed}" in capsys.readouterr().out
+
+
+def put(path: Path, kind: str) -> None:
+    """Put a pipe, a socket or a file that is too large in the place of a file."""
+    path.unlink()
+    if kind == "large":
+        path.touch()
+        os.truncate(path, MOST_BYTES + 1)
+    else:
+        os.mknod(path, 0o600 | (stat.S_IFIFO if kind == "pipe" else stat.S_IFSOCK))
+
+
+DONE_WITHOUT = [
+    "machine/*/*/machine.json",
+    "preflight/*/run.json",
+    "preflight/*/facts/*.json",
+    "preflight/*/ranks/*.json",
+    f"{RUN}/train.log",
+    f"{RUN}/nodes/node0.csv",
+    f"{RUN}/nodes/node0.monitor.json",
+]
+"""Files that are not missed: what they say is in another one, or beside the point."""
+
+
+@pytest.mark.timeout(300)  # a reader that waits for a pipe waits for ever
+@pytest.mark.parametrize("kind", ["pipe", "socket", "large"])
+def test_what_stands_in_the_place_of_a_file_is_named_and_never_waited_for(kind: str, results: Path) -> None:
+    """Each file that a climb leaves is replaced in turn, and everything reads the results."""
+    plan = read_plan(results / "plan.json")
+    others = [file for file in (results / "runs").rglob("*") if not file.is_relative_to(results / RUN)]
+    unnamed = []
+    for file in sorted({*results.rglob("*")} - {*others}):
+        if not file.is_file():
+            continue
+        content = file.read_bytes()
+        put(file, kind)
+        said = [*Reader(results).read().problems, *update_or_warn(results)[1]]
+        for runs in (RunRecords(results), FullyCheckedRecords(results)):
+            said += [str(judge(plan, "stage2", results, runs)), *read_results(results, plan, runs=runs).warnings]
+        unnamed += [] if any(file.name in words for words in said) else [file.relative_to(results)]
+        file.unlink()
+        file.write_bytes(content)
+    assert [path for path in unnamed if not any(path.match(pattern) for pattern in DONE_WITHOUT)] == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "large"])
+def test_so_is_what_no_climb_leaves(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path := tmp_path / "file").touch()
+    put(path, kind)
+    why = {"pipe": "it is no regular file", "socket": "No such device", "large": "it has more than"}[kind]
+    with pytest.raises(OSError, match=f"{why}.*{path}"):
+        read_bytes(path)
+    with pytest.raises(OSError, match=f"{why}.*{path}"):
+        read_metrics(path)
+    monkeypatch.setenv(RUN_VARIABLE, str(path))
+    with pytest.raises(RunSettingsError, match=f"cannot read {path}: {why}"):
+        read_run_settings()
+    if kind != "large":  # of a long log, parts are read
+        with pytest.raises(OSError, match=why):
+            touched_s(path)
+        assert read_lines(path) == ()

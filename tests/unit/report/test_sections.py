@@ -22,9 +22,10 @@ from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
-from ddp_ladder.records.record import Record
+from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
+from ddp_ladder.report.parts import PARTS
 from ddp_ladder.report.plots import attribution_figure, efficiency_figure
 from ddp_ladder.report.results import read_results
 from ddp_ladder.report.sections import explained, runs_csv, sections
@@ -319,6 +320,46 @@ def test_the_owners_of_each_scale_add_up_to_its_wall_time(tmp_path: Path) -> Non
     assert (first["saving"], second["saving"]) == ("0.00 0.0\u00a0%", "3.00 21\u00a0%")
     assert (first["computation and communication"], second["computation"]) == (UNKNOWN, UNKNOWN)
     assert len(meanings.items) == len(names) - 2
+
+
+def test_saves_stand_beside_the_start_up_of_each_scale(tmp_path: Path) -> None:
+    """At 1x2 rank 1 saves for longer; the second scale tells nothing of its saves. Without any there are no columns."""
+    plan = write_ladder(tmp_path, repeats=1)
+    for saving in (False, True):
+        for spec in plan.runs[:2]:
+            run = RunDirectory(tmp_path / "runs" / spec.name)
+            for rank in range(spec.world_size):
+                pauses = {30: ("save", 3.0), 40: ("save", 1.0 + rank)} if saving and spec.world_size == 2 else {}
+                ended_s = write_loop(run, rank, steps_s=[0.1] * 60, pauses=pauses)
+            end_run(run, ended_s)
+            reassemble(run)
+        view = ReportView(read_results(tmp_path, plan), TODAY)
+        section = next(each for each in sections(view, []) if each.title == "Start-up and checkpoints")
+        names = [*map(in_words, section.blocks[0].headings)][-4:]
+        assert (names == ["saves", "in saves (s)", "saved (GB)", "saving"]) == saving
+    first, second, third = ([*map(in_words, row)][-4:] for row in section.blocks[0].rows)
+    assert first == ["0", "0.00", "0.00", "0.0\u00a0%"]
+    assert second[:3] == ["2", "5.00", "2.80"]
+    assert third == [UNKNOWN] * 4
+    record = read_record(RunDirectory(tmp_path / "runs" / plan.runs[1].name).record)
+    assert record.saves is not None
+    assert (record.saves.rank, record.saves.seconds) == (1, 5.0)
+
+
+def test_files_of_a_wrapper_are_listed_by_run_and_in_the_form_that_asks_for_them(tmp_path: Path) -> None:
+    plan = write_ladder(tmp_path, repeats=1, wrapper=("gssr-record", "-o"))
+    first, second, *_ = plan.runs
+    for name in ("rank0/a.bin", "rank1/a.bin"):
+        file = tmp_path / "runs" / first.name / "wrapper" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+    (tmp_path / "runs" / second.name / "wrapper").mkdir()
+    view = ReportView(read_results(tmp_path, plan), TODAY)
+    runs = next(each for each in sections(view, []) if each.title == "Runs")
+    for blocks in (runs.blocks, [*PARTS["saturation report"](view)]):
+        (listed,) = (block for block in blocks if block.heading == "Files of the wrapper")
+        said = f"{first.name}, gssr-record: rank0/a.bin, rank1/a.bin in runs/{first.name}/wrapper"
+        assert [*map(in_words, listed.items)] == [said]
 
 
 def test_a_gate_on_a_run_with_unexplained_seconds_is_uncertain(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def start(
     """Start it on a node whose nvidia-smi is this shell script."""
     monkeypatch.chdir(directory)
     write_programs(directory, nvidia_smi=nvidia_smi)
-    spec = make_spec("1x2", device="cuda")
+    spec = make_spec("1x2", device="cuda", wrapper_template=("env", "A=1"))
     job = ScaleJob("stage2", Scale(1, 2), 20, (spec,), cpus=1, slurm=Slurm())
     preflight = PreflightOf(job, directory / "results", ThisMachine("local-7"), end_s=5.0)
     identity = Job(id="local-7", attempt=1, run_id="7")
@@ -68,6 +68,8 @@ def test_it_writes_what_it_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     facts = NodeFacts.model_validate_json(preflight.directory.node_facts(0).read_text())
     assert facts.gpus is not None
     assert (facts.gpus.error, facts.marker_seen) == ("broken", True)
+    (tried,) = facts.wrappers
+    assert (tried.error, tried.has_said) == (None, True)
 
 
 def test_a_signal_ends_it_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import warnings_before_runs
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.doctor import outcome, workload
+from ddp_ladder.run import training_module
 from ddp_ladder.settings.keys import Container
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
@@ -20,9 +21,11 @@ SHIPPED = load_settings(CONFIG, CLUSTER)
 FOUND, MISSING, UNKNOWN = "pass", "FAIL", "not checked"
 
 
-def ladder(script: str, container: Container | None = None, setup: str = "", **values: Any) -> Ladder:
+def ladder(
+    script: str, container: Container | None = None, setup: str = "", python: str | None = None, **values: Any
+) -> Ladder:
     work = SHIPPED.experiment.workload.replace(script=script, data_dir=None, prepare=None, args=(), **values)
-    site = SHIPPED.site.replace(software=SHIPPED.site.software.replace(container=container, setup=setup))
+    site = SHIPPED.site.replace(software=SHIPPED.site.software.replace(container=container, setup=setup, python=python))
     return Ladder.of(replace(SHIPPED, experiment=SHIPPED.experiment.replace(workload=work), site=site))
 
 
@@ -75,3 +78,24 @@ def test_doctor_and_start_look_as_the_run_does(values: dict[str, Any], wanted: s
         assert "on this machine" in str(warning)
     else:
         assert warnings_before_runs(wants, ["stage1"], on_nodes=False, dry_run=False) == []
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("echo no licence >&2; exit 3", "{python} ended with exit code 3 when it looked for the module: no licence"),
+        ("kill -SEGV $$", "{python} was ended by SIGSEGV when it looked for the module"),
+        ("exec sleep 600", "{python} did not say within 0 s whether it finds the module"),
+    ],
+)
+def test_a_python_that_does_not_answer_has_found_nothing(
+    does: str, said: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = project / "python"
+    python.write_text(f"#!/bin/sh\n{does}\n")
+    python.chmod(0o755)
+    if "sleep" in does:
+        monkeypatch.setattr(training_module, "WITHIN_S", 0.1)
+    (finding,) = workload(ladder("-m here.train", python=str(python)), on_a_cluster=False)
+    assert outcome(finding) == UNKNOWN
+    assert f"found software.python: {said.format(python=python)})" in (finding.measured or "")

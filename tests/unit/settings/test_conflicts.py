@@ -34,6 +34,7 @@ software: {python: null}
 network: {backend: auto, env: {}}
 """
 CONTAINER = "python: python3, container: {image: /images/a.sif, args: [--cleanenv]}"
+EDF = "python: python3, container: {image: torch, engine: edf, binds: [/data]}"
 ROCM = "python: python3, container: {image: pytorch, engine: podman-hpc, gpus: rocm}"
 
 
@@ -77,6 +78,7 @@ def problems(*changes: tuple[str, str]) -> str:
         ('"{lr}"', '"{lr"', "3: workload.args[1]: { without its partner", "write literal braces twice"),
         ("env: {}", "env: {A: '{0}'}", "8: workload.env.A: unknown placeholder {0}", "{{ and }} for braces"),
         ("default: {}", "default: {args: ['{}']}", "16: variants.default.args[0]: unknown placeholder {}", "twice"),
+        ("lr: 0.1", "lr: 0.1\n  wrapper: ['%q{RANK}']", "6: workload.wrapper[0]: unknown placeholder {RANK}", "{{ and"),
         ("lr: 0.1", "lr: null", "3: workload.args[1]: placeholder {lr} has no value", "(workload.lr,"),
         ('[prepare.py, "{data_dir}"]', '[prepare.py, "{lr}"]', "7: workload.prepare[1]: placeholder {lr}", "{seed};"),
         ('"{lr}"', '"{world_size} / 2"', "3: workload.args[1]: 1 / 2 is not a whole number (weak/1x1)", "quotients"),
@@ -113,6 +115,7 @@ def test_message(old: str, new: str, head: str, detail: str) -> None:
         ("python: null", "python: /no/python", "3: software.python: not a program", "`which python`"),
         ("python: null", CONTAINER, "3: software.container.args[0]: it clears", "--no-home"),
         ("python: null", ROCM, "3: software.container.gpus: podman-hpc has no option for rocm", "--device=/dev/kfd"),
+        ("python: null", EDF, "3: software.container.binds: edf takes no binds", "mounts"),
         ("site: here", "site: here\nlauncher: srun\nnuma_binding: node", "3: numa_binding: launcher srun has", "srun"),
         ("env: {}}", "env: {DDP_LADDER_X: 1}}", "4: network.env.DDP_LADDER_X: a variable", "remove it"),
         *(

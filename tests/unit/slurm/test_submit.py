@@ -12,6 +12,8 @@ from make_files import write_programs
 
 # Slurm 22.05.8
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+# Of Slurm 24.11.5, where a site may limit each user's requests.
+LIMITED = "sbatch: error: Batch job submission failed: Rate limit exceeded, please retry momentarily"
 BUSY = "sbatch: error: Batch job submission failed: Unable to create job record, try again"
 REFUSED = (
     "sbatch: error: invalid account or account/partition combination specified\\n"
@@ -125,9 +127,10 @@ def test_of_two_that_were_heard_late_one_is_kept(slurm: Slurm) -> None:
     assert (slurm.path / "cancelled").read_text() == "--quiet 102\n"
 
 
-def test_it_is_not_tried_without_end(slurm: Slurm) -> None:
-    slurm.does("sbatch", FAILS.format(TIMED_OUT))
-    with pytest.raises(NotSubmitted, match=r"Socket timed out .*; given up after"):
+@pytest.mark.parametrize("words", [TIMED_OUT, LIMITED])
+def test_it_is_not_tried_without_end(slurm: Slurm, words: str) -> None:
+    slurm.does("sbatch", FAILS.format(words))
+    with pytest.raises(NotSubmitted, match=f"{words.rpartition(':')[2]}.*; given up after"):
         slurm.submit()
     assert slurm.count("calls") == 3
 

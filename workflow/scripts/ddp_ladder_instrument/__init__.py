@@ -12,6 +12,7 @@ may set environment variables before it does.
     hooks *        the patches on optimizers, DDP, process groups, autocast, backward passes, Module.train
     loader_hooks * the patches on DataLoader, its workers, and the loaders of accelerate, torchdata and webdataset
     collectives *  the patches on torch.distributed's collectives, and DDP's broadcast of buffers
+    saves *        the patches on torch.save and torch.distributed.checkpoint
     recorder       what the hooks notify: it appends to the log, and lets the state machine see what came
     log            the events of a rank: what happened, with its time; its file
     machine        from events to rows, phases and doubts: the rules, with their version
@@ -30,6 +31,7 @@ may set environment variables before it does.
     own_run        a run that the ladder did not start: its settings and directory, and the summary at its end
     stop           measure.max_steps and max_seconds, and the steps after these that are only traced
     progress       the heartbeat for the hang watch and progress.json; steps that the program reports itself
+    reading        the reader of files that others may have made or replaced, also the workflow's
     files          the run's settings, atomic writes, what could not be measured
     redaction      texts without passwords and tokens, also those of the workflow
     contract       names and formats that the workflow and the preflight's ranks share

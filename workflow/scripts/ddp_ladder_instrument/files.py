@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
+from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, without_values
 
 
@@ -129,6 +130,7 @@ class RunSettings:
     count_flops: bool = False
     secrets: tuple[str, ...] = ()  # names of variables that hold one
     is_own: bool = False  # the ladder did not start the run
+    is_wrapped: bool = False  # another program than the launcher may have started this rank
     memory_mb: int | None = None  # of the job on this node, 1024^2 bytes each
     is_link: bool = False  # of a chain: its time may end it, and another start goes on from what it has saved
 
@@ -139,7 +141,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
     if not path.is_absolute():
         raise RunSettingsError(f"{RUN_VARIABLE} must be an absolute path\n  found    {path}")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_bytes(path))
         measure, launched_at_s = data.get("spec") or {}, environment.get(LAUNCHED_VARIABLE)
         return RunSettings(
             directory=path.parent,
@@ -156,6 +158,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == FROM_ENVIRONMENT),
             memory_mb=data.get("memory_mb"),
             is_link=data.get("warn_at_s") is not None,
+            is_wrapped=bool(measure.get("wrapper")),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error

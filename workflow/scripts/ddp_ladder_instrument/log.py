@@ -39,7 +39,8 @@ REPLAY = 15  # thing: the CUDA graph
 EVAL = 16  # the trained model is put in eval mode, or TRAIN: in training mode
 TRAIN = 17
 COLLECTIVE = 18  # thing: number of its name; amounts: bytes, ranks (0: a wait for an earlier call)
-SAVE = 19
+SAVE = 19  # thing: TORCH_SAVE, ...; 0 in logs of earlier versions, which know no more. Amounts: bytes (NaN: not known),
+# 1 if another thread than the main one saved
 DDP = 20  # DDP's times of one pass of the step in which ``end`` is; begin, a, b, c: forward, backward, comm, overlap
 MARK = 21  # thing: the mark, which the device passed at ``end``
 MEASURED = 22  # the measured steps are over: what follows is only traced
@@ -51,6 +52,7 @@ NO_MARK = -1
 NOT_MARKED = -3  # in place of a COLLECTIVE's mark, on a GPU: its time is not known
 OTHER_THREAD = -2  # in place of a PASS's mark: made by another thread, whose time is not the training's
 NO_GRAD, SENDS, NO_SYNC = 0, 1, 2
+TORCH_SAVE, CHECKPOINT, ASYNC_CHECKPOINT = 1, 2, 3  # torch.save; torch.distributed.checkpoint's save and async_save
 
 
 Event = tuple[float, float, float, float, float, float, float]

@@ -41,6 +41,8 @@ SCHEMA_VERSION = 2
 TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 FSDP = "torch.distributed.fsdp._flat_param"
 PIPELINING = "torch.distributed.pipelining.stage"
+CHECKPOINTS = "torch.distributed.checkpoint.state_dict_saver"
+CHECKPOINT_FILES = "torch.distributed.checkpoint.filesystem"
 WATCHED = {
     "torch": "steps",
     "accelerate.data_loader": "samples of accelerate's loaders",
@@ -48,6 +50,8 @@ WATCHED = {
     TORCHDATA: "samples of torchdata's loader",
     FSDP: "shards of FullyShardedDataParallel",
     PIPELINING: "stages of a pipeline",
+    CHECKPOINTS: "saves of torch.distributed.checkpoint",
+    CHECKPOINT_FILES: "bytes that torch.distributed.checkpoint saves",
 }
 
 
@@ -110,13 +114,15 @@ class Measurement:
         from ddp_ladder_instrument import hooks
 
         assert self.observer is not None  # it works with torch
-        loaders = self.observer.loader_hooks
+        loaders, saves = self.observer.loader_hooks, self.observer.saves
         patch: dict[str, Callable[[Any], None]] = {
             "accelerate.data_loader": loaders.patch_accelerate,
             "webdataset.compat": loaders.patch_webdataset,
             TORCHDATA: loaders.patch_torchdata,
             FSDP: hooks.patch_fsdp,
             PIPELINING: partial(hooks.patch_pipelining, recorder=self.recorder),
+            CHECKPOINTS: saves.patch_checkpoint,
+            CHECKPOINT_FILES: saves.patch_writer,
         }
         patch[module](sys.modules[module])
 

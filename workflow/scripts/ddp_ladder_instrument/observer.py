@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, loader_hooks, torch_facts
-from ddp_ladder_instrument import log as events
 from ddp_ladder_instrument.contract import FIRST_SAMPLES, FIRST_STATE
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings, write_atomically
 from ddp_ladder_instrument.flops import StepFlops
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import LoaderPass, Loaders
+from ddp_ladder_instrument.saves import Saves
 from ddp_ladder_instrument.states import States
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts
@@ -44,6 +44,7 @@ class TorchObserver:
         self.loaders = Loaders(recorder)
         self.loader_hooks = loader_hooks.LoaderHooks(recorder, self.loaders, self._on_batch)
         self.workers = loader_hooks.WorkerTimes()
+        self.saves = Saves(recorder.saved)
         self._numbers: dict[str, int] = {}  # of the kinds of collectives, in the log
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
@@ -64,9 +65,6 @@ class TorchObserver:
         def replayed(begin_s: float, args: Sequence[Any]) -> None:
             recorder.replayed(id(args[0]), begin_s)
 
-        def saved(begin_s: float, _args: object) -> None:
-            recorder.span(events.SAVE, begin_s, time.perf_counter())
-
         recorder.on_optimizer = eager(self._on_optimizer)
         recorder.machine.on_pass = eager(self._on_pass)
         recorder.epoch_of = lambda number: -1 if (epoch := epoch_of(number)) is None else epoch
@@ -86,7 +84,7 @@ class TorchObserver:
         patch("forward passes", lambda: hooks.patch_forward(recorder.forward, self.ddp.modules))
         # Tensor.backward calls this one, too.
         patch("backward passes", lambda: hooks.patch_call(torch.autograd, "backward", self._on_backward))
-        patch("phases.saves_s", lambda: hooks.patch_call(torch, "save", saved))
+        patch("phases.saves_s", self.saves.patch_torch)
         patch("steps of CUDA graphs", lambda: hooks.patch_call(accelerator.graphs(), "replay", replayed))
         patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
@@ -104,7 +102,7 @@ class TorchObserver:
         self.world.observe()
         # A group that is made again later is no part of the start-up.
         self.process_group_s = (self.process_group_s or 0.0) + (0.0 if self._recorder.steps else now_s - begin_s)
-        self._recorder.span(events.GROUP, begin_s, now_s)
+        self._recorder.group_made(begin_s, now_s)
         self._on_group()
 
     def _on_ddp(self, module: Any) -> None:

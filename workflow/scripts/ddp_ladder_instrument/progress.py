@@ -39,6 +39,7 @@ from typing import Any, NamedTuple, Optional
 from ddp_ladder_instrument import host
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METRICS_VARIABLE
 from ddp_ladder_instrument.files import write_atomically
+from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.table import RECENT, Row, StepTable
 
@@ -62,7 +63,7 @@ def announce(run_directory: Path) -> Path:
 def read_metrics(path: Path) -> list[Row]:
     """Return the steps in the file; none if there is no file. Raises ValueError, which names the line, or OSError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(path).decode().splitlines()
     except FileNotFoundError:
         return []
     return [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -167,15 +168,14 @@ class Heartbeat:
 
     def _show(self, path: Path) -> None:
         """Write progress.json: the steps so far, and the throughput since it was last written."""
-        machine, (steps, samples, ended_s) = self._recorder.machine, self._shown
-        table, stages = machine.table, self._recorder.stages
+        machine, stages, (steps, samples, ended_s) = self._recorder.machine, self._recorder.stages, self._shown
         # Of a pipeline, one of so many ranks counts the samples.
-        count, counting = table.count, self._world_size() / (stages[1] if stages else 1)
+        counting = self._world_size() / (stages[1] if stages else 1)
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
-        now = count, table.all_samples, table.ended_at_s[-1]
+        now = self._recorder.totals()
         took_s = now[2] - ended_s if steps else 0.0
         content = {
-            "step": count,
+            "step": now[0],
             "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),
@@ -204,6 +204,7 @@ class Heartbeat:
             "moved_monotonic_s": self._moved_at_s,
             "sequence": _collective_calls() if still else None,
             "handles": _handled() if still else None,
+            "totals": self._recorder.totals(),
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
         if joins:

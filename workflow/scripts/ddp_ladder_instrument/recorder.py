@@ -6,6 +6,7 @@ Seconds are from time.perf_counter().
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
+from ddp_ladder_instrument.table import RunningSums
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.accelerator import Marks
@@ -71,6 +73,8 @@ class Recorder:
         self._last: Callable[[], Any] = lambda: None
         self._last_number = -1
         self._is_over = False  # a pass ended since the last step
+        self._sums = RunningSums()
+        self._saved_aside: list[tuple[int, float, float, float]] = []
 
     def use_device(self, marks: Marks, is_capturing: Callable[[], bool]) -> None:
         """Mark from now on on the device, too, where the owner of the time may change."""
@@ -86,6 +90,17 @@ class Recorder:
     def steps(self) -> int:
         """Return the number of steps so far."""
         return self.machine.table.count
+
+    def totals(self) -> list[float | None] | None:
+        """Return contract.TOTALS, None for one that is not known; None before the second step. Any thread may call."""
+        with self._feeding:
+            self.feed()
+            table = self.machine.table
+            if table.count < 2:
+                return None
+            samples, step_s, wait_s, collectives_s = self._sums.of(table)
+            known = (table.ended_at_s[-1], table.count, samples, step_s, wait_s, collectives_s, *self.machine.ddp_sums)
+        return [round(figure, 6) if math.isfinite(figure) else None for figure in known]
 
     @property
     def evaluating(self) -> bool:
@@ -111,6 +126,15 @@ class Recorder:
                 self._unsummed = [0, 0]
                 if self.log.is_cut and self.marks is not None:
                     self.marks.keep_no_more()
+
+    def totals(self) -> tuple[int, int, float]:
+        """Return steps, their samples, and when the last one ended; any thread may call this while another one feeds.
+
+        Raises IndexError before the first step.
+        """
+        with self._feeding:
+            table = self.machine.table
+            return table.count, table.all_samples, table.ended_at_s[-1]
 
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()
@@ -185,9 +209,21 @@ class Recorder:
         self.active = -1
         self.feed()  # eval and train mode are asked for
 
-    def span(self, kind: int, begin_s: float, end_s: float) -> None:
-        """Note a save, or the making of a process group."""
-        self.log.add(kind, begin_s, end_s, 0, 0, 0, NO_MARK)
+    def group_made(self, begin_s: float, end_s: float) -> None:
+        """Note the making of a process group."""
+        self.log.add(log.GROUP, begin_s, end_s, 0, 0, 0, NO_MARK)
+
+    def saved(self, kind: int, begin_s: float, end_s: float, size: float, is_aside: bool) -> None:
+        """Note a save of this kind, with its bytes; one that another thread made (is_aside) with the next step."""
+        if is_aside:
+            self._saved_aside.append((kind, begin_s, end_s, size))
+        else:
+            self.log.add(log.SAVE, begin_s, end_s, kind, size, 0, NO_MARK)
+
+    def _add_saved_aside(self) -> None:
+        while self._saved_aside:
+            kind, begin_s, end_s, size = self._saved_aside.pop(0)
+            self.log.add(log.SAVE, begin_s, end_s, kind, size, 1, NO_MARK)
 
     def mark_collective(self) -> int:
         """Mark on the device, if there is one, the begin or the end of a collective.
@@ -247,6 +283,8 @@ class Recorder:
 
     def _let_step(self, now_s: float) -> None:
         """Let the machine see what may be a step: at once where something waits for it, else several at a time."""
+        if self._saved_aside:
+            self._add_saved_aside()
         self._steps += 1
         rows = self.machine.table.count + self._steps  # at most
         is_due = rows >= min(self.read_at, self.count_at, self.check_at)
@@ -281,6 +319,7 @@ class Recorder:
 
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
+        self._add_saved_aside()
         self.feed()  # of a long run, what precedes the next step is summed up: the marks must not be
         now_s = time.perf_counter()
         if self.marks is not None:

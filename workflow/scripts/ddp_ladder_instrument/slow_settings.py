@@ -52,11 +52,16 @@ def variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-def in_words(settings: Sequence[str], on_gpu: bool, transport: str = "any") -> str:
-    """Return those that slow such a run, each with what it does; empty if none does.
+def effects(settings: Sequence[str], on_gpu: bool, transport: str = "any") -> dict[str, str]:
+    """Return those that slow such a run, each with what it does.
 
     transport: that of the site; a run does not know it.
     """
     runs = {"any": True, "gpu": on_gpu, "ib": on_gpu and transport == "ib"}
-    known = [(each, VARIABLES.get(each.partition("=")[0]) or MODES.get(each)) for each in settings]
-    return ", ".join(f"{each} ({slow.effect})" for each, slow in known if slow and runs[slow.runs])
+    known = {each: VARIABLES.get(each.partition("=")[0]) or MODES.get(each) for each in settings}
+    return {each: slow.effect for each, slow in known.items() if slow and runs[slow.runs]}
+
+
+def in_words(settings: Sequence[str], on_gpu: bool, transport: str = "any") -> str:
+    """Return the effects as one text; empty if there is none."""
+    return ", ".join(f"{each} ({effect})" for each, effect in effects(settings, on_gpu, transport).items())

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ddp_ladder_instrument.contract import DDP_COLUMNS, HEADER, MOST_ROWS, SINGLE_ROWS
+from ddp_ladder_instrument.log import ASYNC_CHECKPOINT, CHECKPOINT
 from ddp_ladder_instrument.trained import Pass
 
 RECENT = 101
@@ -183,6 +184,24 @@ class StepTable:
         return [*counts, self.step_time_s, self.data_wait_s, self.ended_at_s, *of_ddp, self.collectives_s]
 
 
+class RunningSums:
+    """Sums of the columns of a table that grows: each row is added once, the last one while it may still grow."""
+
+    def __init__(self) -> None:
+        self._rows, self._block = 0, 1
+        self._sums: list[float] = []
+
+    def of(self, table: StepTable) -> list[float]:
+        """Return the sums of samples, step_time_s, data_wait_s and collectives_s."""
+        columns: Sequence[array[Any]] = (table.samples, table.step_time_s, table.data_wait_s, table.collectives_s)
+        whole = max(0, len(table.samples) - 1)
+        if table.block != self._block or whole < self._rows or not self._sums:
+            self._rows, self._block, self._sums = 0, table.block, [0.0] * len(columns)
+        self._sums = [known + sum(column[self._rows : whole]) for known, column in zip(self._sums, columns)]
+        self._rows = whole
+        return [known + sum(column[whole:]) for known, column in zip(self._sums, columns)]
+
+
 def little_endian(column: array[float]) -> bytes:
     """Return the bytes of a column in a file."""
     if sys.byteorder == "big":
@@ -202,6 +221,43 @@ def csv_lines(columns: Iterable[Iterable[float]]) -> Iterator[str]:
         )
 
 
+class Saves:
+    """Sums over the saves of a rank.
+
+    What async_save() saves, a save() in another thread writes: one save, whose bytes are known once it is written.
+    """
+
+    def __init__(self) -> None:
+        self._count = self._begun = self._written = 0  # all; async_save(), and save() in another thread
+        self._seconds = self._aside_s = 0.0
+        self._bytes = 0.0  # NaN: not known
+
+    def add(self, seconds: float, kind: int, size: float, is_aside: bool) -> None:
+        """Add a save, as the log has it."""
+        if is_aside:
+            self._aside_s += seconds
+        else:
+            self._seconds += seconds
+        if kind == ASYNC_CHECKPOINT:
+            self._begun += 1
+            return
+        self._bytes += size if kind else math.nan
+        if kind == CHECKPOINT and is_aside:
+            self._written += 1
+        else:
+            self._count += 1
+
+    def summary(self) -> dict[str, Any]:
+        """Return the record's ``phases.saves``. seconds: in the main thread; aside_s: in others."""
+        is_known = self._written >= self._begun and not math.isnan(self._bytes)
+        return {
+            "count": self._count + max(self._begun, self._written),
+            "seconds": self._seconds,
+            "aside_s": self._aside_s,
+            "bytes": int(self._bytes) if is_known else None,
+        }
+
+
 class Phases:
     """A validation is the time from the model's ``eval()`` to its ``train()``, or a pass on which no step trained.
 
@@ -212,6 +268,7 @@ class Phases:
         self._validations_s: deque[tuple[float, float, Pass]] = deque(maxlen=MOST)
         self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
         self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self._saves = Saves()
         self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
 
@@ -242,9 +299,10 @@ class Phases:
         """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
         self._validations_s.append((each.began_s, now_s, each))
 
-    def add_save(self, begin_s: float, end_s: float) -> None:
-        """Note a torch.save."""
+    def add_save(self, begin_s: float, end_s: float, kind: int, size: float, is_aside: bool) -> None:
+        """Note a save. kind, size, is_aside: as in the log."""
         self._saves_s.append((begin_s, end_s))
+        self._saves.add(end_s - begin_s, kind, size, is_aside)
 
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
@@ -263,4 +321,5 @@ class Phases:
             "validations_s": spans([*passes, *self._evals_s]),
             "without_a_pass_s": spans(self._evals_s),
             "saves_s": spans(self._saves_s),
+            "saves": self._saves.summary(),
         }

@@ -16,6 +16,7 @@ from typing import Any
 from ddp_ladder_instrument.contract import LATE, RUN_VARIABLE
 from ddp_ladder_instrument.files import NotMeasured, write_atomically
 from ddp_ladder_instrument.program import die_with_parent
+from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.redaction import without_values
 
 LONGEST_ERROR = 4000  # characters
@@ -28,7 +29,7 @@ def main(environment: Mapping[str, str]) -> None:
     """Run this rank; raise what it raises."""
     die_with_parent()
     run_file = Path(environment[RUN_VARIABLE])
-    run = json.loads(run_file.read_text(encoding="utf-8"))
+    run = json.loads(read_bytes(run_file))
     limit = run["preflight"]
     file = RankFile(run_file.parent, run, environment)
     file.now("importing torch")

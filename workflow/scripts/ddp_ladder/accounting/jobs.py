@@ -111,10 +111,23 @@ def runs_of(job: ScaleJob) -> int:
 
 
 def job_files(results: Path) -> Iterator[tuple[Path, JobFile]]:
-    """Yield each job's file with its content, except damaged ones."""
-    for path in sorted((results / "jobs").glob("*/*.json")):
+    """Yield each job's file with its content, except those that cannot be read."""
+    for path in _paths(results):
         with suppress(OSError, ValueError):
             yield path, JobFile.from_json(read_json(path))
+
+
+def _paths(results: Path) -> list[Path]:
+    return sorted((results / "jobs").glob("*/*.json"))
+
+
+def _missing(results: Path) -> Iterator[str]:
+    """Yield a warning for each job whose file cannot be read."""
+    for path in _paths(results):
+        try:
+            JobFile.from_json(read_json(path))
+        except (OSError, ValueError) as error:
+            yield f"{path} cannot be read, and its job is missing in {accounting_file(results).name}: {error}"
 
 
 @contextmanager
@@ -341,11 +354,12 @@ def _utc(unix_s: float) -> str:
 
 
 def update_or_warn(results: Path) -> tuple[tuple[JobRow, ...], tuple[str, ...]]:
-    """Update, and return all rows, and a warning if they cannot be written: nothing else shall wait for them."""
+    """Update, and return all rows, with warnings of what is not read or written: nothing else shall wait for them."""
+    missing = tuple(_missing(results))
     try:
-        return update(results), ()
+        return update(results), missing
     except NotWritten as error:
-        return read_rows(results), (f"{error.filename} cannot be written: {error.strerror}",)
+        return read_rows(results), (*missing, f"{error.filename} cannot be written: {error.strerror}")
 
 
 def read_rows(results: Path) -> tuple[JobRow, ...]:

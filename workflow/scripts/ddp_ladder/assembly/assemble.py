@@ -46,6 +46,7 @@ from ddp_ladder.records.record import (
     Rank,
     Record,
     Remark,
+    Saves,
     Throughput,
     Timing,
     World,
@@ -95,6 +96,7 @@ def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
         flops=_flops(raw),
         usage=usage and _without_secrets(usage),
         rules=min((end.rules for end in raw.ends), default=0),
+        saves=_saves(raw),
         owners_s=owners_s,
         schema_version=SCHEMA_VERSION,
     )
@@ -105,6 +107,15 @@ def _flops(raw: RawRun) -> Flops | None:
     if counted and raw.pipeline_stages:
         return Flops.from_json({"why": "the model is a pipeline, of which rank 0 holds one stage"})
     return counted
+
+
+def _saves(raw: RawRun) -> Saves | None:
+    known = {end.rank: end.phases.saves for end in raw.ends if end.phases and end.phases.saves}
+    if not raw.has_all_ranks or len(known) < len(raw.ends):
+        return None
+    longest = max(known, key=lambda rank: (known[rank].seconds, known[rank].count))
+    sizes = [saves.bytes for saves in known.values() if saves.bytes is not None]
+    return Saves(**{**dict(known[longest]), "bytes": sum(sizes) if len(sizes) == len(known) else None}, rank=longest)
 
 
 def not_run(spec: RunSpec, kind: FailureKind, why: str, next_step: str, verdict: str = "not run") -> Record:

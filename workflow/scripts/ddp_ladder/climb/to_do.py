@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RestoredRecords, RunRecords, as_made
-from ddp_ladder.common.files import sha256
+from ddp_ladder.common.files import read_bytes, sha256
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.repeats import next_repeat
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
@@ -78,7 +78,7 @@ def runs_of_edited_scripts(plan: Plan, runs: RunRecords) -> list[RunSpec]:
     now = {}
     for script in {spec.script for spec in plan.runs}:
         with contextlib.suppress(OSError):
-            now[script] = sha256(Path(script).read_bytes())
+            now[script] = sha256(read_bytes(Path(script)))
     made = as_made(plan, runs).runs
     kept = [(spec, record) for spec in made if spec.script in now and (record := runs.kept(spec))]
     return [spec for spec, record in kept if record.fingerprint.script_sha256 not in (None, now[spec.script])]

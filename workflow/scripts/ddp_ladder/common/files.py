@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,10 +15,11 @@ from shlex import quote
 from typing import Any, BinaryIO
 
 import psutil
+from ddp_ladder_instrument.reading import opened as opened
+from ddp_ladder_instrument.reading import read_bytes as read_bytes
 
 from ddp_ladder.common.messages import Problem, printable
 
-MOST_BYTES = 2**31  # of a file that is read at once
 _ROOM = 1_000_000  # bytes: a few runs' files
 FULL = {
     errno.ENOSPC: "free some space or inodes there: df -h {there}; df -i {there}",
@@ -111,23 +111,6 @@ def written_atomically(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 def write_json(path: Path, data: Any) -> None:
     """Write ``data`` as indented JSON, atomically. NaN and infinity are refused (ValueError)."""
     write_atomically(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
-def opened(path: Path, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError, also for a pipe, which could make its reader wait for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return os.fdopen(descriptor, "rb", buffering)
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file that is read at once: without a buffer, in fewer system calls. Raises OSError."""
-    with opened(path, buffering=0) as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes", str(path))
-        return file.read()
 
 
 def read_json(path: Path) -> Any:
@@ -253,6 +236,8 @@ class RunDirectory:
         self.nodes = path / "nodes"
         self.addresses = self.nodes / "addresses.json"  # of all nodes, for agents that report a hang
         self.one_ended = self.nodes / "one_ended"  # is there once a rank has ended its script
+        self.warn_now = self.nodes / "warn_now"  # is there once the agents shall send SIGUSR1 to their ranks
+        self.slow = path / "slow.json"  # of a link: when it was slower than promised, and why
         self.one_trains = self.nodes / "one_trains"  # median step of a rank that trains, once it stands still
         self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
         self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
@@ -287,6 +272,10 @@ class RunDirectory:
     def look(self, agent: Agent) -> Path:
         """Return the last look of an agent at silent ranks of which one may go on."""
         return self.nodes / f"look-{agent.stem}.json"
+
+    def totals(self, agent: Agent) -> Path:
+        """Return the sums so far of an agent's ranks, which it writes again and again while they run."""
+        return self.nodes / f"totals-{agent.stem}.json"
 
     def monitor(self, node_rank: int) -> Path:
         """Return the file that describes the samples of a node."""

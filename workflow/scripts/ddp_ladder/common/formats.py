@@ -66,6 +66,11 @@ def megabytes(value_bytes: float | None) -> str:
     return UNKNOWN if value_bytes is None else f"{value_bytes / 1e6:,.0f}"
 
 
+def gigabytes(value_bytes: float | None) -> str:
+    """Return units of 1e9 bytes in three significant digits, without the unit."""
+    return UNKNOWN if value_bytes is None else significant(value_bytes / 1e9)
+
+
 def interval(low: str, high: str) -> str:
     """Return ``[83-87 %]``, with an en dash, from two formatted figures; a common unit is written once."""
     unit = f"{NARROW_SPACE}%"

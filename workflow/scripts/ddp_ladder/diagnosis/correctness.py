@@ -311,6 +311,14 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     settings = [each for end in raw.ends[:1] for each in end.fingerprint.slow_settings or ()]
     if slow := in_words(settings, is_gpu(raw.spec.device)):
         yield Remark(name="slow settings", what=f"set, and slowing every step: {slow}", next=REMOVE)
+    if raw.spec.wrapper and raw.agents and not any(end.failed for end in raw.agents.values()):
+        failed = [end.rank for end in raw.ends if end.exit_code]
+        if failed:
+            yield Remark(
+                name="wrapper",
+                what=f"{raw.spec.wrapper[0]} does not pass on the exit code of {rank_numbers(failed)}, which failed",
+                next="look for its option that passes the exit code on",
+            )
     if raw.pipeline_stages:
         yield Remark(
             name="pipeline",

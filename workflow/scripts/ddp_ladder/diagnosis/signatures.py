@@ -67,9 +67,15 @@ class Match:
         return self.words.lines[self.index]
 
     @property
+    def rank(self) -> int | None:
+        """The rank that is the cause; None if the speaker need not be it, or is not known."""
+        return self.words.rank if self.signature.names_rank else None
+
+    @property
     def node(self) -> str | None:
         """The node that the line names, else its speaker's; None if that need not be the cause, or is not known."""
-        return self.values.get("node") or (None if self.signature.of_all else self.words.node)
+        is_speakers = self.signature.names_rank or (self.words.rank is None and not self.signature.of_all)
+        return self.values.get("node") or (self.words.node if is_speakers else None)
 
     def why(self, **values: object) -> str:
         """Return the cause in a sentence. values: what is known of the run; see signatures.toml."""

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
@@ -24,8 +25,10 @@ from ddp_ladder.common.files import ALONE, SCRIPTS, WORKFLOW, NotWritten, check_
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Finding, Problem, Severity, UserError, columns, fitted, notify, printable
 from ddp_ladder.node import network
+from ddp_ladder.node.launch import Places
 from ddp_ladder.node.software import SetUpError, environment
-from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.node.wrapper import findings, try_wrapper, wrappers_of
+from ddp_ladder.plan.plan import Plan, RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Accelerator
 from ddp_ladder.platform.engines import ENGINES
@@ -40,6 +43,7 @@ from ddp_ladder.preflight.admission import (
     offered,
     read_partitions,
 )
+from ddp_ladder.preflight.qos import check_qos, read_accounting
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.run.training_module import module_problem
@@ -144,9 +148,31 @@ def site_python(spec: RunSpec, site: Site, base_env: Mapping[str, str]) -> Itera
     yield from _training_python(spec, site, env) if container is None else _container(container, site, env)
 
 
+def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
+    """Try each wrapper of the runs (workload.wrapper) here. The preflight tries it on the nodes."""
+    templates, spec = wrappers_of(plan.runs), plan.runs[0]
+    if not templates:
+        return
+    try:
+        env = environment(spec, base_env)
+    except SetUpError:  # reported with the training's Python
+        return
+    for template in templates:
+        if spec.container is not None:
+            yield not_passed(
+                "note", "wrapper", f"{template[0]} is inside the image", "the preflight of each job tries it"
+            )
+            continue
+        notify(f"trying the wrapper {template[0]}; a profiler may take up to a minute")
+        with TemporaryDirectory() as directory:
+            trial = try_wrapper(template, spec, Places(Path.cwd(), Path(directory)), env, IMPORT_WITHIN_S)
+        found = [not_passed(finding.severity, "wrapper", finding.measured, finding.next) for finding in findings(trial)]
+        yield from found or [passed("wrapper", trial.program)]
+
+
 def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iterator[Finding]:
     engine, image, where = ENGINES[container.engine], container.image, f"{site.file}: software.container"
-    name = engine.name
+    name = engine.program
     if program := shutil.which(name, path=env.get("PATH")):
         yield passed("container engine", program)
     else:
@@ -156,7 +182,7 @@ def _container(container: Container, site: Site, env: Mapping[str, str]) -> Iter
         yield passed("container image", image)
     else:
         yield not_passed("error", "container image", f"{where}.image: there is no {image}", "correct the path")
-    look = f"try it: {name} {engine.verb} {image} {site.software.python} -c 'import torch'"
+    look = f"try it: {engine.trial(image)} {site.software.python} -c 'import torch'"
     yield not_passed("note", "training Python", f"{site.software.python} is inside the image", look)
 
 
@@ -227,12 +253,13 @@ def examine(sources: Sources) -> list[FindingGroup]:
         rest = not_passed("note", "all else", "it needs valid settings", "fix them and run the doctor again")
         return [versions, ("Settings", [*mistakes, rest])]
     site, on_a_cluster = ladder.settings.site, has_slurm()
-    read = f"{ladder.settings.experiment.file}: {len(ladder.plan.runs)} runs in {len(ladder.plan.jobs)} jobs"
+    runs = ladder.plan.runs
+    read = f"{ladder.settings.experiment.file}: {len(runs)} runs in {len(ladder.plan.jobs)} jobs"
     return [
         versions,
         ("Settings", [passed("experiment", read), passed("site", f"{site.file}: {site.site}")]),
         ("Files", [*results(ladder, on_a_cluster), *workload(ladder, on_a_cluster)]),
-        ("Training software", list(site_python(ladder.plan.runs[0], site, os.environ))),
+        ("Training software", [*site_python(runs[0], site, os.environ), *wrappers(ladder.plan, os.environ)]),
         ("Network", _network(ladder)),
         ("Slurm", [*(launchers(ladder) if on_a_cluster else ()), *slurm(ladder, on_a_cluster)]),
     ]
@@ -334,6 +361,7 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield from architecture(ladder, nodes, platform.machine())
         notify(f"asking Slurm about {count(len(ladder.plan.jobs), 'job')}")
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
+        beyond_qos = _of_qos(ladder)
     except UserError as error:
         yield from (mistake(problem, "jobs", "note") for problem in error.problems)
         return
@@ -342,11 +370,21 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         return
     yield from (mistake(problem, "jobs") for problem in admission.refused)
     yield from (mistake(problem, "jobs", "warning") for problem in admission.waits)
+    yield from (mistake(problem, "QoS", "warning") for problem in beyond_qos)
+    if beyond_qos:
+        return
     if admission.starts:
         all_of = "all of them" if len(admission.starts) == len(ladder.plan.jobs) else "these"
         yield passed("jobs", f"Slurm takes {all_of}: {' '.join(admission.starts)}")
     if admission.starts_in_words:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
+
+
+def _of_qos(ladder: Ladder) -> list[Problem]:
+    try:
+        return list(check_qos(ladder.plan.jobs, ladder.settings, read_accounting()))
+    except SlurmError:  # a cluster without accounting has no QoS
+        return []
 
 
 def launchers(ladder: Ladder) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ddp_ladder.common.files import OWN, SCHEMAS, file_text, write_atomically
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.job_script.script import render
-from ddp_ladder.preflight.admission import Partitions, read_partitions
+from ddp_ladder.preflight.admission import Partitions, allowed_qos, read_partitions
 from ddp_ladder.settings import yaml
 from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.load import flow, validated
@@ -84,6 +84,7 @@ def draft(cluster: Cluster, file: Path) -> str:
     """Return the text of ``file``, which describes the first partition. Raises UserError if the ladder refuses it."""
     chosen, schema = cluster.partitions[0], os.path.relpath(SCHEMAS / "cluster.schema.json", file.absolute().parent)
     of_cluster = {"cluster": cluster, "chosen": chosen, "shape": chosen.usual.of_one_slice}
+    of_cluster["qos"] = allowed_qos(cluster.records[chosen.name])
     text = render("cluster.yaml.j2", **of_cluster, schema=schema, flow=flow)
     try:
         validated([(yaml.read(file, text.encode()), Site)])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
-from ddp_ladder_instrument.slow_settings import REMOVE
+from ddp_ladder_instrument.slow_settings import REMOVE, effects
 
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
@@ -22,6 +22,7 @@ from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_p
 from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, is_beside_passes
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
+from ddp_ladder.settings.terms import Transport
 
 Cause = Literal["data", "communication", "imbalance", "computation", "rest", "others"]
 
@@ -155,11 +156,14 @@ def baseline_of(point: ScalePoint, points: Sequence[ScalePoint]) -> ScalePoint |
 
 
 def attribution(
-    point: ScalePoint, baseline: ScalePoint | None, preflight: PreflightResult | None = None
+    point: ScalePoint,
+    baseline: ScalePoint | None,
+    preflight: PreflightResult | None = None,
+    transport: Transport = "any",
 ) -> Attribution | None:
     """Return where the efficiency of a scale went; None if nothing is lost, or it is not known.
 
-    preflight: that of the scale.
+    preflight: that of the scale. transport: network.transport of its site.
     """
     if baseline is None or not point.step_time_s or not baseline.step_time_s or point.efficiency is None:
         return None
@@ -173,8 +177,9 @@ def attribution(
     every = [change for loss in _to_save(lost, point) for change in _changes_for(loss, is_timed, point, preflight)]
     unique = [*{change.what: change for change in reversed(every)}.values()][::-1]
     changes = sorted(unique, key=lambda change: -(change.gain or 0.0))  # of equal ones, those for the largest loss
-    if slow := point.step and point.step.slow_settings:
-        changes.insert(0, Change(f"{REMOVE}: {slow}"))
+    facts = point.step or StepFacts()
+    if slow := effects(facts.slow_settings, facts.on_gpu, transport):
+        changes.insert(0, Change(f"{REMOVE}: {', '.join(slow)}"))
     if disturbed := other_processes(point, baseline):
         changes.insert(0, Change(f"{disturbed.next} ({disturbed.in_words})"))
     return replace(lost, changes=tuple(changes[:MOST_CHANGES]))
@@ -244,7 +249,7 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
     cause, facts = loss.cause, point.step or StepFacts()
     untold = cause == "computation" and not is_timed
     if finding := _finding_that_explains(cause, untold, point):
-        yield _saving(f"{finding.next} ({finding.in_words})", loss.lost_s, point)
+        yield _saving(f"{finding.next} ({finding.in_words})", 0.0 if finding.is_doubtful else loss.lost_s, point)
         if cause != "communication" and not untold:
             return  # what else may take these milliseconds is not the cause
     if untold:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ddp_ladder.common import formats
-from ddp_ladder.common.formats import factor, megabytes, milliseconds, percent, seconds, share, significant
+from ddp_ladder.common.formats import factor, gigabytes, megabytes, milliseconds, percent, seconds, share, significant
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen
+from ddp_ladder.measuring.owners import saving_fraction
 from ddp_ladder.measuring.statistic import step_times
 from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
@@ -121,6 +122,11 @@ def shares_of_rates(point: ScalePoint) -> str:
     """Return ``41 % of its matrix rate, 30 % of its peak``; empty if neither is known."""
     of = ((point.fraction_of_matrix_rate, "its matrix rate"), (point.fraction_of_peak, "its peak"))
     return ", ".join(f"{share(value)} of {what}" for value, what in of if value is not None)
+
+
+def _number(value: float | None) -> str:
+    """Return a count, which as a median may be ``2.5``."""
+    return formats.UNKNOWN if value is None else f"{value:g}"
 
 
 def _statistic(point: ScalePoint) -> str:
@@ -282,6 +288,20 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         _part("startup_first_step_s", "first step"),
         _part("startup_s", "", "page", "runs"),
         _part("startup_compile_s", "torch.compile"),
+    ),
+    figure(
+        "saves", "1; s; bytes (shown in GB); 1 (shown in %)",
+        "torch.save, and save and async_save of torch.distributed.checkpoint. Number and seconds: of the rank that was "
+        "in them for longest; async_save until it returns, not what it writes beside the training. Saved: by all "
+        "ranks, empty if that is not known of one save. Saving: share of the time after the start-up that was spent in "
+        "saves, or waiting for a rank that saved.",
+        Column("saves", text=_number, tables=("csv", "startup"), of_run=_of("saves", "count")),
+        Column("saves_s", "in saves", "s", seconds, ("csv", "startup"), of_run=_of("saves", "seconds")),
+        Column("saved_bytes", "saved", "GB", gigabytes, ("csv", "startup"), of_run=_of("saves", "bytes")),
+        Column(
+            "saving_fraction", "saving", text=share, tables=("csv", "startup"),
+            of_run=lambda run: saving_fraction(run.owners_s),
+        ),
     ),
     figure(
         "GPU h per million samples", "h",

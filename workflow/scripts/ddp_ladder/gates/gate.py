@@ -6,6 +6,7 @@ Every user of a gate judges it again: a gate file says that a stage was judged, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
@@ -91,7 +92,11 @@ def _variants(findings: Sequence[GateFinding]) -> dict[str, Word]:
 
 def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
     files = [runs.directory(spec).record for spec in specs]
-    return {file.relative_to(runs.results).as_posix(): sha256(read_bytes(file)) for file in files if file.is_file()}
+    digests = {}
+    for file in files:
+        with suppress(OSError):  # there is none, or its finding says why it is not read
+            digests[file.relative_to(runs.results).as_posix()] = sha256(read_bytes(file))
+    return digests
 
 
 def _trained(record: Record, others: Mapping[str, Record]) -> str:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddp_ladder_instrument.slow_settings import in_words
-
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
@@ -233,7 +231,8 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
         comm_hook=seen.comm_hook,
         exchanges=seen.exchanges,
         others=runs[0].exchanges,
-        slow_settings=in_words(seen.slow_settings or (), is_gpu(records[0].spec.device)),
+        slow_settings=seen.slow_settings or (),
+        on_gpu=is_gpu(records[0].spec.device),
         parameter_dtype=seen.parameter_dtype,
         workers=seen.num_workers,
         backend=records[0].world.backend,

@@ -98,6 +98,10 @@ class ScalePoint:
     flops_precision: str = ""
     flops_not_counted: str = ""  # why
     jobs: int = 0  # that made the repeats
+    saves: float | None = None
+    saves_s: float | None = None
+    saved_bytes: float | None = None
+    saving_fraction: float | None = None
     note: str = ""
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
@@ -156,7 +160,8 @@ class StepFacts:
     comm_hook: str | None = None
     exchanges: int | None = None  # of the gradients, in a step
     others: tuple[Exchange, ...] = ()  # collectives that DDP does not time, of the first repeat
-    slow_settings: str = ""  # that slow every step, with what they do
+    slow_settings: tuple[str, ...] = ()  # that may slow every step; what they do is a remark of each run
+    on_gpu: bool = False
     parameter_dtype: str | None = None
     workers: int | None = None  # of the loader of a rank
     backend: str | None = None
@@ -180,6 +185,11 @@ class ScaleFinding(UsageFinding):
         words = super().in_words
         return words if self.repeats == self.of else f"{words} (in {self.repeats} of {self.of} repeats)"
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Return True if further repeats have to show it before anything is gained by its advice."""
+        return self.of == 1 and self.kind in EVERY_REPEAT
+
 
 def findings_of_repeats(records: Sequence[Record], alone_cores: float | None = None) -> tuple[ScaleFinding, ...]:
     """Return the findings that at least half of the repeats of a scale have; a slow node must be so in all of them.
@@ -199,8 +209,8 @@ def findings_of_repeats(records: Sequence[Record], alone_cores: float | None = N
         for repeats in alike.values()
         if len(repeats) >= (1.0 if repeats[0].kind in EVERY_REPEAT else LEAST_SHARE) * len(monitored)
     )
-    is_once = len(monitored) == 1
-    return tuple(each.replace(next=ONCE) if is_once and each.kind in EVERY_REPEAT else each for each in found)
+    has_other_nodes = records[0].spec.nodes > 1
+    return tuple(each.replace(next=ONCE) if has_other_nodes and each.is_doubtful else each for each in found)
 
 
 def _findings(record: Record, usage: Usage, alone_cores: float | None) -> tuple[UsageFinding, ...]:

@@ -226,7 +226,7 @@ def performance(
     """
     gate, baseline = plan.gates[point.stage], baseline_of(point, points)
     disturbed = other_processes(point, baseline)
-    lost = None if disturbed else attribution(point, baseline, preflight)
+    lost = None if disturbed else attribution(point, baseline, preflight, plan.job(point.scale).transport)
     asked = ((getattr(gate, figure.key), figure) for figure in (_EFFICIENCY, _THROUGHPUT))
     findings = [*_above(gate.max_efficiency, point, baseline, results)]
     findings += [_at_least(least, figure, plan, point, baseline, lost) for least, figure in asked if least is not None]

@@ -26,7 +26,7 @@ from ddp_ladder.node.software import WORKFLOW_VARIABLES, container_binds
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
-from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS
+from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS, wrapped_ranks
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.settings.yaml import shown
 from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
@@ -129,7 +129,9 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         directory=_working(spec, places) if spec.directory is not None else None,
         directory_is_own=places.is_own(spec),
         hides_environment=_hides_environment(spec),
-        training=command_line(_training(spec, places, binds)),
+        training=command_line(_training(spec, places, binds, _wrapper(spec, places))),
+        unwrapped=command_line(_training(spec, places, binds)) if _is_of_first_rank(spec) else None,
+        of_wrapper=_of_wrapper(places) if spec.wrapper else None,
         step_variables=_assignments(launcher.step_variables(spec, variable("simulated"), [variable("HOSTNAME")])),
         task_variables=" ".join(f"{name}={value}" for name, value in launcher.task_variables("$k", "$k", 0).items()),
     )
@@ -189,18 +191,36 @@ def _hides_environment(spec: RunSpec) -> bool:
     return spec.container is not None and ENGINES[spec.container.engine].hides_environment
 
 
-def _training(spec: RunSpec, places: Places, binds: Sequence[str]) -> list[list[str]]:
+def _of_wrapper(places: Places) -> str:
+    """Return the directory of the wrapper's files: a new one for each start, beside the measured run's."""
+    return str(places.of_wrapper.with_name(f"{places.of_wrapper.name}-{_JOB}"))
+
+
+def _wrapper(spec: RunSpec, places: Places) -> list[str]:
+    return [*launch.wrapper_argv(spec, places, _of_wrapper(places))]
+
+
+def _is_of_first_rank(spec: RunSpec) -> bool:
+    """Return True if only the first rank of each node has the wrapper."""
+    return bool(spec.wrapper) and spec.wrapper_per == "node" and LAUNCHERS[spec.launcher].per == "GPU"
+
+
+def _training(spec: RunSpec, places: Places, binds: Sequence[str], wrapper: Sequence[str] = ()) -> list[list[str]]:
     """Return the command that trains, in groups of words, one group a line."""
     *container, python = launch.python_command(spec, places, binds, _working(spec, places))
-    shell = 4 if _hides_environment(spec) else 0  # words of the shell that passes the environment on
-    groups = [group for group in (container[:shell], container[shell:], [python]) if group]
-    script = list(launch.script_argv(spec, places))
+    shell = 4 if container[:2] == ["bash", "-c"] else 0  # words of the shell that starts the engine
     node_rank, rdzv_id = "0" if spec.nodes == 1 else _NODE_RANK, f"{_JOB}.{spec.name.replace('/', '.')}"
-    if words := LAUNCHERS[spec.launcher].words(spec, rdzv_id, node_rank, _HEAD, _PORT):
+    words = LAUNCHERS[spec.launcher].words(spec, rdzv_id, node_rank, _HEAD, _PORT)
+    outer = [] if words and spec.wrapper_per == "rank" else _lines(wrapper)
+    groups = [group for group in (container[:shell], container[shell:], *outer, [python]) if group]
+    script = list(launch.script_argv(spec, places))
+    if words:
         module, name, *options = words
         groups[-1] += [module, name]
         groups += _lines(options)
-        script = ["-m", END_OF_OPTIONS, *script[1:]] if is_module(spec) else [END_OF_OPTIONS, *script]
+        end = wrapped_ranks(spec, wrapper, python)
+        is_plain_module = is_module(spec) and end == (END_OF_OPTIONS,)
+        script = ["-m", END_OF_OPTIONS, *script[1:]] if is_plain_module else [*end, *script]
     return [*groups, *_lines(script)]
 
 

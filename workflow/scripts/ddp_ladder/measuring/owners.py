@@ -28,7 +28,7 @@ OWNERS: Mapping[str, str] = {
     COMMUNICATION: "in steps, and not hidden behind computation",
     NOT_TOLD_APART: "in the steps of ranks whose communication was not timed",
     VALIDATION: "passes over a DataLoader without a step, from model.eval() to model.train()",
-    SAVING: "torch.save",
+    SAVING: "torch.save, torch.distributed.checkpoint",
     BETWEEN: "from a pass over the training data to the next one, such as the start of the loader's workers",
     END: "from the last step to the end of the script, without validation and saving",
     PROFILE: "the profiled steps after the training, and writing their trace",
@@ -42,6 +42,12 @@ MOST_UNEXPLAINED = 0.05  # of the wall time
 def training_s(owners_s: Mapping[str, float]) -> float:
     """Return the seconds from the end of the first step to that of the last one, with validations and saves."""
     return sum(seconds for name, seconds in owners_s.items() if name not in NO_TRAINING)
+
+
+def saving_fraction(owners_s: Mapping[str, float]) -> float | None:
+    """Return which share of the time after the start-up the run spent in saves; None if the owners are not known."""
+    whole_s = sum(seconds for name, seconds in owners_s.items() if name not in (LAUNCHER, STARTUP, PROFILE))
+    return owners_s.get(SAVING, 0.0) / whole_s if whole_s else None
 
 
 def owners_of(raw: RawRun, step: StepParts | None) -> dict[str, float]:

@@ -12,7 +12,7 @@ from ddp_ladder_instrument.contract import LAUNCHED_VARIABLE, RUN_VARIABLE
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 
 from ddp_ladder.common.files import SCRIPTS, RunDirectory
-from ddp_ladder.plan.plan import OWN_DIRECTORY, RunSpec, argument_values
+from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, RunSpec, argument_values
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.engines.engine import ContainerUse
@@ -50,6 +50,11 @@ class Places:
         """The working directory that no other run uses: {run_dir} in workload.directory."""
         return self.run / OWN_DIRECTORY
 
+    @property
+    def of_wrapper(self) -> Path:
+        """The directory of a wrapper's files: {run_dir} in workload.wrapper."""
+        return self.run / WRAPPER_DIRECTORY
+
     def working(self, spec: RunSpec) -> Path:
         return self.start if spec.directory is None else self.start / spec.directory
 
@@ -69,6 +74,16 @@ def script_argv(spec: RunSpec, places: Places) -> tuple[str, ...]:
         args = tuple(expand(argument, values) for argument in spec.args_template)
         script = script if is_module(spec) else str(places.start / script)
     return ("-m", script[3:].strip(), *args) if is_module(spec) else (script, *args)
+
+
+def wrapper_argv(spec: RunSpec, places: Places, own: str | None = None) -> tuple[str, ...]:
+    """Return the words before the training's Python; none without a wrapper. own: replaces the wrapper's directory."""
+    if not spec.wrapper or (spec.directory is None and own is None):
+        return spec.wrapper
+    values = {**_absolute_values(spec, places), "run_dir": own or str(places.of_wrapper)}
+    program, *words = (expand(word, values) for word in spec.wrapper_template)
+    is_path = spec.directory is not None and "/" in program
+    return (str(places.start / program) if is_path else program, *words)
 
 
 def _absolute_values(spec: RunSpec, places: Places) -> dict[str, object]:
@@ -97,9 +112,11 @@ def processes(
     simulated: names of the run's nodes without Slurm: the processes then get the variables of their launcher.
     command: what Python runs; None is the script under the instrument.
     """
-    python = python_command(spec, places, binds)
-    command = command or (str(INSTRUMENT), *script_argv(spec, places))
-    start = Start(spec, python, command, RunDirectory(places.run), node_rank, rendezvous, simulated)
+    *container, python = python_command(spec, places, binds)
+    wrapper = wrapper_argv(spec, places) if command is None else ()
+    command = command or (*((str(INSTRUMENT),) if spec.instrument else ()), *script_argv(spec, places))
+    directory = RunDirectory(places.run)
+    start = Start(spec, container, wrapper, python, command, directory, node_rank, rendezvous, simulated)
     return LAUNCHERS[spec.launcher].processes(start)
 
 

@@ -116,9 +116,9 @@ def shown(name: str, value: Value) -> str:
 class NodeSampler:
     """Reads the counters of a node, and keeps the last ones for the rates."""
 
-    def __init__(self, interface: str, gpus: Gpus, siblings: bool) -> None:
-        """siblings: the run has several agents on this node."""
-        self.interface, self.gpus = interface, gpus
+    def __init__(self, interface: str, gpus: Gpus, siblings: bool, descendants: bool = True) -> None:
+        """siblings: the run has several agents on this node. descendants: its ranks descend from them."""
+        self.interface, self.gpus, self._descendants = interface, gpus, descendants
         link = psutil.net_if_stats().get(interface)
         self.interface_bits_per_s = link.speed * 1_000_000 if link and link.speed else None
         self.ports = ports()
@@ -160,6 +160,8 @@ class NodeSampler:
         for pid in self._training.agents:  # Slurm gives each agent CPUs of its own
             with suppress(OSError):  # it has ended
                 self.cpus |= os.sched_getaffinity(pid)
+        if not self._descendants:
+            return {}
         cores = cpu_s / elapsed_s if elapsed_s >= SHORTEST_S else None
         return {"training_cpu_cores": cores, "training_rss_bytes": rss_bytes}
 

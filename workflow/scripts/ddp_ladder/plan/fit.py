@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ddp_ladder.common.files import canonical_sha256, read_json, sha256
+from ddp_ladder.common.files import canonical_sha256, read_bytes, read_json, sha256
 from ddp_ladder.common.formats import DASH, megabytes, milliseconds, share, significant, text_table
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, make_plan
@@ -141,7 +141,8 @@ def trial_spec(plan: Plan, before: Sequence[Trial] = ()) -> RunSpec:
     longest_s = max((trial.step_time_s or 0.0 for trial in before), default=0.0)
     wanted = min(MOST_STEPS, int(TRIAL_S / longest_s)) if longest_s else LEAST_STEPS
     steps = spec.warmup_steps + max(spec.min_steps, LEAST_STEPS, wanted)
-    return spec.replace(max_steps=min(steps, spec.max_steps or steps), profile_steps=0)
+    no_wrapper: dict[str, tuple[str, ...]] = {"wrapper": (), "wrapper_template": ()}
+    return spec.replace(max_steps=min(steps, spec.max_steps or steps), profile_steps=0, **no_wrapper)
 
 
 def fit_file(results: Path, scale: object) -> Path:
@@ -166,7 +167,7 @@ def workload_key(plan: Plan) -> str:
 
 def _content(spec: RunSpec) -> str | None:
     script = Path(spec.script)
-    return sha256(script.read_bytes()) if script.is_file() else None
+    return sha256(read_bytes(script)) if script.is_file() else None
 
 
 def read_fit(path: Path) -> Fit:

@@ -23,7 +23,17 @@ from ddp_ladder.settings import keys, terms
 from ddp_ladder.settings.key_types import AnyScale, Backend, BackendOrAuto, Device, Launcher
 from ddp_ladder.settings.keys import BatchRange, Experiment, GateThresholds, Settings, Slurm, Stage, Variant, Workload
 from ddp_ladder.settings.placeholders import NAMES, PATHS, expand, whole_number
-from ddp_ladder.settings.terms import ONE_GPU, PLAIN_VARIANT, STAGES, Interface, Mode, NumaBinding, Scale, Transport
+from ddp_ladder.settings.terms import (
+    ONE_GPU,
+    PLAIN_VARIANT,
+    STAGES,
+    Interface,
+    Mode,
+    NumaBinding,
+    Scale,
+    Transport,
+    WrapperPer,
+)
 
 Item = TypeVar("Item")
 
@@ -44,6 +54,8 @@ class RawFile(Model):
     job: Job
 
 
+WRAPPER_DIRECTORY = "wrapper"
+"""That which {run_dir} means in workload.wrapper."""
 OWN_DIRECTORY = "work"
 """The subdirectory of a run that {run_dir} means in workload.directory: the script's files stay apart from ours."""
 
@@ -77,6 +89,9 @@ class RunSpec(Model):
     container: keys.Container | None  # with the data bound
     launcher: Launcher
     numa_binding: NumaBinding | None = None  # of torchrun, at scales with all GPUs of a node
+    wrapper: Several[str] = ()  # words before the training's Python
+    wrapper_template: Several[str] = ()  # as args_template
+    wrapper_per: WrapperPer = "rank"
     device: Device
     backend: Backend
     backend_wanted: BackendOrAuto  # as configured: auto leaves the choice to the script
@@ -90,6 +105,7 @@ class RunSpec(Model):
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
     profile_steps: Annotated[int, Field(ge=0)] = 0  # traced after the measured ones
     count_flops: bool = False  # of some steps of the warm-up; at the first scale
+    instrument: bool = True  # False: the script runs alone, and only its exit codes are known
 
     @property
     def world_size(self) -> int:
@@ -122,7 +138,8 @@ class RunSpec(Model):
     @property
     def hash(self) -> str:
         """SHA-256 of the resolved spec: equal for runs of the same spec only."""
-        return canonical_sha256(self.model_dump())
+        # Runs that were made before there was this field keep their records.
+        return canonical_sha256(self.model_dump(exclude={"instrument"} if self.instrument else None))
 
 
 @with_config(IN_A_MODEL)
@@ -290,6 +307,8 @@ def chain_plan(settings: Settings, stage: Stage, scale: Scale, mode: Mode, resul
         "workload": experiment.workload.model_copy(update={"args": args}),
     }
     job = _job(replace(settings, experiment=experiment.model_copy(update=of_chain)), stage, scale)
+    if stage.name == terms.PRODUCTION and experiment.measure.production == "off":
+        job = replace(job, runs=tuple(run.replace(instrument=False) for run in job.runs))
     return Plan(settings.site.site, results, (job,), {}, experiment.fingerprint.may_differ)
 
 
@@ -329,6 +348,11 @@ def variants_of(experiment: Experiment, stage: str) -> dict[str, Variant]:
     return variants
 
 
+def wrapper_directory(spec: RunSpec) -> str:
+    """Return the directory of a wrapper's files, below the results."""
+    return f"runs/{spec.name}/{WRAPPER_DIRECTORY}"
+
+
 def argument_values(spec: RunSpec, run_dir: str, data_dir: str | None, start_dir: str) -> dict[str, object]:
     """Return the values of a run's placeholders; paths are relative to its working directory."""
     paths = dict(zip(PATHS, (run_dir, data_dir, start_dir), strict=True))
@@ -344,13 +368,14 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
     """
     run_dir = f"{results}/runs/{spec.name}"
     values = argument_values(spec, run_dir, workload.data_dir, ".")
-    in_work = {**values, "run_dir": f"{run_dir}/{OWN_DIRECTORY}"}
+    in_work, of_wrapper = ({**values, "run_dir": f"{run_dir}/{own}"} for own in (OWN_DIRECTORY, WRAPPER_DIRECTORY))
     samples, directory = workload.samples_per_step, workload.directory
     return spec.replace(
         samples_per_step=None if samples is None else whole_number(samples, values),
         args=tuple(expand(argument, values) for argument in spec.args_template),
         env={name: expand(value, values) for name, value in spec.env_template.items()},
         directory=None if directory is None else expand(directory, in_work),
+        wrapper=tuple(expand(word, of_wrapper) for word in spec.wrapper_template),
     )
 
 
@@ -395,6 +420,8 @@ def _resolve(
         container=container and container.replace(binds=(*container.binds, *data)),
         launcher=launcher,
         numa_binding=(variant.numa_binding or site.numa_binding) if binds else None,
+        wrapper_template=workload.wrapper if variant.wrapper is None else variant.wrapper,
+        wrapper_per=variant.wrapper_per or workload.wrapper_per,
         device=site.node.device,
         backend=accelerator.backend if wanted == "auto" else wanted,
         backend_wanted=wanted,

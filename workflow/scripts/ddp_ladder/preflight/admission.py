@@ -137,7 +137,7 @@ def _in_short(words: str) -> str:
 def _keys(words: str, job: ScaleJob, settings: Settings) -> tuple[str, ...]:
     """Return the keys that Slurm's words are on, with their files."""
     named = next((keys for pattern, keys in KEYS if re.search(pattern, words, re.IGNORECASE)), ("slurm", "node"))
-    return tuple(_where(key, job, settings) for key in named)
+    return tuple(place_of(key, job, settings) for key in named)
 
 
 def _problem(
@@ -148,13 +148,23 @@ def _problem(
     request = " ".join(sbatch_options(jobs[-1], {}))
     if words == NOT_BEGUN and job.slurm.reservation:
         what = f"the reservation has not begun; the jobs of {scales} wait for it"
-        return _Waiting(_where("slurm.reservation", job, settings), what, request, next="nothing, if meant")
-    allowed = ", ".join(sorted(partitions)) if keys[0].endswith("slurm.partition") else None
-    guess = did_you_mean(job.slurm.partition or "", partitions) if allowed else None
+        return _Waiting(place_of("slurm.reservation", job, settings), what, request, next="nothing, if meant")
+    allowed, guess = None, None
+    if keys[0].endswith("slurm.partition"):
+        allowed, guess = ", ".join(sorted(partitions)), did_you_mean(job.slurm.partition or "", partitions)
+    if keys[0].endswith("slurm.qos"):
+        choices = [name for partition in _records(job, partitions) for name in allowed_qos(partition)]
+        allowed, guess = ", ".join(choices) or None, did_you_mean(job.slurm.qos or "", choices)
     advice = guess or f"change {'one of ' if len(keys) > 1 else ''}{', '.join(keys)}"
     look = YOURS if keys[0].endswith(("slurm.account", "slurm.qos")) else "sinfo --summarize"
     what = f"Slurm refuses the job{'s' if len(jobs) > 1 else ''} of {scales}: {words}"
     return Problem(keys[0], what, request, allowed, f"{advice} (see `{look}`)")
+
+
+def allowed_qos(partition: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the QoS that a partition takes jobs of; empty if it takes those of all."""
+    names = partition.get("AllowQos", "ALL")
+    return () if names in ("ALL", "(null)", "N/A") else tuple(names.split(","))
 
 
 def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: NodeEntries) -> list[Partition]:
@@ -167,6 +177,10 @@ def _names(job: ScaleJob, partitions: Partitions) -> list[str]:
     """Return the names of the job's partitions; of the default one if it names none."""
     default = ",".join(name for name, partition in partitions.items() if partition.get("Default") == "YES")
     return (job.slurm.partition or default).split(",")
+
+
+def _records(job: ScaleJob, partitions: Partitions) -> list[Mapping[str, str]]:
+    return [partitions[name] for name in _names(job, partitions) if name in partitions]
 
 
 def _of_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> dict[str, Problem]:
@@ -194,21 +208,21 @@ def _too_few(job: ScaleJob, settings: Settings, offer: Sequence[Partition]) -> P
     found = f"{NO_SUCH_NODES}; not up: {in_short(down, MOST_NAMES)}"
     if wanted > most:
         return Problem(
-            _where("scales", job, settings),
+            place_of("scales", job, settings),
             f"Slurm refuses the job of {job.scale}: it wants {count(wanted, 'node')}",
             found=NO_SUCH_NODES,
             allowed=f"up to {count(most, 'such node')} ({'; '.join(partition.in_words for partition in offer)})",
-            next=f"leave out {job.scale}, or change {_where('slurm.partition', job, settings)}",
+            next=f"leave out {job.scale}, or change {place_of('slurm.partition', job, settings)}",
         )
     if all(n - len(names) < wanted for n, names in zip(suitable, absent, strict=True)):
         what = f"Slurm cannot start {job.scale} now; the job waits for nodes to come back"
         advice = "nothing, if they come back soon (`sinfo --list-reasons`); else a smaller scale"
-        return _Waiting(_where("scales", job, settings), what, found, next=advice)
+        return _Waiting(place_of("scales", job, settings), what, found, next=advice)
     chosen = [f"slurm.{name}" for name in CHOOSE_NODES if getattr(job.slurm, name)]
     if chosen and down:
         what = f"Slurm cannot start {job.scale} now; whether nodes that are down would suffice is not known here"
         advice = f"compare {' and '.join(chosen)} with `sinfo --Node --long`; without enough such nodes it never starts"
-        return _Waiting(_where(chosen[0], job, settings), what, found, next=advice)
+        return _Waiting(place_of(chosen[0], job, settings), what, found, next=advice)
     return None
 
 
@@ -241,7 +255,7 @@ def fits(node: Node, shape: Shape) -> bool:
     return gpus and node.cpus <= shape.cpus and (node.memory_mb or 0) <= shape.memory_mb
 
 
-def _where(key: str, job: ScaleJob, settings: Settings) -> str:
+def place_of(key: str, job: ScaleJob, settings: Settings) -> str:
     """Return the file and key that set a value of this job: a stage's own `slurm` goes before the site's."""
     experiment, name = settings.experiment, key.removeprefix("slurm.")
     if job.stage in (PRODUCTION, REHEARSAL):
@@ -259,19 +273,18 @@ def _where(key: str, job: ScaleJob, settings: Settings) -> str:
 
 def _of_partition(job: ScaleJob, settings: Settings, partitions: Partitions) -> Iterator[Problem]:
     """Yield what --test-only does not tell of a job's partition: its time limit, and that it is closed."""
-    names = _names(job, partitions)
-    those = [partitions[name] for name in names if name in partitions]
+    names, those = _names(job, partitions), _records(job, partitions)
     limits_s = [seconds(partition.get("MaxTime", "")) for partition in those]
     most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)
     if most is not None and job.runtime_min > most:
         yield Problem(
-            _where("runtime", job, settings),
+            place_of("runtime", job, settings),
             f"longer than the partition {', '.join(names)} allows",
             f"{job.runtime_min} min",
             f"up to {most} min",
-            f"set runtime: {most} or less, or change {_where('slurm.partition', job, settings)}",
+            f"set runtime: {most} or less, or change {place_of('slurm.partition', job, settings)}",
         )
     if those and all(partition.get("State") == "DOWN" for partition in those):
         what = f"the partition {', '.join(names)} starts no jobs now"
         advice = "choose another partition, or wait until the site has opened it"
-        yield _Waiting(_where("slurm.partition", job, settings), what, "state DOWN", next=advice)
+        yield _Waiting(place_of("slurm.partition", job, settings), what, "state DOWN", next=advice)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
+from ddp_ladder_instrument import slow_settings
 from pydantic import Field
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
@@ -253,6 +254,9 @@ def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterato
     yield error(what, "the exact sum, in every element", advice, nodes[k // spec.gpus_per_node])
 
 
+DISABLING = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+
+
 def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding if NCCL uses another network between nodes than the site promises."""
     if spec.backend != "nccl" or spec.nodes < 2 or wanted == "any":
@@ -261,7 +265,11 @@ def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) ->
     if {*networks.values()} == {wanted}:
         return
     what = f"NCCL uses {' and '.join(networks) or 'no network that its log names'} between the nodes"
-    advice = (
+    disabled = [each for each in slow_settings.variables(spec.env) if each.startswith(DISABLING)]
+    slow = slow_settings.in_words(disabled, True, wanted)
+    what += f", with {slow}" if slow else ""
+    advice = f"{slow_settings.REMOVE}; else " if slow else ""
+    advice += (
         "read in nccl/*.log of the preflight which networks NCCL found, and load or bind the site's plugin "
         "(software.modules, software.container); or set network.transport in cluster.yaml if this is intended"
     )

@@ -15,7 +15,10 @@ from pydantic import Field
 
 from ddp_ladder.common.files import check_room, file_text, nearest
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.node.launch import Places
 from ddp_ladder.node.network import address, interface_towards, is_loopback, node_name
+from ddp_ladder.node.software import SetUpError, environment
+from ddp_ladder.node.wrapper import WrapperTrial, try_wrapper
 from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.platform.accelerators.accelerator import Accelerator, NodeGpu
 from ddp_ladder.preflight.link import HeadServer, reach_head
@@ -71,6 +74,7 @@ class NodeFacts(RawFile):
     run_directory: DirectoryFacts
     marker_seen: bool = Field(description="The job's file in the shared directory is there.")
     host_addresses: Several[str] = Field(description="What the host name resolves to; empty if it does not.")
+    wrappers: Several[WrapperTrial] = ()
     head_addresses: Several[str] | None = Field(description="What the head's name resolves to here; null on the head.")
 
 
@@ -109,6 +113,7 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
             shared_memory=directory_facts(SHARED_MEMORY),
             run_directory=directory_facts(Path(run.run_directory)),
             marker_seen=is_seen(marker),
+            wrappers=_tried(run, until_s),
             host_addresses=resolved(socket.gethostname()),
             head_addresses=resolved(run.nodes[0]) if node_rank > 0 else None,
         )
@@ -116,6 +121,18 @@ def collect(run: RunFile, node_rank: int, marker: Path) -> NodeFacts:
         if server is not None:
             others = [marker.with_name(f"node{rank}.json") for rank in range(1, spec.nodes)]
             server.finish(until_s, lambda: all(file.exists() for file in others))
+
+
+def _tried(run: RunFile, until_s: float) -> tuple[WrapperTrial, ...]:
+    """Return what the wrappers of the job's runs do here; nothing if the site's software fails, which ranks report."""
+    assert run.preflight is not None
+    places = Places(Path(run.start_directory), Path(run.run_directory))
+    try:
+        env = environment(run.spec, os.environ) if run.preflight.wrappers else {}
+    except SetUpError:
+        return ()
+    share_s = (until_s - time.monotonic()) / (1 + len(run.preflight.wrappers))
+    return tuple(try_wrapper(each, run.spec, places, env, max(1.0, share_s)) for each in run.preflight.wrappers)
 
 
 def interface_facts(wanted: Interface, head: str, several: bool) -> InterfaceFacts:

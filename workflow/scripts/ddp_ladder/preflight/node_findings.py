@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Finding, leave_out
+from ddp_ladder.node import wrapper
 from ddp_ladder.node.network import is_loopback
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -82,6 +83,8 @@ def _of_node(spec: RunSpec, job: ScaleJob, fact: NodeFacts, several: bool, head:
         wanted = f"{job.cpus}, the scale's share of node.cpus in cluster.yaml"
         yield (error if fact.in_slurm else warning)(f"the job step has {count(fact.cpus, 'CPU')}", wanted, advice)
     yield from _directories(spec, fact)
+    for trial in fact.wrappers:
+        yield from wrapper.findings(trial)
 
 
 def _host_names(fact: NodeFacts, head: str) -> Iterator[Finding]:

@@ -59,9 +59,10 @@ def _why(
     cause = root_cause(words)
     # A killed rank comes before an ambiguous line, which may be of a rank that lost it.
     if cause is not None and (killed is None or cause.signature.role != "symptom"):
-        steps = cause.next(stage=spec.stage, python=spec.python or "the training's Python")
-        what = f"{cause.signature.verdict}: {cause.why(stage=spec.stage)}: {cut(cause.line)}"
-        rank, host = cause.words.rank, (cause.node or "").partition(".")[0]
+        known = {"stage": spec.stage, "nodes": in_short(nodes), "python": spec.python}
+        steps = cause.next(**known)
+        what = f"{cause.signature.verdict}: {cause.why(**known)}: {cut(cause.line)}"
+        rank, host = cause.rank, (cause.node or "").partition(".")[0]
         of_host = [name for name in nodes if host and name.partition(" ")[0] == host]
         return node_of(rank) if rank is not None else of_host[0] if len(of_host) == 1 else "", what, "; ".join(steps)
     if killed is not None:

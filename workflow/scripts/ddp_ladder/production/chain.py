@@ -8,6 +8,7 @@ belong.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,8 +25,11 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.raw_files import RawRun, read_raw_run
+from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
+from ddp_ladder.records.raw_models import SlowFile
 from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.run.progress import end_of_link
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
 
 CHAIN_FILE = "chain.json"
@@ -34,6 +38,7 @@ CLOSED = (
 )  # fmt: skip
 """Checks that show a training whose result is worth nothing: another link would burn hours."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
+LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
 LEAST_TIMES_WARNING = 2.0  # the same, in times of the seconds between the signal and the end
 
@@ -55,6 +60,13 @@ class Chain(Model):
     promised_by: Several[str] = ()  # the runs that it is from
     training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
 
+    @property
+    def samples(self) -> float | None:
+        """Return the samples of one training; None if they are not known."""
+        if self.training_hours is None or self.promised_samples_per_s is None:
+            return None
+        return self.training_hours * HOUR_S * self.promised_samples_per_s
+
     def most_hours(self, job: ScaleJob) -> float:
         """Return the GPU hours that a link can use."""
         return self.gpus * job.runtime_min / 60
@@ -64,6 +76,11 @@ class Chain(Model):
         minutes = int((self.up_to_hours - used) * 60 / self.gpus)
         least_s = max(LEAST_S, LEAST_TIMES_WARNING * self.warn_before_s)
         return replace(job, runtime_min=minutes) if least_s / 60 <= minutes < job.runtime_min else job
+
+
+def unit_of(job: ScaleJob) -> str:
+    """Return whose hours are counted: GPU, or process on a site without."""
+    return "GPU" if is_gpu(job.runs[0].device) else "process"
 
 
 def chain_directory(results: Path) -> Path:
@@ -105,6 +122,7 @@ class Link:
     record: Record | None = None  # of its last start of the script
     steps: int | None = None  # that its ranks made; None: unknown
     saves: int | None = None  # that were seen; None: no rank could tell
+    slow: SlowFile | None = None  # when it was slower than promised; None: it was not
 
     @property
     def in_words(self) -> str:
@@ -114,9 +132,11 @@ class Link:
     @property
     def cause(self) -> str:
         """Return what its end means, in words."""
-        if self.failure is None:
+        if self.record is None:
             return "it left no record" if self.end == "failed" else self.end
-        return f"{self.failure.verdict}: {self.failure.why}"
+        if self.end in ("saved", "time limit", "complete"):
+            return end_of_link(self.record)
+        return self.end if self.failure is None else f"{self.failure.verdict}: {self.failure.why}"
 
 
 def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = None) -> tuple[Link, ...]:
@@ -184,7 +204,14 @@ def _link(number: int, file: JobFile, starts: Sequence[_Start], now_s: float, al
         record=last.record if last else None,
         steps=max((rank.steps for rank in last.record.ranks), default=None) if last else None,
         saves=_saves(last.raw) if last and last.raw else None,
+        slow=_slow(last.raw) if last and last.raw else None,
     )
+
+
+def _slow(raw: RawRun) -> SlowFile | None:
+    with suppress(OSError, ValueError):
+        return of_run(raw.run, SlowFile, raw.directory.slow)
+    return None
 
 
 def _saves(raw: RawRun) -> int | None:
@@ -199,11 +226,41 @@ def end_of(record: Record, raw: RawRun | None) -> End:
     if is_whole and raw is not None and raw.ended and raw.ended.outcome == "finished" and not any(codes):
         return "complete"
     failure = record.failure
-    if os.EX_TEMPFAIL in codes and (failure is None or failure.kind == "saved state"):
+    if failure is None and not record.spec.instrument:
+        return "complete"
+    if failure.kind == "saved state" if failure is not None else os.EX_TEMPFAIL in codes:
         return "saved"
     if failure is not None and failure.kind == "time limit":
         return "time limit"
     return "failed"
+
+
+def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
+    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may."""
+    used = significant(sum(link.hours for link in links))
+    return f"{used} of {significant(chain.up_to_hours)} {unit_of(job)} h"
+
+
+def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:
+    """Return when the training will be complete (unix time), by what is left of it; None if that is not known. Pure.
+
+    The time since the first link began counts with its queues, starts and failures; steps that were made again are
+    counted twice. With little done, the ladder's figure says how long the rest takes.
+    """
+    samples = chain.samples
+    if not samples or chain.training_hours is None or not links or any(link.steps is None for link in links):
+        return None
+    done = sum(link.steps or 0 for link in links) * global_batch / samples
+    if done >= 1:
+        return None
+    if done < LEAST_DONE:
+        return now_s + (1 - done) * chain.training_hours * HOUR_S
+    return now_s + (now_s - links[0].begun_at_s) * (1 - done) / done
+
+
+def clock(at_s: float | None) -> str:
+    """Return a time of this place; unknown for none."""
+    return "unknown" if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
 # The decision
@@ -256,6 +313,9 @@ def _after(links: Sequence[Link]) -> Step | None:
     last, before = links[-1], links[-2] if len(links) > 1 else None
     if last.end != "failed" and (bad := _closed(last)):
         return Step("stop", bad.verdict, f"{last.in_words}: {bad.why}", bad.next)
+    if last.slow is not None and last.slow.action == "stop":
+        advice = "correct what is named, and start it again; `slower: warn` below production goes on all the same"
+        return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
     if last.end == "saved":
         circle = before is not None and before.end == "saved" and last.steps == 0 == before.steps
         why = f"{before.in_words if before else ''} and {last.in_words} saved their state without a step"
@@ -299,7 +359,7 @@ def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Step:
     used = sum(link.hours for link in links)
     if used + chain.most_hours(job) <= chain.up_to_hours:
         return Step("go on", f"link {len(links) + 1}")
-    link, most = f"a link of {duration(60 * job.runtime_min)} on {count(chain.gpus, 'GPU')}", chain.most_hours(job)
-    why = f"{significant(used)} of {significant(chain.up_to_hours)} GPU hours are used, and {link} could take "
+    link, most = f"a link of at most {duration(60 * job.runtime_min)}", chain.most_hours(job)
+    why = f"{hours_of(chain, links, job)} are used, and {link} could take "
     key = f"{PRODUCTION}.up_to_hours"
     return Step("stop", f"{key} is reached", f"{why}{significant(most)}", f"raise {key}, and start it again")

@@ -44,6 +44,7 @@ class PreflightLimits(Model):
 
     timeout_s: float = Field(gt=0)  # of each part
     largest_bytes: Positive  # largest all-reduce
+    wrappers: Several[Several[str]] = ()  # of the job's runs, with placeholders: to try on each node
 
 
 class RunFile(RawFile):
@@ -62,6 +63,7 @@ class RunFile(RawFile):
     hang: Hang | None = None  # None: the agents do not look for hangs
     monitor: Monitor | None = None  # None: the nodes are not sampled
     goes_on: bool = False  # True if an earlier attempt saved its state (exit code 75): this one may make fewer steps
+    totals_every_s: float | None = None  # the agents write the sums of their ranks so often; None: not at all
     warn_at_s: float | None = None  # unix time at which the agents send SIGUSR1 to the ranks; None: they do not
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
@@ -290,13 +292,23 @@ class Loader(Model):
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]
 
 
+class RankSaves(Model):
+    """Sums over the saves of a rank: torch.save, and save and async_save of torch.distributed.checkpoint."""
+
+    count: Count
+    seconds: Duration  # that its main thread was in them
+    aside_s: Duration  # that other threads were, beside the training
+    bytes: Count | None  # None: not known of one of them
+
+
 class RankPhases(Model):
     """When a rank validated, in unix time, and which steps, counted from 1, begin a pass over training data."""
 
     epoch_steps: Several[Positive]
     validations_s: Spans  # begin and end of each: model.eval() to model.train(), or a pass without a step
     without_a_pass_s: Spans = ()  # those of validations_s in which no pass over a DataLoader began
-    saves_s: Spans = ()  # begin and end of each torch.save
+    saves_s: Spans = ()  # begin and end of each save
+    saves: RankSaves | None = None  # None: not summed up, by an earlier version
 
     @property
     def passes_s(self) -> Spans:
@@ -477,6 +489,35 @@ class HeartbeatHeader(Model):
     moved_monotonic_s: float  # when a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC
     sequence: int | None  # collective calls begun in the default group; None while the rank goes on
     handles: str | None = None  # the exception that the main thread handles meanwhile, in short
+    totals: Several[float | None] | None = None  # contract.TOTALS; None before two steps
+
+
+class RankTotals(Model):
+    """The sums so far of a rank."""
+
+    rank: Count
+    totals: Several[float | None]  # contract.TOTALS
+
+
+class AgentTotals(RawFile):
+    """The sums so far of an agent's ranks (nodes/totals-node<k>.json); without those that have made no two steps."""
+
+    ranks: Several[RankTotals]
+
+
+class Slow(Model):
+    """A link was slower than promised for ten minutes."""
+
+    at_s: float  # unix time
+    samples_per_s: float  # of these ten minutes
+    why: str
+
+
+class SlowFile(RawFile):
+    """When a start of the script was slower than promised (slow.json)."""
+
+    slow: Several[Slow] = Field(min_length=1)
+    action: Literal["warn", "stop"]  # stop: it was ended for the first one
 
 
 class RankStall(Model):

@@ -14,7 +14,7 @@ from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Seve
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import Ddp, Flops, Job, Parameters, RankFingerprint, RankSummary, Source
+from ddp_ladder.records.raw_models import Ddp, Flops, Job, Parameters, RankFingerprint, RankSaves, RankSummary, Source
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
@@ -74,6 +74,12 @@ class Rank(RankSummary):
     data_wait_fraction: Annotated[float, Field(ge=0)] | None
     parameters: Parameters | None
     ddp: Ddp | None = None  # None if DDP reported no times
+
+
+class Saves(RankSaves):
+    """The saves of the rank that was in them for longest; bytes: of all ranks."""
+
+    rank: Count
 
 
 class Throughput(Model):
@@ -236,6 +242,7 @@ class Record(Model):
     flops: Flops | None = None  # at the first scale; None if they were not to be counted
     usage: Usage | None = None  # None if the nodes were not sampled
     rules: Count = 0  # version of the rules that judged the ranks' logs; 0: a rank kept no log
+    saves: Saves | None = None  # None if they are not known of every rank
     owners_s: Mapping[str, Duration] = {}  # of the slowest rank's seconds; empty if the ends of steps are not known
     schema_version: Version2
 

@@ -6,7 +6,7 @@ It works with any results: no record at all, one stage, failed runs, a closed ga
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from hashlib import sha256
@@ -40,11 +40,17 @@ class Written:
     rules: Judged = ()  # of the centre
 
 
-def write_report(ladder: LadderResults, written_on: date | None = None, centre: Centre | None = None) -> Written:
+def write_report(
+    ladder: LadderResults,
+    written_on: date | None = None,
+    centre: Centre | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Written:
     """Write report/ in the results directory. centre: whose form the proposal has and whose rules are checked.
 
-    Raises OSError (disk full).
+    say: is told what is done next, where that takes seconds. Raises OSError (disk full).
     """
+    say("drawing  the figures")
     view, report = ReportView(ladder, written_on or date.today()), ladder.directory / "report"
     throughput, several = throughput_figure(view.rungs, view.units), len({point.mode for point in view.rungs}) > 1
     figures = {
@@ -56,10 +62,12 @@ def write_report(ladder: LadderResults, written_on: date | None = None, centre: 
     }
     images = {figure: drawn(figure) for figure in dict.fromkeys(figures.values())}  # each once, also with two names
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in images[figure].items()}
+    say("drawing  what the runs used")
     usage, pictures = draw_usage(ladder.directory, view.runs)
     chapters, pdf = centre.chapters if centre else (), None
     if chapters:  # a form is pasted as it is: its rules are on the page alone
         application = proposal(view, chapters)
+        say("setting  proposal.pdf, with pdflatex")
         pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
     rules = judged(centre, view, pdf) if centre else ()
     of_page, of_proposal = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 from ddp_ladder.accounting import advice as accounting
 from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
@@ -16,6 +17,7 @@ from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.fit import HEADINGS, Fit
+from ddp_ladder.plan.plan import wrapper_directory
 from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
@@ -25,6 +27,7 @@ from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
+MOST_FILES = 6  # of a wrapper, of a run
 MOST_HOSTS = 3  # of a run in the page
 FORECASTS = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
@@ -32,9 +35,11 @@ FORECASTS = (
     "docs/prediction.md says how it is made, and how well it held for published tables."
 )
 STARTUP = (
-    "Until the end of the first step, on the slowest rank; medians over repeats; not part of the throughput. "
-    "The parts are defined below."
+    "Start-up: until the end of the first step, on the slowest rank; not part of the throughput. Checkpoints: saves of "
+    "the whole run. Medians over repeats; all columns are defined below."
 )
+WHERE_USED = (("startup_compile_s",), ("saves", "saves_s", "saved_bytes", "saving_fraction"))
+"""Columns of that table that are left out if the first of them is 0 at every scale."""
 SECONDS = (
     "Of one run of each scale, the repeat with the median wall time, on its slowest rank. Every second has one owner, "
     "and the owners add up to the wall time. What the others do while one rank validates or saves alone is validation "
@@ -69,7 +74,7 @@ def sections(view: ReportView, usage: Sequence[Block], extra: Iterable[Section] 
         *extra,
         Section("Gates in detail", tuple(_gates(view))),
         Section("Preflight", tuple(_preflight(view))),
-        Section("Start-up", tuple(_startup(view))),
+        Section("Start-up and checkpoints", tuple(_startup(view))),
         Section("What the runs used", tuple(_usage(view, usage))),
         Section("What was measured on", tuple(_measured(view))),
         Section("Runs", tuple(_runs(view))),
@@ -182,13 +187,12 @@ def _fit(fit: Fit) -> Iterator[Block]:
 
 def explained(view: ReportView) -> list[tuple[ScalePoint, Attribution]]:
     """Return where the efficiency of each scale went, the largest scale of each mode first."""
-    preflights = view.results.preflights
-    every = [
-        (point, lost)
-        for point in view.rungs
-        if point.rest_s is not None
-        and (lost := attribution(point, baseline_of(point, view.points), preflights.get(str(point.scale))))
-    ]
+
+    def lost_at(point: ScalePoint) -> Attribution | None:
+        preflight = view.results.preflights.get(str(point.scale))
+        return attribution(point, baseline_of(point, view.points), preflight, view.plan.job(point.scale).transport)
+
+    every = [(point, lost) for point in view.rungs if point.rest_s is not None and (lost := lost_at(point))]
     by_size = sorted(every, key=lambda pair: pair[0].world_size)
     largest = {point.mode: (point, lost) for point, lost in by_size if point.variant == REFERENCE_VARIANT}
     return [*largest.values(), *(pair for pair in every if pair not in largest.values())]
@@ -314,10 +318,11 @@ def _preflight(view: ReportView) -> Iterator[Block]:
 def _startup(view: ReportView) -> Iterator[Block]:
     points = [point for own in view.tables.values() for point in own if point.startup_s is not None]
     if points:
-        compiled = any(point.startup_compile_s for point in points)
-        shown = [column for column in columns("startup") if compiled or column.key != "startup_compile_s"]
+        hidden = {key for keys in WHERE_USED for key in keys if not any(getattr(point, keys[0]) for point in points)}
+        shown = [column for column in columns("startup") if column.key not in hidden]
         named = [replace(column, heading="total") if column.key == "startup_s" else column for column in shown]
-        yield figures_table(points, view, "startup", name="Start-up at each scale", style="startup", shown=named)
+        name = "Start-up and saves at each scale"
+        yield figures_table(points, view, "startup", name=name, style="startup", shown=named)
         yield Block(STARTUP)
 
 
@@ -380,6 +385,24 @@ def _runs(view: ReportView) -> Iterator[Block]:
     headings: list[Content] = ["run", "job", Cell("hosts", style="hosts")]
     headings += [*(_heading(column, view) for column in shown), "status"]
     yield table_block("Runs", headings, rows, "runs", "figures runs")
+    yield from wrapper_files(view)
+
+
+def wrapper_files(view: ReportView) -> Iterator[Block]:
+    """Yield the files that wrappers (workload.wrapper) wrote, with their place below the results."""
+    written = [(run, files) for run in view.runs if (files := view.wrapper_files(run))]
+    items = tuple(
+        Cell(
+            f"{in_short(files, MOST_FILES)} in {wrapper_directory(run.spec)}",
+            lead=f"{run.spec.name}, {run.spec.wrapper[0]}",
+            links=((f"../{quote(wrapper_directory(run.spec))}/", "files"),),
+        )
+        for run, files in written[:MOST_NOTES]
+    )
+    if items:
+        left_out = len(written) - len(items)
+        more = (f"and those of {count(left_out, 'more run')}",) if left_out else ()
+        yield Block(heading="Files of the wrapper", items=(*items, *more), style="notes")
 
 
 def _run(run: Record, number: int, shown: Sequence[Column], view: ReportView) -> tuple[Content, ...]:

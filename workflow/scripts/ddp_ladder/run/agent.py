@@ -23,12 +23,13 @@ from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
 from ddp_ladder.common.formats import signal_of
 from ddp_ladder.common.process import adopt_orphans, die_with_parent, end_descendants
-from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python
+from ddp_ladder.node.launch import PROBE, Places, node_environment, processes, training_python, wrapper_argv
 from ddp_ladder.node.network import address, interface_towards, node_name
 from ddp_ladder.node.software import Runner, SetUpError, check_secrets, container_binds, environment, raise_open_files
 from ddp_ladder.nodes.sampler import NodeMonitor, NodeSampler
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.platform.engines import ENGINES
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
@@ -36,6 +37,7 @@ from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, R
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
+from ddp_ladder.run.totals import TotalsWriter
 from ddp_ladder.run.warning import TimedWarning
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -103,7 +105,7 @@ def run_node(task: NodeTask) -> int:
     log = log_of_agent(task.directory, task.run, task.agent)
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
-    error = interface = heartbeats = watch = monitor = gpus = None
+    error = interface = heartbeats = watch = totals = monitor = gpus = None
     beside, warning, code = ThreadPoolExecutor(1), TimedWarning(task.run.warn_at_s), 1
     try:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
@@ -120,11 +122,13 @@ def run_node(task: NodeTask) -> int:
         check_secrets(task.spec, made)
         env = node_environment(task.spec, task.places, made, task.directory.run, interface, launched_at_s=time.time())
         env[HEARTBEATS_VARIABLE] = str(heartbeats)
+        _prepare_wrapper(task, env)
         monitor = _started_monitor(task, interface, env)
         children = [_start_process(task.spec, start, env, log.descriptor, working) for start in starts]
         gpus = beside.submit(_gpus, task.spec)
         warning.start()
         watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
+        totals = TotalsWriter.started(task.directory, heartbeats, task.run, task.agent, warning)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
     except SetUpError as failure:
@@ -134,6 +138,8 @@ def run_node(task: NodeTask) -> int:
             log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
         warning.end()
+        if totals is not None:
+            totals.end()
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
@@ -183,6 +189,16 @@ def _working_directory(task: NodeTask) -> Path | None:
     return None if task.spec.container else working
 
 
+def _prepare_wrapper(task: NodeTask, env: Mapping[str, str]) -> None:
+    """Make the directory of the wrapper's files. SetUpError if there is no such program; no image is looked into."""
+    if not task.spec.wrapper or task.run.preflight is not None:
+        return
+    make_directory(task.places.of_wrapper)
+    program = wrapper_argv(task.spec, task.places)[0]
+    if task.spec.container is None and shutil.which(program, path=env.get("PATH")) is None:
+        raise SetUpError("workload.wrapper", f"{program} is not in the PATH of the training on this node")
+
+
 def _interface(task: NodeTask) -> str:
     """Return this node's interface; SetUpError if it has no address."""
     try:
@@ -204,11 +220,16 @@ def _started_monitor(task: NodeTask, interface: str, env: Mapping[str, str]) -> 
 
     def opened() -> NodeSampler:
         gpus = ACCELERATORS[run.spec.device].monitor(env)
-        return NodeSampler(interface, gpus, siblings=run.agents_per_node > 1)
+        return NodeSampler(interface, gpus, run.agents_per_node > 1, ranks_descend(run.spec))
 
     place = {**run.identity, "node_rank": node_rank, "node": node_name()}
     files = task.directory.monitor(node_rank), task.directory.samples(node_rank)
     return NodeMonitor(*files, run.monitor.every_s, opened, place)
+
+
+def ranks_descend(spec: RunSpec) -> bool:
+    """Return True if the ranks descend from the agent, which can then see what they use."""
+    return spec.container is None or not ENGINES[spec.container.engine].starts_step
 
 
 def _shell(events: SimpleQueue[tuple[str, int]]) -> Runner:

@@ -44,6 +44,7 @@ from ddp_ladder.common.files import (
     Agent,
     RunDirectory,
     opened,
+    read_bytes,
     read_json,
     write_atomically,
     write_json,
@@ -186,7 +187,7 @@ class HangWatch:
         )
         with contextlib.suppress(OSError, ValueError):
             if own is None:
-                return float(self._trains_flag.read_text())
+                return float(read_bytes(self._trains_flag))
             if self._run.agents > 1 and not self._trains_flag.exists():
                 write_atomically(self._trains_flag, str(own))
         return own

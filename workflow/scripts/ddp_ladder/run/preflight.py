@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from ddp_ladder.common.files import SCRIPTS, make_directory, write_atomically, write_json, writing
 from ddp_ladder.common.limits import start_allowance_s
+from ddp_ladder.node.wrapper import wrappers_of
 from ddp_ladder.nodes.describe import describe, machine_directory
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -112,7 +113,11 @@ class PreflightOf:
         key = None if part is None else f"{identity.id}.{identity.run_id}.preflight.{part}"
         memory_mb = self.job.memory_mb
         per_rank = math.inf if memory_mb is None else memory_mb * 1_000_000 / self.spec.gpus_per_node / MEMORY_SHARE
-        limits = PreflightLimits(timeout_s=self._timeout_s, largest_bytes=int(min(LARGEST_BYTES, per_rank)))
+        limits = PreflightLimits(
+            timeout_s=self._timeout_s,
+            largest_bytes=int(min(LARGEST_BYTES, per_rank)),
+            wrappers=wrappers_of(self.job.runs),
+        )
         write_run_file(self.nodes, self.job, self.spec, self.directory, identity, key, preflight=limits)
 
     def _run_part(self, starters: Sequence[Starter]) -> None:

@@ -100,10 +100,12 @@ def _command_lines(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, tupl
     """Yield every list of arguments with its place."""
     config, workload, container = settings.config, settings.experiment.workload, settings.site.software.container
     yield config, ("workload", "args"), workload.args
+    yield config, ("workload", "wrapper"), workload.wrapper
     yield config, ("workload", "prepare"), workload.prepare or ()
     yield settings.cluster, ("software", "container", "args"), container.args if container else ()
     for name, variant in settings.experiment.variants.items():
         yield config, ("variants", name, "args"), variant.args
+        yield config, ("variants", name, "wrapper"), variant.wrapper or ()
 
 
 _Filled = Callable[[str, Mapping[str, object]], object]
@@ -114,7 +116,9 @@ def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str
     experiment, where = settings.experiment, settings.config.where
     workload = experiment.workload
     arguments: list[tuple[KeyPath, tuple[str, ...]]] = [(("workload", "args"), workload.args)]
-    arguments += [(("variants", name, "args"), variant.args) for name, variant in experiment.variants.items()]
+    arguments.append((("workload", "wrapper"), workload.wrapper))
+    for name, variant in experiment.variants.items():
+        arguments += [(("variants", name, key), getattr(variant, key) or ()) for key in ("args", "wrapper")]
     for path, texts in arguments:
         for index, text in enumerate(texts):
             yield where(*path, index), text, expand, placeholders.NAMES
@@ -348,10 +352,14 @@ def _software(settings: Settings) -> Iterator[Problem]:
         devices = "--device=/dev/kfd and --device=/dev/dri of podman"
         advice = f"set gpus: null and give the devices in args, such as {devices}"
         yield Problem(where("software", "container", "gpus"), what, gpus, f"{gpus} with {having}", advice)
+    if container.binds and not engine.binds_directories:
+        what, advice = f"{engine.name} takes no binds", f"remove them, and write them into {container.image} as mounts"
+        allowed = "binds with " + " or ".join(name for name, other in ENGINES.items() if other.binds_directories)
+        yield Problem(where("software", "container", "binds"), what, shown([*container.binds]), allowed, advice)
     for index, argument in enumerate(container.args):
         if argument.partition("=")[0] in engine.clearing_options:
             what = "it clears the run's environment: ranks would not find each other, nor their run.json"
-            allowed = f"options of `{engine.name} {engine.verb}` that leave the environment as it is"
+            allowed = f"options of {engine.name} that leave the environment as it is"
             advice = "remove it; to leave out the home directory, use --no-home"
             yield Problem(where("software", "container", "args", index), what, shown(argument), allowed, advice)
 

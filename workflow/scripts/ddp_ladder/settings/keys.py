@@ -14,7 +14,7 @@ from ddp_ladder.platform.accelerators import ACCELERATORS
 from ddp_ladder.settings import key_types as types
 from ddp_ladder.settings import terms
 from ddp_ladder.settings.key_types import DIFFERENT, KeySection, form, refused
-from ddp_ladder.settings.terms import MOST_REPEATS, STAGES, Mode, NumaBinding, Scale, Transport
+from ddp_ladder.settings.terms import MOST_REPEATS, STAGES, Mode, NumaBinding, Scale, Transport, WrapperPer
 from ddp_ladder.settings.yaml import YamlFile
 
 
@@ -91,7 +91,7 @@ class Container(KeySection):
     """File, URI or name of the image, as the engine takes it."""
     engine: types.Engine = "apptainer"
     """Program that runs the image. Where the site's guide has `srun --container-image`, enroot, which that option of
-    pyxis calls."""
+    pyxis calls; where it has `srun --environment`, edf."""
     gpus: types.GpusInside | None = "nvidia"
     binds: Annotated[Several[types.PathText], Field(max_length=100)] = Field(default=(), examples=[["/data"]])
     """Directories to mount inside; each source or source:target, with :ro at the end read-only."""
@@ -211,6 +211,12 @@ class Workload(KeySection):
     placeholders; "{run_dir}" gives each run a directory of its own."""
     env: types.Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
     """Environment variables of the training processes; values may contain placeholders."""
+    wrapper: types.Arguments = Field(default=(), examples=[["nsys", "profile", "-o", "{run_dir}/rank%q{{RANK}}"]])
+    """Command that starts the training's Python, such as a profiler with its options; it gets Python and script as
+    further words. May contain placeholders; {run_dir} is here a directory of the run whose files the report lists."""
+    wrapper_per: WrapperPer = "rank"
+    """rank starts each rank with the wrapper; node starts it once a node: around torchrun, else around the node's first
+    rank."""
     secrets: Annotated[Several[types.Variable], Field(max_length=100)] = Field(default=(), examples=[["WANDB_API_KEY"]])
     """Environment variables of the training whose values come from the shell that starts Snakemake, and are written
     nowhere."""
@@ -240,6 +246,9 @@ class Measure(KeySection):
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
+    production: Literal["on", "off"] = "on"
+    """Whether the jobs of `snakemake production` are measured, too. Without, only their exit codes are known: no steps,
+    no speed, no saves."""
 
     def warmup_steps_on(self, device: str) -> int:
         """Return the least number of first steps that every run leaves out."""
@@ -374,6 +383,10 @@ class Variant(KeySection):
     """Arguments appended to the workload's."""
     env: types.Environment = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": 1}])
     """Environment variables added to the workload's and the network's, whose values they override."""
+    wrapper: types.Arguments | None = Field(default=None, examples=[["numactl", "--localalloc"], []])
+    """Overrides the workload's wrapper; [] is none."""
+    wrapper_per: WrapperPer | None = None
+    """Overrides the workload's wrapper_per."""
     reason: types.Text | None = Field(default=None, examples=["Gloo as a check on NCCL"])
     """Why the variant is measured; shown in the report."""
 

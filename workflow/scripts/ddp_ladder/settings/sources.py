@@ -111,7 +111,7 @@ def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
 
 def centre_file(name: str) -> Path:
     """Return the file of a computing centre's rules. Raises UserError for an unknown name."""
-    files = {file.stem: file for file in sorted(CENTRES.glob("*.toml"))}
+    files = {file.stem: file for file in sorted(CENTRES.glob("*.toml"), key=lambda file: file.stem)}
     if name not in files:
         advice = "name one of these, or add a file with the rules of yours to workflow/centres (docs/proposal.md)"
         raise UserError(Problem("--config centre", "no rules of such a centre", name, ", ".join(files), advice))

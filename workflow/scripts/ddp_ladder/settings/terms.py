@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Mode = Literal["weak", "strong"]
+WrapperPer = Literal["rank", "node"]
 NumaBinding = Literal["exclusive", "node", "socket", "core-complex"]  # modes of torchrun's --numa-binding
 Transport = Literal["any", "ib", "ofi", "socket"]  # as NCCL names its network: NET/IB (RoCE too), NET/OFI, NET/Socket
 Interface = str | Mapping[str, str]  # "auto", a name, or a name for each node

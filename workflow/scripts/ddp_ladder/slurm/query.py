@@ -35,7 +35,7 @@ MARK = "ddp-ladder"  # begins each of squeue's own lines: a site's wrapper may p
 # Slurm's messages while its controller is busy, down or changing over. They are no refusal: it may have obeyed.
 _UNDECIDED = re.compile(
     r"Socket timed out|Unable to contact slurm controller|Zero Bytes were transmitted|Message (send|receive) failure"
-    r"|Communication (connection|shutdown) failure|standby mode|[Tt]emporarily|try again"
+    r"|Communication (connection|shutdown) failure|standby mode|[Tt]emporarily|try again|Rate limit exceeded"
     f"|{NO_ANSWER}|{WAS_ENDED}|{NOT_READ}"
 )
 

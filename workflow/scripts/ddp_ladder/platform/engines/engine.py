@@ -30,10 +30,21 @@ class Engine:
     gpu_options: ClassVar[Mapping[str, Sequence[str]]]  # that show GPUs inside, by kind (``gpus`` of the settings)
     clearing_options: Sequence[str] = ()  # with them a rank does not get its environment
     hides_environment = False  # it keeps the environment from the image; ``with_environment`` passes it on
+    binds_directories = True  # it can show directories inside; else the image's own description has to
+    starts_step = False  # its processes are those of a job step, and no descendants of what starts the engine
 
     def command(self, use: ContainerUse) -> tuple[str, ...]:
         """Return the words before the program's own."""
         raise NotImplementedError
+
+    @property
+    def program(self) -> str:
+        """What has to be installed on the nodes."""
+        return self.name
+
+    def trial(self, image: str) -> str:
+        """Return the start of a command that runs a program in the image, for a person to type."""
+        return f"{self.program} {self.verb} {image}"
 
     def is_name(self, image: str) -> bool:
         """Return True if the image is not a file: nothing here tells whether it is there."""

@@ -55,6 +55,8 @@ class Run(Protocol):
     def numa_binding(self) -> str | None: ...
     @property
     def env(self) -> Mapping[str, str]: ...
+    @property
+    def wrapper_per(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,18 @@ class Start:
     """A node's part of a run."""
 
     run: Run
-    python: Sequence[str]  # the Python that trains, with the container's command in front of it
+    container: Sequence[str]  # the words before what runs in it; none without one
+    wrapper: Sequence[str]  # the words before the Python of each rank, or of each node; none without one
+    python: str  # the Python that trains
     command: Sequence[str]  # what Python runs: a program and its arguments
     directory: RunDirectory
     node_rank: int
     rendezvous: Rendezvous
     simulated: Sequence[str]  # the run's nodes, if processes get the variables that a launcher of Slurm would set
+
+    def argv(self, words: Sequence[str], is_wrapped: bool) -> tuple[str, ...]:
+        """Return the Python that trains with these words, in the container, started by the wrapper if it is wrapped."""
+        return (*self.container, *(self.wrapper if is_wrapped else ()), self.python, *words)
 
 
 class Launcher:
@@ -110,7 +118,8 @@ class Launcher:
             task = self.task_variables(rank, local_rank, node_rank) if step else {}
             own = {"RANK": rank, "LOCAL_RANK": local_rank, **common}
             env = {**step, **task, **{name: str(value) for name, value in own.items()}}
-            made.append(Process((*start.python, *start.command), env))
+            is_wrapped = run.wrapper_per == "rank" or local_rank == 0
+            made.append(Process(start.argv(start.command, is_wrapped), env))
         return tuple(made)
 
     def step_variables(self, run: Run, job_id: str, nodes: Sequence[str]) -> dict[str, str]:

@@ -15,4 +15,4 @@ class Python(Launcher):
     comment = "# The script alone: no launcher, no process group."
 
     def processes(self, start: Start) -> tuple[Process, ...]:
-        return (Process((*start.python, *start.command), {}),)
+        return (Process(start.argv(start.command, True), {}),)

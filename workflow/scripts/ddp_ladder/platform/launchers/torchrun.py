@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddp_ladder.common.files import SCRIPTS
 from ddp_ladder.common.limits import start_allowance_s
 from ddp_ladder.platform.launchers.launcher import Launcher, Process, Run, Start
@@ -17,6 +19,13 @@ LOG_VARIABLES = frozenset({"PET_LOG_DIR", "PET_LOGS_SPECS", "PET_REDIRECTS", "PE
 
 # Without it torchrun refuses arguments of the script that abbreviate several of its own options (--n, --logs).
 END_OF_OPTIONS = "--"
+
+
+def wrapped_ranks(run: Run, wrapper: Sequence[str], python: str) -> tuple[str, ...]:
+    """Return the words between torchrun's options and what Python runs: their end, and the wrapper of each rank."""
+    if not wrapper or run.wrapper_per == "node":
+        return (END_OF_OPTIONS,)
+    return ("--no-python", END_OF_OPTIONS, *wrapper, python)
 
 
 class Torchrun(Launcher):
@@ -59,5 +68,6 @@ class Torchrun(Launcher):
         recorded = (str(TORCHRUN), str(start.directory.failed_ranks(node_rank)))
         words = self.words(start.run, head.id, str(node_rank), head.host, str(head.port))
         logs = {"PET_LOG_DIR": str(start.directory.torchrun_logs(node_rank))}
-        argv = (*start.python, *recorded, *words, END_OF_OPTIONS, *start.command)
+        wrapped = wrapped_ranks(start.run, start.wrapper, start.python)
+        argv = start.argv((*recorded, *words, *wrapped, *start.command), start.run.wrapper_per == "node")
         return (Process(argv, {} if start.run.env.keys() & LOG_VARIABLES else logs),)

@@ -1,0 +1,114 @@
+"""What the QoS of a job allows, as Slurm's accounting shows it: sbatch takes a larger job, which then never starts."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import count
+from ddp_ladder.common.messages import Problem
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight.admission import place_of
+from ddp_ladder.settings.keys import Settings
+from ddp_ladder.slurm.query import run_command, seconds
+
+_GPUS = re.compile(r"\bgres/gpu=(\d{1,9})\b")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a QoS allows a job; None without a limit."""
+
+    minutes: int | None
+    gpus: int | None
+
+    def allows(self, job: ScaleJob) -> bool:
+        long = self.minutes is not None and job.runtime_min > self.minutes
+        return not long and not (self.gpus is not None and job.gres is not None and job.scale.world_size > self.gpus)
+
+    def __str__(self) -> str:
+        time = [] if self.minutes is None else [f"{self.minutes} min"]
+        return ", ".join([*time, *([] if self.gpus is None else [count(self.gpus, "GPU")])])
+
+
+@dataclass(frozen=True)
+class Association:
+    """What a user may have under an account."""
+
+    account: str
+    partition: str  # empty: all
+    default: str  # QoS of a job that names none; empty: none
+    qos: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """The QoS of a cluster, and those of the user."""
+
+    limits: Mapping[str, Limits]
+    associations: Sequence[Association]
+
+    def of_job(self, job: ScaleJob) -> list[Association]:
+        """Return the associations that the job may run under."""
+        partitions = ("", *(job.slurm.partition or "").split(","))
+        return [
+            each
+            for each in self.associations
+            if job.slurm.account in (None, each.account) and each.partition in partitions
+        ]
+
+    def default(self, job: ScaleJob) -> str | None:
+        """Return the QoS of a job that names none; None if that is not certain."""
+        names = {each.default for each in self.of_job(job)}
+        return names.pop() or None if len(names) == 1 else None
+
+
+def read_accounting() -> Accounting:
+    """Ask Slurm's accounting. Raises SlurmError, also where there is none."""
+    limits = _rows("qos", "name,maxwall,maxtres,maxtrespu")
+    own = _rows("associations", "account,partition,defaultqos,qos", f"user={getpass.getuser()}")
+    return Accounting(
+        {
+            name: Limits(_minutes(time), _fewest_gpus(f"{per_job},{per_user}"))
+            for name, time, per_job, per_user in limits
+        },
+        [Association(account, part, default, tuple(qos.split(","))) for account, part, default, qos in own],
+    )
+
+
+def _rows(what: str, fields: str, *options: str) -> list[list[str]]:
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", what, *options, f"format={fields}"]
+    rows = [line.split("|") for line in run_command(argv).splitlines()]
+    return [row for row in rows if len(row) == len(fields.split(","))]
+
+
+def _minutes(time: str) -> int | None:
+    limit_s = seconds(time)
+    return None if limit_s is None else int(limit_s / 60)
+
+
+def _fewest_gpus(resources: str) -> int | None:
+    return min(map(int, _GPUS.findall(resources)), default=None)
+
+
+def check_qos(jobs: Sequence[ScaleJob], settings: Settings, accounting: Accounting) -> Iterator[Problem]:
+    """Yield a problem for each QoS that does not allow a job which gets it."""
+    seen = set[str]()
+    for job in sorted(jobs, key=lambda job: (job.scale.world_size, job.runtime_min), reverse=True):
+        name = job.slurm.qos or accounting.default(job)
+        limits = accounting.limits.get(name or "")
+        if name is None or limits is None or name in seen or limits.allows(job):
+            continue
+        seen.add(name)
+        yours = sorted({qos for each in accounting.of_job(job) for qos in each.qos} - {name, ""})
+        another = f"name another one of yours: {', '.join(yours)}" if yours else "ask your site for another one"
+        which = name if job.slurm.qos else f"{name} (your default one, as slurm.qos names none)"
+        yield Problem(
+            place_of("slurm.qos", job, settings),
+            f"the QoS {which} does not allow the job of {job.scale}",
+            str(Limits(job.runtime_min, job.scale.world_size if job.gres else None)),
+            f"up to {limits}",
+            f"{another}, or measure smaller scales or shorter",
+        )
