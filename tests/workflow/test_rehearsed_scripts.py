@@ -42,14 +42,25 @@ if how != "ignores":
     signal.signal(signal.SIGUSR1, on_signal)
 dist.init_process_group("gloo")
 rank, done = dist.get_rank(), 0
-model = DistributedDataParallel(torch.nn.Linear(16, 16))
+model = torch.nn.Linear(16, 16)
+if how == "shards":
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model)
+else:
+    model = DistributedDataParallel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
 
 
 def save():
-    if rank == 0:
+    if how == "shards":
+        state = dict(zip(parts, get_state_dict(model, optimizer)))
+        checkpoint.save({**state, "scheduler": scheduler.state_dict()}, checkpoint_id=folder / "shards")
+    elif rank == 0:
         name = f"step{done}.pt" if how == "older" else f"rank{rank}.pt"
         state = {name: part.state_dict() for name, part in parts.items()}
         torch.save({**state, "done": done}, folder / "partial")
@@ -64,6 +75,12 @@ if files and how != "anew":
     done = state["done"]
     for name in parts if how != "model" else ["model"]:
         parts[name].load_state_dict(state[name])
+if (folder / "shards").exists():
+    state = dict(zip(parts, get_state_dict(model, optimizer)))  # it makes a step, for an optimizer state to load into
+    state["scheduler"] = scheduler.state_dict()
+    checkpoint.load(state, checkpoint_id=folder / "shards")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
 dist.barrier()
 for step in range(1, 1_000_000):
     optimizer.zero_grad()
@@ -109,6 +126,7 @@ def rehearsed(here: Here, how: str, each_s: float = LONG_S, warn_before_s: float
     [
         ("right", "ok", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
         ("at once", "ok", "the second start goes on where the first one ended, at step 18"),
+        ("shards", "ok", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
         ("anew", "failed", "the second start starts from the beginning"),
         ("model", "failed", "the second start has the parameters that were saved, and not the state of the optimizer"),
         ("older", "failed", "goes on from an earlier one; 13 of 18 steps are lost"),
