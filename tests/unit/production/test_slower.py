@@ -178,22 +178,24 @@ def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_re
 
 
 @pytest.mark.parametrize(
-    ("steps", "training_hours", "left_h"),
+    ("steps", "samples", "training_hours", "left_h"),
     [
-        ([900, 900], 1.0, 1.0),  # half of 3600 samples/s x 1 h in an hour of the clock
-        ([1], 1.0, 1.0),  # no trend yet
-        ([900, None], 1.0, None),
-        ([900, 900], None, None),
-        ([3600], 1.0, None),  # more than the ladder expected
-        ([], 1.0, None),
+        ([900, 900], 28_800, 1.0, 1.0),  # a half in an hour of the clock
+        ([900, 900], 28_800, None, 1.0),
+        ([1], 28_800, 1.0, 1.0),  # no trend yet
+        ([1], 28_800, None, None),
+        ([900, None], 28_800, 1.0, None),
+        ([900, 900], None, 1.0, None),
+        ([3600], 28_800, 1.0, None),  # more than a training has
+        ([], 28_800, 1.0, None),
     ],
 )
 def test_the_expected_end_follows_what_was_done_so_far(
-    steps: list[int | None], training_hours: float | None, left_h: float | None
+    steps: list[int | None], samples: float | None, training_hours: float | None, left_h: float | None
 ) -> None:
     chain = Chain(
         scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
-        promised_samples_per_s=8.0, training_hours=training_hours,
+        training_hours=training_hours, training_samples=samples, promised_samples_per_s=8.0,
     )  # fmt: skip
     links = [link(number, steps=made) for number, made in enumerate(steps, start=1)]
     now_s = 1e9 + 3600
