@@ -282,7 +282,7 @@ def test_the_shown_figures_are_of_one_moment() -> None:
     recorder.machine.table = Watched()
     recorder.machine.table.add(4, 0, 0.01, 0.0, 7.0, 0.0, 1, 1, 1, 7.0)
     seen.clear()
-    assert recorder.totals() == (1, 4, 7.0)
+    assert recorder.counted() == (1, 4, 7.0)
     assert seen == [True] * 3
 
 

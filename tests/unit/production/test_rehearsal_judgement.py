@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Start, Start | None, str, str]] = {
         replace(FIRST, saved_last=False), second(TRAINING.at(7)), "ok", "at step 7; 3 of 10 steps are lost",
     ),
     "an older one": (
-        replace(FIRST, saved_last=True), second(TRAINING.at(7)), "failed", "resumes from the wrong step: the first start",
+        replace(FIRST, saved_last=True), second(TRAINING.at(7)), "failed", "resumes from the wrong step: the",
     ),
     "an older one, and no save was seen": (FIRST, second(TRAINING.at(7)), "failed", "resumes from the wrong step"),
     "the beginning": (FIRST, second(TRAINING.fresh()), "failed", "the second start starts from the beginning"),
@@ -139,13 +139,13 @@ CASES: dict[str, tuple[Start, Start | None, str, str]] = {
             "the second start", "complete", steps=0), "unclear", "the second one ended without a step",
     ),
     "a failure": (
-        replace(FIRST, end="failed", failure=BROKEN), None, "failed", "the first start failed: the script raised an exc",
+        replace(FIRST, end="failed", failure=BROKEN), None, "failed", "the first start failed: the script raised",
     ),
     "a failure of the second one": (
-        FIRST, Start("the second start", "failed", BROKEN), "failed", "the second start failed: the script raised an exc",
+        FIRST, Start("the second start", "failed", BROKEN), "failed", "the second start failed: the script raised",
     ),
     "a later failure": (FIRST, second(ENDED, end="failed", failure=BROKEN), "failed", "the second start failed: "),
-    "no step": (Start("the first start", "time limit"), None, "unclear", "no step of a torch optimizer was seen in the"),
+    "no step": (Start("the first start", "time limit"), None, "unclear", "no step of a torch optimizer was seen"),
     "no second step": (FIRST, Start("the second start", "saved", steps=0), "unclear", "no step was seen in the second"),
     "the signal ignored": (TIMED_OUT, second(TRAINING.at(7)), "ok", "at step 7; how many steps are lost is not known"),
     "the signal ignored, and nothing saved": (TIMED_OUT, second(BEGUN), "failed", "starts from the beginning"),

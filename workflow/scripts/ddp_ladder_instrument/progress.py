@@ -172,7 +172,7 @@ class Heartbeat:
         # Of a pipeline, one of so many ranks counts the samples.
         counting = self._world_size() / (stages[1] if stages else 1)
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
-        now = self._recorder.totals()
+        now = self._recorder.counted()
         took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": now[0],

@@ -127,7 +127,7 @@ class Recorder:
                 if self.log.is_cut and self.marks is not None:
                     self.marks.keep_no_more()
 
-    def totals(self) -> tuple[int, int, float]:
+    def counted(self) -> tuple[int, int, float]:
         """Return steps, their samples, and when the last one ended; any thread may call this while another one feeds.
 
         Raises IndexError before the first step.
