@@ -70,7 +70,7 @@ def test_a_link_that_becomes_slow_is_reported_with_its_cause_and_ended_as_at_its
     )  # fmt: skip
     out = io.StringIO()
     console = LinkConsole(LinkFacts(1, chain.promised_samples_per_s, 0.0, 1.0, 2, "process"), out)
-    label, promised = "production 1x2 link 1", windows_of_promise(chain, here.path)
+    label, promised = "production 1x2 link 1", lambda: windows_of_promise(chain, here.path)
     watch = SpeedWatch(chain, production, 1, label, console.say, promised, every_s=1.0, windows=3)
     context = Context(job, production, ThisMachine(JOB), time.monotonic() + 200, console, watch=watch)
     record = run_link(context, chain.warn_before_s)

@@ -59,13 +59,7 @@ class Chain(Model):
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
     promised_by: Several[str] = ()  # the runs that it is from
     training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
-
-    @property
-    def samples(self) -> float | None:
-        """Return the samples of one training; None if they are not known."""
-        if self.training_hours is None or self.promised_samples_per_s is None:
-            return None
-        return self.training_hours * HOUR_S * self.promised_samples_per_s
+    training_samples: float | None = None  # of one training; None: unknown
 
     def most_hours(self, job: ScaleJob) -> float:
         """Return the GPU hours that a link can use."""
@@ -247,14 +241,14 @@ def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_bat
     The time since the first link began counts with its queues, starts and failures; steps that were made again are
     counted twice. With little done, the ladder's figure says how long the rest takes.
     """
-    samples = chain.samples
-    if not samples or chain.training_hours is None or not links or any(link.steps is None for link in links):
+    samples = chain.training_samples
+    if not samples or not links or any(link.steps is None for link in links):
         return None
     done = sum(link.steps or 0 for link in links) * global_batch / samples
     if done >= 1:
         return None
     if done < LEAST_DONE:
-        return now_s + (1 - done) * chain.training_hours * HOUR_S
+        return None if chain.training_hours is None else now_s + (1 - done) * chain.training_hours * HOUR_S
     return now_s + (now_s - links[0].begun_at_s) * (1 - done) / done
 
 

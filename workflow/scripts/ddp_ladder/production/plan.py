@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
@@ -16,6 +17,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, ScaleJob, chain_plan
 from ddp_ladder.production.chain import Chain, Link, hours_of, unit_of
+from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
 
@@ -76,6 +78,7 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         promised_samples_per_s=rate,
         promised_by=_runs_of(as_made(ladder, runs), scale, mode) if rate else (),
         training_hours=decision.hours(point) if decision and isinstance(point, ScalePoint) else None,
+        training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
     )
     return Production(plan, chain, rule, tuple(doubts))
 
@@ -96,6 +99,14 @@ def _warn_before_s(settings: Settings) -> float:
     return keys.warn_before_s
 
 
+def _work(settings: Settings, ladder: Plan, runs: RunRecords) -> Work:
+    """Return the whole training, by the keys of the report."""
+    keys = settings.experiment.report
+    made = (runs.made(spec) for spec in ladder.runs)
+    sizes = (record.fingerprint.dataset_size for record in made if isinstance(record, Record))
+    return Work(keys.epochs, keys.samples, next(filter(None, sizes), None), keys.steps)
+
+
 Proven = tuple[ScalePoint | Scale, str, list[str], Decision | None]
 
 
@@ -103,7 +114,8 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
     """Return the point of the scale, or the scale alone if it was not measured; why it, doubts, and the decision."""
     keys, where = settings.experiment.production, settings.config.where(PRODUCTION, "scale")
     verdicts = {stage: judge(ladder, stage, results, runs) for stage in ladder.stages}
-    points = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
+    judged = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
+    points = with_cost(judged, _work(settings, ladder, runs))
     decisions = decide(points, {stage: gate.min_efficiency for stage, gate in ladder.gates.items()})
     decision = next((each for each in decisions if each.mode == settings.experiment.modes[0]), None)
     if keys.scale == "recommended":
