@@ -167,7 +167,7 @@ class Heartbeat:
                 self._show(self._progress)
 
     def _show(self, path: Path) -> None:
-        """Write progress.json: the steps so far, and the throughput since it was last written."""
+        """Write progress.json: steps and saves so far, and the throughput since it was last written."""
         machine, (steps, samples, ended_s) = self._recorder.machine, self._shown
         table, stages = machine.table, self._recorder.stages
         # Of a pipeline, one of so many ranks counts the samples.
@@ -177,6 +177,7 @@ class Heartbeat:
         took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": count,
+            "saves": machine.phases.saves,
             "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),

@@ -16,7 +16,7 @@ from pydantic import Field
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import duration, significant
 from ddp_ladder.common.messages import for_terminal, printable
-from ddp_ladder.common.model import Model
+from ddp_ladder.common.model import Count, Model
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record, placed
 
@@ -37,7 +37,8 @@ Amount = Annotated[float, Field(ge=0, strict=False)]
 class Progress(Model):
     """What rank 0 writes once a second (progress.json)."""
 
-    step: int = Field(ge=0)
+    step: Count
+    saves: Count | None = None  # of rank 0; None: an earlier version wrote it
     elapsed_s: float  # since the end of the first step
     samples_per_s: Amount | None  # None before the second step
     updated_at_s: Amount
