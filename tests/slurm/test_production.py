@@ -1,4 +1,4 @@
-"""A chain of jobs on a real Slurm: whatever ends a link, the training ends with the parameters of one that nothing cut."""
+"""A chain of jobs on a real Slurm: whatever ends a link, the training ends as one that nothing has cut."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ dist.destroy_process_group()
 """
 SLURM = ("--profile", "profiles/slurm")
 PRODUCTION: Mapping[str, Any] = {
-    "scale": "2x1", "args": ["{run_dir}"], "runtime": 1, "up_to_hours": 0.5, "warn_before_s": 12,
+    "scale": "2x1", "args": ["{run_dir}"], "runtime": 2, "up_to_hours": 0.5, "warn_before_s": 30,
     "unproven": True, "unrehearsed": True,
 }  # fmt: skip
 STAGES: Mapping[str, Any] = {"stage1": {"scales": ["2x1"], "runtime": 5}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,12 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.chain import read_chain
+from ddp_ladder.production.chain import read_chain, read_links, unit_of
+from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
 from ddp_ladder.run.interruption import Interrupted
 from ddp_ladder.run.job import context_of, holding_scale
 from ddp_ladder.run.link import run_link
-from ddp_ladder.run.progress import LAST_WORDS_OF
+from ddp_ladder.run.progress import LAST_WORDS_OF, LinkConsole, LinkFacts
 from ddp_ladder.settings.terms import PRODUCTION
 
 
@@ -37,10 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
     die_with_parent(signal.SIGTERM)  # a killed start must not leave a training behind
     directory = arguments.plan.parent
-    chain, (job,) = read_chain(directory), read_plan(arguments.plan).jobs
+    chain, plan = read_chain(directory), read_plan(arguments.plan)
+    (job,), before = plan.jobs, read_links(directory, plan, time.time())
     if arguments.minutes is not None:
         job = replace(job, runtime_min=arguments.minutes)
-    context = context_of(job, directory)
+    hours, number = sum(link.hours for link in before), len(before) + 1
+    promised = chain.promised_samples_per_s
+    facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, unit_of(job), job.runs[0].instrument)
+    context = replace(context_of(job, directory), console=LinkConsole(facts))
+    say, label = context.console.say, f"{context.label} link {number}"
+    if job.runs[0].instrument:
+        watch = SpeedWatch(chain, directory, number, label, say, windows_of_promise(chain, directory.parent))
+        context = replace(context, watch=watch)
     try:
         with holding_scale(context), accounted(directory, job, context.nodes.job_id, PRODUCTION):
             run_link(context, chain.warn_before_s)

@@ -73,6 +73,22 @@ LAUNCH_FAILED = (
     "srun: error: Application launch failed: Communication connection failure\n"
     "srun: error: node0: task 0: Killed\n"
 )
+OUT_OF_TIME = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:25:48 DUE TO TIME LIMIT ***"
+NO_DRIVER = (
+    "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed"
+)
+OWN_PORT = (
+    "DistNetworkError: The server socket has failed to listen on any local network address. port: 29517, useIpv6: "
+    "false, code: -98, name: EADDRINUSE, message: address already in use"
+)
+OF_PORT = f"""\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/ada/train.py", line 4, in main
+[rank0]:     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29517", rank=0, world_size=1)
+[rank0]:   File "/opt/lib/python3.11/site-packages/torch/distributed/rendezvous.py", line 215, in _create_c10d_store
+[rank0]:     return TCPStore(
+[rank0]: torch.distributed.{OWN_PORT}
+"""
 NODE_FAILURE = "slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T17:22:38 DUE TO NODE FAILURE ***"
 # What torchrun and the ranks of two nodes print, torch 2.13, shortened to the frames of the script.
 OF_NODE_0 = f"""\
@@ -101,6 +117,16 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 0)
   exitcode  : 1 (pid: 1850)
 """
+# What ranks print that lost another one, which received more than its call had room for: torch 2.14.
+IN_BACKWARD, IN_ALL_REDUCE = "loss.backward()", "dist.all_reduce(loss.detach())"
+
+
+def stood(rank: int, statement: str) -> str:
+    line = {IN_BACKWARD: 15, IN_ALL_REDUCE: 18}[statement]
+    lines = (f"{TRACEBACK}:", f'  File "/home/ada/train.py", line {line}, in <module>', f"    {statement}", LOST)
+    return "".join(f"[rank{rank}]: {each}\n" for each in lines)
+
+
 IN_SAVE = f"""\
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "/home/ada/train.py", line 26, in save
@@ -282,12 +308,35 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "received too much, which no record shows whose fault it is": (
         both(died(3, "SIGABRT"), without(0, 1, 2), prints(1, f"terminate called\n{TOO_LARGE}\n")),
         "the ranks made different collective calls (): rank 3 received more than its call had room for: it or the",
+        "; which rank is the odd one, no record shows: ranks 0-3 left none; ", "PYTHONFAULTHANDLER",
         "give all ranks equally many batches",
         f"\nrank 3 (node1): {TOO_LARGE.strip()}",
     ),
     "received too much, on two ranks of a node": (
         both(died(2, "SIGABRT"), died(3, "SIGABRT"), without(0, 1), prints(1, f"terminate called\n{TOO_LARGE}\n")),
         "the ranks made different collective calls (): a rank received more than its",
+    ),
+    "a rank that skipped an all_reduce, by the lines at which the others stood": (
+        both(
+            died(0, "SIGABRT", exit_code=-6),
+            *(raised(k, LOST) for k in (1, 2, 3)),
+            prints(0, f"terminate called after\n{TOO_LARGE}\n{stood(1, IN_ALL_REDUCE)}"),
+            prints(1, stood(2, IN_ALL_REDUCE) + stood(3, IN_BACKWARD)),
+        ),
+        "the ranks made different collective calls (rank 3 on node1): rank 0 received more than its call had room for",
+        f"; rank 3 was at `{IN_BACKWARD}` while ranks 1, 2 were at `{IN_ALL_REDUCE}`; ",
+        f"\nrank 3 (node1): {IN_BACKWARD}",
+    ),
+    "a rank whose loop is over, and which left a batch out": (
+        both(
+            died(0, "SIGABRT", exit_code=-6),
+            *(raised(k, LOST) for k in (1, 2)),
+            in_rank(3, batches={"drawn": 61, "untrained": 1, "compared": 60, "mismatched": 0, "graph_steps": 0}),
+            prints(0, f"terminate called after\n{TOO_LARGE}\n"),
+        ),
+        "the ranks made different collective calls (rank 3 on node1): rank 0 received more",
+        "; rank 3 had ended after 60 steps; rank 3 made no step with 1 of its 61 batches; ",
+        "equally many batches",
     ),
     "aborted by NCCL's watchdog, stand-in": (
         both(died(3, "SIGABRT", AT_S - 3), prints(1, WATCHDOG.replace("rank0", "rank3") + "\n")),
@@ -338,6 +387,14 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "time limit (): the job of scale 2x2 reached its stages.stage3.runtime (20 min); raise stages.stage3.runtime "
         "(now 20), or shorten the run with measure.max_steps",
     ),
+    "time limit of the ladder, before that of Slurm": (
+        both(without(0, 1, 2, 3), in_end(outcome="time limit", asked_min=20, slurm_s=1190), srun(f"{OUT_OF_TIME}\n")),
+        "time limit (): the job of scale 2x2 reached its stages.stage3.runtime (20 min); raise stages.stage3.runtime",
+    ),
+    "time limit of Slurm": (
+        both(without(0, 1, 2, 3), TOLD, srun(f"{OUT_OF_TIME}\n")),
+        "time limit (node1): the job's time was up before the ladder ended the run itself",
+    ),
     "time limit of the allocation": (
         both(without(0, 1, 2), stops(3, 12), in_end(outcome="time limit", asked_min=20, slurm_s=50)),
         "time limit (): when the job of scale 2x2 began, Slurm had left it 50 s, less than its stages.stage3.runtime "
@@ -382,6 +439,19 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         ),
         "a file is missing (rank 2 on node1): rank 2 has no a.txt in /scratch/2; rank 3 has no a.txt in /scratch/3; ",
         "make it absolute",
+    ),
+    "a rank that SIGINT ended": (
+        both(*(raised(k, LOST) for k in (0, 1, 2)), raised(3, "KeyboardInterrupt", exit_code=130)),
+        "a rank was told to end (rank 3 on node1): rank 3: ended by SIGINT (KeyboardInterrupt); the ladder did ",
+    ),
+    "a file that a worker of one rank's loader misses": (
+        raised(3, f"FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0. {MISSING}"),
+        "a file is missing (rank 3 on node1): node1 has no /data/cache; 1. correct the path",
+    ),
+    "files used up by a script": (
+        both(raised(3, "OSError: [Errno 24] Too many open files: '/data/part-00017.bin'"), raised(0, LOST)),
+        "too many open files (rank 3 on node1): a process on node1 has as many files and sockets open as it may; 1. "
+        "let the script close what it opens",
     ),
     "told to end, and ended well": (
         both(*(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S + 60}) for k in (0, 1))),
@@ -532,6 +602,17 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "the run's port, where a launcher listens": (
         both(without(0, 1, 2, 3), in_agent(0, exit_code=1), in_agent(1, exit_code=1), prints(0, f"{PORT}\n")),
         "the port of the rendezvous is taken (node0): another process listens on port 20001, at which",
+    ),
+    "the script's own port": (
+        both(raised(0, OWN_PORT), raised(1, LOST), prints(0, OF_PORT)),
+        "the script's own port is taken (rank 0 on node0): another process listens on port 29517, which the script "
+        "names itself; the launcher gave it port 20001; its line: dist.init_process_group",
+        "1. let the script call init_process_group() without init_method",
+    ),
+    "a GPU on a site without": (
+        both(raised(0, NO_DRIVER), raised(1, LOST)),
+        "the script wants a GPU (rank 0 on node0): it asks torch for a GPU, and node.device in cluster.yaml is cpu; "
+        "let the script take the device that there is",
     ),
     "out of memory": (
         both(raised(0, LOST), srun(f"{OVER_MEMORY}\nsrun: error: node1: task 0: Killed\n")), "out of memory (node1)",
@@ -916,8 +997,12 @@ def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
             "the script raised an exception: rank 0: RuntimeError: no such tracker",
         ),
         (in_end(outcome="time limit", ended_at_s=AT_S + 600), "the run ended by its time limit"),
+        (
+            both(*(in_rank(k, ended_by="max_seconds") for k in range(4)), TOLD, srun(f"{OUT_OF_TIME}\n")),
+            "its launchers were ended",
+        ),
     ],
-    ids=["an exit handler that fails", "a clean-up that raises", "an end that hangs"],
+    ids=["an exit handler that fails", "a clean-up that raises", "an end that hangs", "Slurm's limit, after ours"],
 )
 def test_what_fails_after_the_training_is_a_remark(four: RunDirectory, change: Change, remark: str) -> None:
     change(four)

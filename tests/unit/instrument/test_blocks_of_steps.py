@@ -9,7 +9,7 @@ from ddp_ladder_instrument import table as table_module
 from ddp_ladder_instrument.contract import HEADER, MOST_ROWS
 from ddp_ladder_instrument.log import COLUMNS, WHOLE_EVENTS
 from ddp_ladder_instrument.machine import Batches, Judged
-from ddp_ladder_instrument.table import DdpTimes, StepTable
+from ddp_ladder_instrument.table import DdpTimes, RunningSums, StepTable
 
 
 def add(table: StepTable, steps: int) -> None:
@@ -37,6 +37,20 @@ def test_a_million_steps_take_few_megabytes() -> None:
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "SINGLE_ROWS", 8)
     monkeypatch.setattr(table_module, "MOST_ROWS", 16)
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_running_sums_are_those_of_the_columns_whenever_they_are_asked_for() -> None:
+    table, sums = StepTable(), RunningSums()
+    assert sums.of(table) == [0.0] * 4
+    for steps in (1, 1, 0, 13, 3, 30, 1, 70, 2):
+        add(table, steps)
+        table.extend(0, 0, 0.5, 0.1, 1.0, 0.2, 0, 0, 0, 1.0)  # the last one may still grow
+        columns = (table.samples, table.step_time_s, table.data_wait_s, table.collectives_s)
+        assert sums.of(table) == pytest.approx([sum(column) for column in columns])
+    table.clear()
+    add(table, 2)
+    assert sums.of(table) == pytest.approx([3, 0.02, 0.002, 0.004])
 
 
 @pytest.mark.usefixtures("few_rows")

@@ -50,6 +50,8 @@ HOOKS = [
     ("observer:TorchObserver._on_pass", "accumulate.py sync"),
     ("observer:TorchObserver._on_process_group", "accumulate.py sync"),
     ("observer:TorchObserver._on_autocast", "amp.py"),
+    ("states:States.before_step", "accumulate.py sync"),
+    ("states:States.last", "accumulate.py sync"),
     ("stop:RunLimits.check", "accumulate.py sync"),
     ("stop:RunLimits.release", "accumulate.py sync"),
     ("measurement:Measurement._install", "accumulate.py sync"),
@@ -67,7 +69,8 @@ warm = warmed("torch", "torch._dynamo", "torch.distributed.tensor", "accelerate"
 
 @pytest.mark.parametrize(("hook", "line"), HOOKS)
 def test_the_training_ends_as_without_it(warm: Warm, tmp_path: Path, hook: str, line: str) -> None:
-    measured = run(warm, tmp_path, *line.split(), ranks=2, env={"BREAK_HOOK": hook}, max_steps=1000, max_seconds=1000)
+    limits = {"max_steps": 1000, "max_seconds": 1000, "warn_at_s": 1.0}
+    measured = run(warm, tmp_path, *line.split(), ranks=2, env={"BREAK_HOOK": hook}, **limits)
     for rank in (0, 1):
         assert (measured.ranks[rank].code, "Traceback" in measured.ranks[rank].err) == (0, False)
         assert measured.tally(rank)["samples"]  # the script writes them at its end

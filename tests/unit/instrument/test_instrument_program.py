@@ -219,3 +219,34 @@ def test_a_secret_that_the_settings_name_is_in_no_record(tmp_path: Path) -> None
     done = run_plainly(tmp_path, INSTRUMENT, train, "--api-key", "hunter2", "--epochs", "8", env=env)
     assert (done.code, done.rank()["exception"]) == (1, "ValueError: with ******")
     assert done.rank()["fingerprint"]["args"] == ["--api-key", "***", "--epochs", "8"]
+
+
+WRAPPER = """
+import subprocess, sys, threading, time
+from pathlib import Path
+def start():
+    started.append(subprocess.Popen(sys.argv[1:]))
+    while not Path("trains").exists() and started[0].poll() is None:
+        time.sleep(0.01)
+started = []
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+Path("thread_ended").touch()
+sys.exit(started[0].wait())
+"""
+OUTLIVES = """
+import time
+from pathlib import Path
+Path("trains").touch()
+while not Path("thread_ended").exists():
+    time.sleep(0.01)
+print("goes on")
+"""
+
+
+def test_a_rank_outlives_the_thread_of_its_wrapper_that_started_it(tmp_path: Path) -> None:
+    """The kernel takes that thread for the parent, by whose end a rank that nothing wraps is killed."""
+    launcher = ("-c", WRAPPER, sys.executable)
+    done = run(tmp_path, script(tmp_path, OUTLIVES), launcher=launcher, wrapper=["profiler"])
+    assert (done.code, done.out) == (0, "goes on\n"), done.err

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 import torch
 from ddp_ladder_instrument import log
+from ddp_ladder_instrument.contract import MOST_ROWS, SINGLE_ROWS, TOTALS
 from ddp_ladder_instrument.ddp import SPARSEST, DdpTimings, is_timed, next_timed
 from ddp_ladder_instrument.judgement import ddp_summary
 from ddp_ladder_instrument.log import Log
@@ -114,6 +115,29 @@ def test_times_belong_to_the_step_that_they_are_of(
     facts = timings.facts()
     assert facts is not None
     assert (facts["bucket_bytes"], unmeasured) == ([400, 16], [])
+
+
+def test_steps_go_on_to_be_timed_where_rows_are_blocks_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(1_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(ticks) * 10**6)
+    module, recorder, steps = Reducer(), Recorder(), MOST_ROWS + 4000
+    timings = DdpTimings(recorder, 10, None, [])
+    timings.attach(module, torch.device("cpu"))  # type: ignore[arg-type]
+    read_at = 0
+    for step in range(steps):
+        module.step(step)
+        ended_s = time.time_ns() * 1e-9
+        recorder.machine.table.add(1, 0, 1e-5, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
+        if recorder.steps >= read_at:
+            read_at = timings.read(recorder.steps)
+    timed = [round((event[4] - 1) * 1e9) for event in recorder.log.events()]
+    assert [step for step in timed if step > 20] == [k for k in range(21, steps - 1) if is_timed(k, SPARSEST)]
+    recorder.feed()
+    totals = recorder.totals()
+    assert totals
+    assert totals[TOTALS.index("timed_steps")] == len(timed)
+    assert totals[TOTALS.index("comm_s")] == round(len(timed) * 5e-9, 6)
+    assert len(recorder.machine.judged().table.ddp) <= SINGLE_ROWS
 
 
 def of_module(events: Log, made: int, sent: int, other: int) -> None:

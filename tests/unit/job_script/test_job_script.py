@@ -143,6 +143,8 @@ def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     by_node = text_of(spec_of("2x1", interface={"node01": "ens1f1"}, directory="results/runs/default/weak/2x1/r1/work"))
     more = {f"mpirun_{scale}": text_of(spec_of(scale, launcher="mpirun")) for scale in ("1x2", "2x2")}
     more["edf"] = text_of(spec_of("2x2", container={"image": "torch", "engine": "edf"}))
+    around = {"wrapper": ("nsys", HOSTILE), "wrapper_template": ("nsys", HOSTILE), "wrapper_per": "node"}
+    more["wrapped"] = text_of(spec_of("2x2", launcher="srun", **around))
     for name, text in {**TEXTS, "by_node": by_node, "hostile": hostile_text(), **more}.items():
         (tmp_path / f"{name}.sh").write_text(text)
     shellcheck = Path(sys.executable).with_name("shellcheck")
@@ -254,12 +256,16 @@ def test_a_wrapper_of_srun_starts_each_rank_or_the_first_of_a_node(
 SHORT_FOR_TORCHRUNS = ("--logs", "x", "--local", "--n", "3", "-m", "--", "--help")
 
 
-@pytest.mark.parametrize(("torch", "script"), [("newest", "seen.py"), ("oldest", "-m seen")])
+@pytest.mark.parametrize(
+    ("torch", "script", "wrapper"),
+    [("newest", "seen.py", ()), ("oldest", "-m seen", ()), ("oldest", "-m seen", ("nice", "-n", "1", "--"))],
+)
 def test_arguments_that_torchrun_could_take_for_its_own_arrive(
-    torch: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torch: str, script: str, wrapper: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seen.py").write_text("import sys\nprint('seen', *sys.argv[1:])\n")
-    spec = make_spec(python=str(python_named(torch)), script=script, args=SHORT_FOR_TORCHRUNS)
+    around = {"wrapper": wrapper, "wrapper_template": wrapper}
+    spec = make_spec(python=str(python_named(torch)), script=script, args=SHORT_FOR_TORCHRUNS, **around)
     of_script = run_here(spec, tmp_path, monkeypatch)
     (process,) = processes(spec, Places.here(tmp_path / "run"), 0, Rendezvous("id", "127.0.0.1", free_port("seen")))
     (tmp_path / "run/nodes").mkdir(parents=True)

@@ -143,6 +143,8 @@ def test_a_trial_lasts_a_few_seconds_by_the_step_time_of_those_before() -> None:
         plan = make_plan(searched(measure={"warmup_steps": 10, **measure}))
         return fits.trial_spec(plan, [trial(8, 1e3).replace(step_time_s=time_s) for time_s in times_s]).max_steps
 
+    profiled = make_plan(searched(workload={"wrapper": ["nsys", "profile"]}))
+    assert fits.trial_spec(profiled).wrapper == ()
     assert steps() == steps(1.0) == 10 + 30
     assert steps(0.01, 0.03) == 10 + 100
     assert steps(1e-6) == 10 + 1000

@@ -133,6 +133,15 @@ def test_a_directory_of_each_runs_own_is_apart_from_our_files_in_it() -> None:
     assert run_of(make_plan(settings()), "default/weak/1x1/r1").directory is None
 
 
+def test_a_variant_may_have_another_wrapper_or_none() -> None:
+    variants = {"default": {}, "per_node": {"wrapper_per": "node"}, "none": {"wrapper": []}}
+    plan = make_plan(settings(workload={"wrapper": ["nsys", "{run_dir}/%q{{RANK}}"]}, variants=variants))
+    default, per_node, none = (run_of(plan, f"{name}/weak/2x4/r1") for name in variants)
+    assert default.wrapper == ("nsys", "results/runs/default/weak/2x4/r1/wrapper/%q{RANK}")
+    assert (default.wrapper_per, per_node.wrapper_per) == ("rank", "node")
+    assert (per_node.wrapper_template, none.wrapper) == (default.wrapper_template, ())
+
+
 def test_the_order_of_a_repeat_is_mirrored_by_the_next_and_then_rotated() -> None:
     plan = make_plan(settings(repeats=3, modes=("weak", "strong"), variants={"default": {}, "gloo": {}}))
     assert [run.name for run in plan.job(Scale(1, 2)).runs] == [
@@ -201,6 +210,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "workload": {
         "script": "other.py", "samples_per_step": "8", "throughput_regex": "([0-9]+)", "args": ["--amp"], "lr": 0.2,
         "batch_per_gpu": 32, "seed": 8, "env": {"A": "1"}, "directory": "{run_dir}", "data_dir": "data",
+        "wrapper": ["env"],
     },
     "measure": {"warmup_steps": 11, "min_steps": 31, "max_steps": 99, "max_seconds": 99.0, "profile_steps": 5},
     "site": {"launcher": "srun", "software": {"python": "p"}, "node": {**NODE, "device": "cpu"}, "network": GLOO},

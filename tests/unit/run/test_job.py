@@ -45,7 +45,7 @@ def test_a_signal_while_agents_are_started_leaves_none(tmp_path: Path) -> None:
 
     raise_on_signals()
     nodes = SimpleNamespace(starters=lambda _directory, _spec: [start])
-    context = cast(job.Context, SimpleNamespace(nodes=nodes, end_s=20.0))
+    context = cast(job.Context, SimpleNamespace(nodes=nodes, end_s=20.0, deadline_s=1e18, watch=None))
     run = cast(RunFile, SimpleNamespace(all_agents=(Agent(0),), hang=None))
     with pytest.raises(Interrupted, match="SIGTERM"):
         job._supervise(context, RunDirectory(tmp_path), make_spec("1x1"), run, None)

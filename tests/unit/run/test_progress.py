@@ -6,8 +6,21 @@ from typing import Any
 
 import pytest
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.formats import NARROW_SPACE
+from ddp_ladder.records.record import FailureKind
 from ddp_ladder.run import progress
-from ddp_ladder.run.progress import Console, Progress, RunConsole, expected_steps, outcome, read_progress, state
+from ddp_ladder.run.progress import (
+    Console,
+    LinkConsole,
+    LinkFacts,
+    Progress,
+    RunConsole,
+    expected_steps,
+    outcome,
+    progress_in,
+    read_progress,
+    state,
+)
 from make_records import make_failed_record, make_record, make_spec
 
 
@@ -149,3 +162,50 @@ def test_what_a_terminal_cannot_print_is_replaced(encoding: str) -> None:
     text = stream.read()
     assert text.startswith("gr")
     assert text.endswith("red ab2J\n")
+
+
+def link_console(stream: io.StringIO, promised: float | None = 1378.0) -> LinkConsole:
+    return LinkConsole(LinkFacts(3, promised, 0.10, 0.20, 2, "GPU"), stream)
+
+
+def test_the_lines_of_a_link_compare_it_with_the_ladder_and_count_its_hours(clock: Clock, tmp_path: Path) -> None:
+    stream, path, spec = io.StringIO(), tmp_path / "progress.json", make_spec("1x2", stage="production")
+    console = link_console(stream)
+    console.started(spec)
+    clock.now_s += 18
+    console.follow(path, None, 600.0)
+    write_json(path, at(656))
+    console.follow(path, None, 600.0)
+    kinds: list[FailureKind] = ["saved state", "time limit"]
+    for kind in kinds:
+        failed = make_failed_record(spec)
+        assert failed.failure
+        console.ended(failed.replace(failure=failed.failure.replace(kind=kind), ranks=make_record(spec).ranks))
+    console.ended(make_record(spec))
+    console.ended(make_failed_record(spec))
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "production 1x2 link 3: started",
+        "production 1x2 link 3: starting, 0.110 of 0.200 GPU h",
+        f"production 1x2 link 3: step 656, 1,240 samples/s (90{NARROW_SPACE}% of the ladder's), 0.110 of 0.200 GPU h",
+        "production 1x2 link 3: saved its state after 130 steps (exit code 75)",
+        "production 1x2 link 3: its time was up after 130 steps",
+        "production 1x2 link 3: the script ended with exit code 0 after 130 steps",
+        "production 1x2 link 3: FAILED: the script raised an exception: rank 1: RuntimeError: connection reset by peer",
+    ]
+    shown = [progress_in(line) for line in lines]
+    assert shown == [
+        None,
+        lines[1].removeprefix("production 1x2 "),
+        lines[2].removeprefix("production 1x2 "),
+        *[None] * 4,
+    ]
+
+
+def test_without_a_figure_of_the_ladder_a_link_is_compared_with_none(clock: Clock, tmp_path: Path) -> None:
+    stream, path = io.StringIO(), tmp_path / "progress.json"
+    console = link_console(stream, promised=None)
+    console.started(make_spec("1x2", stage="production"))
+    write_json(path, at(656))
+    console.follow(path, None, 600.0)
+    assert stream.getvalue().endswith("link 3: step 656, 1,240 samples/s, 0.100 of 0.200 GPU h\n")

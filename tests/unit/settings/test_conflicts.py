@@ -78,6 +78,7 @@ def problems(*changes: tuple[str, str]) -> str:
         ('"{lr}"', '"{lr"', "3: workload.args[1]: { without its partner", "write literal braces twice"),
         ("env: {}", "env: {A: '{0}'}", "8: workload.env.A: unknown placeholder {0}", "{{ and }} for braces"),
         ("default: {}", "default: {args: ['{}']}", "16: variants.default.args[0]: unknown placeholder {}", "twice"),
+        ("lr: 0.1", "lr: 0.1\n  wrapper: ['%q{RANK}']", "6: workload.wrapper[0]: unknown placeholder {RANK}", "{{ and"),
         ("lr: 0.1", "lr: null", "3: workload.args[1]: placeholder {lr} has no value", "(workload.lr,"),
         ('[prepare.py, "{data_dir}"]', '[prepare.py, "{lr}"]', "7: workload.prepare[1]: placeholder {lr}", "{seed};"),
         ('"{lr}"', '"{world_size} / 2"', "3: workload.args[1]: 1 / 2 is not a whole number (weak/1x1)", "quotients"),

@@ -17,9 +17,18 @@ WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel 
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
 
+FIRST_STATE = "rank{}.first.json"  # of a link's rank, until its end record has it
+
 HEARTBEAT = "rank{}.heartbeat"
 BEAT_S = 1.0  # between two heartbeats of a rank
-HEADER_BYTES = 512  # of a heartbeat; stacks follow
+HEADER_BYTES = 1024  # of a heartbeat; stacks follow
+TOTALS = (
+    "ended_at_s", "steps", "samples", "step_time_s", "data_wait_s", "collectives_s",
+    "timed_steps", "forward_s", "backward_s", "comm_s", "overlap_s",
+)  # fmt: skip
+"""A rank's sums from its first step on, in its heartbeat; the first is when its last step ended (unix time). The last
+five are of the steps that DDP timed. On a GPU all times are the host's, which is at most some steps ahead."""
+
 
 COLUMNS = ("step", "samples", "padding_samples", "step_time_s", "data_wait_s")
 DDP_COLUMNS = ("forward_s", "backward_s", "comm_s", "overlap_s")  # unknown for a step that DDP did not time

@@ -18,7 +18,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument import log
-from ddp_ladder_instrument.contract import MOST_ROWS
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 
 EARLY_ITERATIONS = 10
@@ -30,7 +29,6 @@ COST_S, COST_ON_GPU_S = 60e-6, 1e-3
 SPARSEST = 5
 """Of 2**5 = 32 steps, one is timed."""
 WANTED_STEPS = 16
-UNTIMED = 2**31 - 1  # a rate that no run reaches
 NANOSECOND_S = 1e-9
 
 
@@ -72,7 +70,7 @@ class DdpTimings:
         self.wrapped = 0  # how many
         self._device = "cpu"
         self._level: int | None = None  # None: not chosen yet
-        self._first = self._newest = 0, 0  # row and iteration of the times that were read first and last
+        self._first = self._newest = 0, 0  # step and iteration of the times that were read first and last
         self._buckets = ""
         self._comm_hook: str | None = None
 
@@ -97,17 +95,14 @@ class DdpTimings:
         if module is None:
             return NEVER
         self._read_newest(module)
-        if steps >= MOST_ROWS:  # steps in blocks have none
-            module._set_ddp_runtime_logging_sample_rate(UNTIMED)
-            return NEVER
         if self._level is None:
             if steps < max(self._warmup_steps, EARLY_ITERATIONS):
                 return steps + 1
             self._level = self._chosen_level(steps)
         now, before = is_timed(steps, self._level), is_timed(steps - 1, self._level)
-        row = steps if now else steps - 1 if before else next_timed(steps, self._level)
-        module._set_ddp_runtime_logging_sample_rate(1 if now and before else self._iteration(row))
-        return steps + 1 if now or before else row + 1
+        step = steps if now else steps - 1 if before else next_timed(steps, self._level)
+        module._set_ddp_runtime_logging_sample_rate(1 if now and before else self._iteration(step))
+        return steps + 1 if now or before else step + 1
 
     def _read_newest(self, module: Any) -> None:
         """Log DDP's newest times, unless they are known."""
@@ -117,24 +112,35 @@ class DdpTimings:
         ended_at_ns = data.get("backward_comm_time_end")
         if data.get("iteration", 0) <= self._newest[1] or not ended_at_ns or not data.get("backward_compute_time"):
             return
-        machine = self._recorder.machine
+        machine, table = self._recorder.machine, self._recorder.machine.table
         ended_s = machine.clock_s(ended_at_ns * NANOSECOND_S)  # DDP has unix time
-        row = bisect_left(machine.table.host_ended_s, ended_s)
-        if row >= machine.table.single:
-            return
+        step = bisect_left(table.host_ended_s, ended_s)
+        if step >= table.single:
+            if table.block == 1 or not self._newest[1]:
+                return
+            step = self._step(data["iteration"])
         if not self._newest[1]:
-            self._first = row, data["iteration"]
-        self._newest = row, data["iteration"]
-        if self._level is None or is_timed(row, self._level):
+            self._first = step, data["iteration"]
+        self._newest = step, data["iteration"]
+        if self._level is None or is_timed(step, self._level):
             keys = ("forward_compute", "backward_compute", "backward_comm", "backward_compute_comm_overlap")
             forward_s, *others_s = (data.get(f"{key}_time", 0) * NANOSECOND_S for key in keys)
             self._recorder.log.add(log.DDP, forward_s, ended_s, self.wrapped, *others_s)
 
-    def _iteration(self, row: int) -> int:
+    @property
+    def _in_a_step(self) -> int:
+        (first_step, first), (known, iteration) = self._first, self._newest
+        return round((iteration - first) / (known - first_step)) if known > first_step else 1
+
+    def _iteration(self, step: int) -> int:
         """Return the number of an iteration of DDP in a step: it counts forward passes outside of no_sync."""
-        (first_row, first), (known, iteration) = self._first, self._newest
-        in_a_step = round((iteration - first) / (known - first_row)) if known > first_row else 1
-        return max(1, iteration + (row - known) * in_a_step)
+        known, iteration = self._newest
+        return max(1, iteration + (step - known) * self._in_a_step)
+
+    def _step(self, iteration: int) -> int:
+        """Return the step of an iteration, where the rows are blocks of steps and do not show it."""
+        known, known_iteration = self._newest
+        return known + (iteration - known_iteration) // max(1, self._in_a_step)
 
     def _chosen_level(self, steps: int) -> int:
         step_s = statistics.median([*self._recorder.machine.table.recent_s][-EARLY_ITERATIONS:])

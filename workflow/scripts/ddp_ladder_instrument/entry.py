@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
         print(f"instrument.py: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
     redaction.NAMED.update(run.secrets)
-    if not run.is_own:
+    if not (run.is_own or run.is_wrapped):  # a wrapper's thread that started it may end before it
         die_with_parent()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()

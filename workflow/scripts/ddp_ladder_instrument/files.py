@@ -130,7 +130,9 @@ class RunSettings:
     count_flops: bool = False
     secrets: tuple[str, ...] = ()  # names of variables that hold one
     is_own: bool = False  # the ladder did not start the run
+    is_wrapped: bool = False  # another program than the launcher may have started this rank
     memory_mb: int | None = None  # of the job on this node, 1024^2 bytes each
+    is_link: bool = False  # of a chain: its time may end it, and another start goes on from what it has saved
 
 
 def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings:
@@ -155,6 +157,8 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             count_flops=bool(measure.get("count_flops")),
             secrets=tuple(name for name, value in (measure.get("env") or {}).items() if value == FROM_ENVIRONMENT),
             memory_mb=data.get("memory_mb"),
+            is_link=data.get("warn_at_s") is not None,
+            is_wrapped=bool(measure.get("wrapper")),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error

@@ -119,6 +119,11 @@ def patch_optimizers(notify: Callable[..., None]) -> None:
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(eager(notify))
 
 
+def patch_before_steps(notify: Callable[..., None]) -> None:
+    """Call this before every step of every optimizer."""
+    importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(eager(notify))
+
+
 def patch_grad_scaler(recorder: Recorder) -> None:
     """Note each step that GradScaler skips."""
     skipped = eager(recorder.skipped)

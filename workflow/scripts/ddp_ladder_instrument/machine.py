@@ -84,6 +84,7 @@ class Machine:
         self._lag_s = 0.0  # what the device is behind the host
         self._ddp: list[tuple[float, DdpTimes]] = []  # with the time at which they ended
         self._ddp_module = 0.0
+        self.ddp_sums = [0.0, 0.0, 0.0, 0.0, 0.0]  # steps that DDP timed, and its times of them
         self._comm: list[tuple[float, float, float, float, float]] = []  # since the last draw: collectives
         self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
@@ -284,7 +285,21 @@ class Machine:
         if thing != self._ddp_module:  # another module was wrapped since
             self._ddp.clear()
             self._ddp_module = thing
-        self._ddp.append((end_s, DdpTimes(begin_s, a, b, c)))
+        table, times = self.table, DdpTimes(begin_s, a, b, c)
+        row = bisect_left(table.host_ended_s, end_s)
+        if table.block == 1 or row < table.single:
+            self._ddp.append((end_s, times))
+        if table.count:
+            last_whole = len(table.samples) - (1 if table.block == 1 else 2)
+            of_step = self._of_whole_step(times, min(row, last_whole))
+            self.ddp_sums = [known + more for known, more in zip(self.ddp_sums, (1.0, *of_step))]
+
+    def _of_whole_step(self, times: DdpTimes, row: int) -> DdpTimes:
+        """Return the times of a step from those of one of its passes, which stands for all of them."""
+        table = self.table
+        size = 1 if row < table.single else table.block
+        made, sent = (max(1.0, each[row] / size) for each in (table.made, table.sent))
+        return DdpTimes(made * times.forward_s, made * times.backward_s, sent * times.comm_s, sent * times.overlap_s)
 
     def _on_measured(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         self._measured = self.table.copy()
@@ -432,10 +447,7 @@ class Machine:
         for ended_s, times in self._ddp:
             row = bisect_left(table.host_ended_s, ended_s)
             if row < table.single:
-                made, sent = table.made[row] or 1, table.sent[row] or 1
-                table.ddp[row] = DdpTimes(
-                    made * times.forward_s, made * times.backward_s, sent * times.comm_s, sent * times.overlap_s
-                )
+                table.ddp[row] = self._of_whole_step(times, row)
         first_s = self.first_step_ended_s
         empty = 0 if self.later_stage else table.empty
         return Judged(

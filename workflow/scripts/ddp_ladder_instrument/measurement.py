@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress, slow_settings
-from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
+from ddp_ladder_instrument.contract import FIRST_STATE, HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.machine import Judged
@@ -201,12 +201,17 @@ class Measurement:
             self.not_measured.append(f"step_time_s: {marks.unreadable} marks of the device could not be read")
 
     def _device_answers(self) -> bool:
-        """Return True if results can be read from the device: after a failure, only if it has nothing left to do."""
-        if self.program_end.exit_code == 0 or self._gpu is None:
-            return self.program_end.exit_code == 0 or self.program_end.after_training
+        """Return True if results can be read from the device: after a failure, only if it has nothing left to do.
+
+        Exit code 75 says that the state is saved: nothing has failed, but only this rank may have ended.
+        """
+        end = self.program_end
+        is_good = end.after_training or end.exit_code == os.EX_TEMPFAIL
+        if end.exit_code == 0 or self._gpu is None:
+            return end.exit_code == 0 or is_good
         from ddp_ladder_instrument.accelerator import is_idle
 
-        return self.program_end.after_training and is_idle(self._gpu)
+        return is_good and is_idle(self._gpu)
 
 
 def _find_store() -> GroupStore | None:
@@ -270,6 +275,8 @@ def _write(measurement: Measurement) -> dict[str, Any]:
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
     write_atomically(ranks / f"rank{record['rank']}.json", [text.encode("utf-8", "replace")])
+    if measurement.run.is_link:
+        (ranks / FIRST_STATE.format(record["rank"])).unlink(missing_ok=True)
     facts = {key: record[key] for key in ("schema_version", "spec_hash", "job", "rank")}
     measurement.profiled.write(ranks, facts, measurement.program_end.exit_code == 0)
     return record

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, loader_hooks, torch_facts
-from ddp_ladder_instrument.contract import FIRST_SAMPLES
+from ddp_ladder_instrument.contract import FIRST_SAMPLES, FIRST_STATE
 from ddp_ladder_instrument.ddp import DdpTimings
-from ddp_ladder_instrument.files import NotMeasured, RunSettings
+from ddp_ladder_instrument.files import NotMeasured, RunSettings, write_atomically
 from ddp_ladder_instrument.flops import StepFlops
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 from ddp_ladder_instrument.saves import Saves
+from ddp_ladder_instrument.states import States
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts
 
@@ -51,6 +53,8 @@ class TorchObserver:
         self.process_group_s: float | None = None
         self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
         self._trained = hooks.Trained(recorder.stepped)
+        self._run = run
+        self._states = States(self.kept.named, lambda: recorder.is_capturing(), self._keep_first_state)
 
     def install(self) -> None:
         """Install the hooks on torch."""
@@ -68,6 +72,8 @@ class TorchObserver:
         recorder.check_limits = lambda step, now_s: check(step, now_s) or NEVER
         recorder.check_at = self._limits.first_check
         patch("steps", lambda: hooks.patch_optimizers(recorder.after_step))
+        if self._run.is_link:
+            patch("first_state, last_state", lambda: hooks.patch_before_steps(self._states.before_step))
         patch("samples, data_wait_s", self.loader_hooks.patch_torch)
         patch("steps that GradScaler skips", lambda: hooks.patch_grad_scaler(recorder))
         patch("samples by their indices", loader_hooks.patch_indices)
@@ -111,6 +117,13 @@ class TorchObserver:
         self.world.observe()
         self._use_device(self.kept.add_optimizer(optimizer))
         self._trained.forget()
+        self._states.give_up()
+
+    def _keep_first_state(self, state: Mapping[str, Any]) -> None:
+        """Write the state before the first step now: the end of the job's time leaves no end record."""
+        content = {"spec_hash": self._run.spec_hash, "job": self._run.job, "rank": self.world.rank, "state": state}
+        path = self._run.directory / "ranks" / FIRST_STATE.format(self.world.rank)
+        write_atomically(path, [json.dumps({"schema_version": 1, **content}, allow_nan=False)], durable=False)
 
     def _use_device(self, named: Named) -> None:
         """Use the device of these parameters for the timing, unless one is set."""
@@ -133,6 +146,7 @@ class TorchObserver:
 
     def _on_backward(self, begin_s: float, _args: object) -> None:
         self._recorder.backward(begin_s)
+        self._states.had_backward = True
         if self._recorder.steps < hooks.FIRST_STEPS:  # a mode may be on in a `with` around the passes alone
             self.slow_modes.update(torch_facts.slow_modes())
 
@@ -176,6 +190,8 @@ class TorchObserver:
             record["gpus_seen"] = attempt("gpus_seen", accelerator.gpus_seen)
         if named and can_read:
             record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.rank == 0))
+            record["last_state"] = attempt("last_state", self._states.last)
+        record["first_state"] = self._states.first
         return record, {
             "backend_class": self.world.backend_class(device["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,

@@ -168,15 +168,14 @@ class Heartbeat:
 
     def _show(self, path: Path) -> None:
         """Write progress.json: steps and saves so far, and the throughput since it was last written."""
-        machine, (steps, samples, ended_s) = self._recorder.machine, self._shown
-        table, stages = machine.table, self._recorder.stages
+        machine, stages, (steps, samples, ended_s) = self._recorder.machine, self._recorder.stages, self._shown
         # Of a pipeline, one of so many ranks counts the samples.
-        count, counting = table.count, self._world_size() / (stages[1] if stages else 1)
+        counting = self._world_size() / (stages[1] if stages else 1)
         # Between the ends of steps: the last progress of a run comes at any time after the one before it.
-        now = count, table.all_samples, table.ended_at_s[-1]
+        now = self._recorder.counted()
         took_s = now[2] - ended_s if steps else 0.0
         content = {
-            "step": count,
+            "step": now[0],
             "saves": machine.phases.saves,
             "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
@@ -206,6 +205,7 @@ class Heartbeat:
             "moved_monotonic_s": self._moved_at_s,
             "sequence": _collective_calls() if still else None,
             "handles": _handled() if still else None,
+            "totals": self._recorder.totals(),
         }
         os.pwrite(self._file, (json.dumps(content).ljust(HEADER_BYTES - 1) + "\n").encode(), 0)
         if joins:

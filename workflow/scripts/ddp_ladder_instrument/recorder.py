@@ -6,6 +6,7 @@ Seconds are from time.perf_counter().
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
+from ddp_ladder_instrument.table import RunningSums
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.accelerator import Marks
@@ -71,6 +73,7 @@ class Recorder:
         self._last: Callable[[], Any] = lambda: None
         self._last_number = -1
         self._is_over = False  # a pass ended since the last step
+        self._sums = RunningSums()
         self._saved_aside: list[tuple[int, float, float, float]] = []
 
     def use_device(self, marks: Marks, is_capturing: Callable[[], bool]) -> None:
@@ -87,6 +90,17 @@ class Recorder:
     def steps(self) -> int:
         """Return the number of steps so far."""
         return self.machine.table.count
+
+    def totals(self) -> list[float | None] | None:
+        """Return contract.TOTALS, None for one that is not known; None before the second step. Any thread may call."""
+        with self._feeding:
+            self.feed()
+            table = self.machine.table
+            if table.count < 2:
+                return None
+            samples, step_s, wait_s, collectives_s = self._sums.of(table)
+            known = (table.ended_at_s[-1], table.count, samples, step_s, wait_s, collectives_s, *self.machine.ddp_sums)
+        return [round(figure, 6) if math.isfinite(figure) else None for figure in known]
 
     @property
     def evaluating(self) -> bool:
@@ -112,6 +126,15 @@ class Recorder:
                 self._unsummed = [0, 0]
                 if self.log.is_cut and self.marks is not None:
                     self.marks.keep_no_more()
+
+    def counted(self) -> tuple[int, int, float]:
+        """Return steps, their samples, and when the last one ended; any thread may call this while another one feeds.
+
+        Raises IndexError before the first step.
+        """
+        with self._feeding:
+            table = self.machine.table
+            return table.count, table.all_samples, table.ended_at_s[-1]
 
     def _mark(self) -> int:
         return NO_MARK if self.marks is None else self.marks.add()

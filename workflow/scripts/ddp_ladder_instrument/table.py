@@ -184,6 +184,24 @@ class StepTable:
         return [*counts, self.step_time_s, self.data_wait_s, self.ended_at_s, *of_ddp, self.collectives_s]
 
 
+class RunningSums:
+    """Sums of the columns of a table that grows: each row is added once, the last one while it may still grow."""
+
+    def __init__(self) -> None:
+        self._rows, self._block = 0, 1
+        self._sums: list[float] = []
+
+    def of(self, table: StepTable) -> list[float]:
+        """Return the sums of samples, step_time_s, data_wait_s and collectives_s."""
+        columns: Sequence[array[Any]] = (table.samples, table.step_time_s, table.data_wait_s, table.collectives_s)
+        whole = max(0, len(table.samples) - 1)
+        if table.block != self._block or whole < self._rows or not self._sums:
+            self._rows, self._block, self._sums = 0, table.block, [0.0] * len(columns)
+        self._sums = [known + sum(column[self._rows : whole]) for known, column in zip(self._sums, columns)]
+        self._rows = whole
+        return [known + sum(column[whole:]) for known, column in zip(self._sums, columns)]
+
+
 def little_endian(column: array[float]) -> bytes:
     """Return the bytes of a column in a file."""
     if sys.byteorder == "big":

@@ -197,16 +197,16 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return tensor in FSDP_SHARDS or any(type(place).__name__ != "Replicate" for place in places)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of it."""
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach()
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part.detach()
 
 
 def _digest(name: str, tensor: torch.Tensor) -> bytes:
     """Return a digest of name, dtype, shape and raw bytes; of a sharded tensor, of this rank's part."""
     digest = hashlib.sha256(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-    plain = _local(tensor).cpu().contiguous()
+    plain = local(tensor).cpu().contiguous()
     size = plain.numel() * plain.element_size()
     if size:
         # Read by address: numpy may be missing, and has no bfloat16.
@@ -215,4 +215,4 @@ def _digest(name: str, tensor: torch.Tensor) -> bytes:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(_local(tensor)).all())
+    return tensor.dtype not in CAN_BE_INFINITE or bool(torch.isfinite(local(tensor)).all())

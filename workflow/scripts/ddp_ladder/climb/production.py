@@ -17,13 +17,25 @@ from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.common.files import SCRIPTS, make_directory, shown_path, write_json
-from ddp_ladder.common.formats import significant
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, box, notify
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.production import rehearsed
-from ddp_ladder.production.chain import Link, Step, chain_directory, decide, keep_links, read_links, write_chain
+from ddp_ladder.production.chain import (
+    Chain,
+    Link,
+    Step,
+    chain_directory,
+    clock,
+    decide,
+    expected_end_s,
+    hours_of,
+    keep_links,
+    read_links,
+    write_chain,
+)
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
 from ddp_ladder.run.interruption import Interrupted, raise_on_signals, uninterrupted
 from ddp_ladder.run.progress import Console
@@ -181,14 +193,14 @@ def run_production(production: Production, settings: Settings, directory: Path, 
                 links = _links_over(directory, plan)
                 if isinstance(way, JobsOnSlurm) and way.has_replaced:
                     since = len(links)
-                _say_end(links)
+                _say_end(chain, links, production.job)
                 if stopped is not None and not (links and links[-1].end == "complete"):
                     step = stopped
                     break
         except Interrupted as interrupted:
             notify(f"{PRODUCTION}: {interrupted}: {way.interrupted()}")
             return 128 + interrupted.signum
-    return _over(step, links)
+    return _over(step, production, links)
 
 
 def run_own_link(production: Production, settings: Settings, directory: Path, script: Path, since: int | None) -> int:
@@ -210,7 +222,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         job = chain.within_hours(production.job, sum(link.hours for link in links))
         step = decide(chain, job, links, since)
         if step.kind != "go on":
-            return _over(step, links)
+            return _over(step, production, links)
         following = _submit_next(script, job_id, since)
         try:
             stopped = way.run(job)
@@ -218,14 +230,14 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             notify(f"{PRODUCTION}: {interrupted}; {_follows(following, script)}")
             return 128 + interrupted.signum
         links = _links_over(directory, plan)
-        _say_end(links)
+        _say_end(chain, links, production.job)
         step = decide(chain, chain.within_hours(production.job, sum(link.hours for link in links)), links, since)
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
         if following is not None:
             notify(f"{PRODUCTION}: the next link: {cancel([following])}")
-        return _over(step if step.kind != "go on" or stopped is None else stopped, links)
+        return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
 
 
 def _submit_next(script: Path, job_id: str, since: int) -> str | None:
@@ -264,10 +276,10 @@ def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
     return links
 
 
-def _over(step: Step, links: Sequence[Link]) -> int:
+def _over(step: Step, production: Production, links: Sequence[Link]) -> int:
     """Show why the chain is over; return the exit code."""
-    hours = significant(sum(link.hours for link in links))
-    print(box(_rows(step, f"{len(links)} links, {hours} GPU hours")), file=sys.stderr, flush=True)
+    used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
+    print(box(_rows(step, used)), file=sys.stderr, flush=True)
     return 0 if step.kind == "complete" else 1
 
 
@@ -315,13 +327,12 @@ def _require_admission(job: ScaleJob, settings: Settings) -> None:
         raise UserError(admission.refused)
 
 
-def _say_end(links: Sequence[Link]) -> None:
+def _say_end(chain: Chain, links: Sequence[Link], job: ScaleJob) -> None:
     if not links:
         return
-    last, hours = links[-1], sum(link.hours for link in links)
-    steps = "" if last.steps is None else f" after {last.steps:,} steps"
-    used = f"{significant(last.hours)} GPU hours, {significant(hours)} in all"
-    notify(f"{PRODUCTION}: {last.in_words} ended{steps}: {last.cause}; {used}")
+    last, end_s = links[-1], expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
+    until = "" if last.end == "complete" else f"; expected end of the training: {clock(end_s)}"
+    notify(f"{PRODUCTION}: {last.in_words}: {last.cause}; {hours_of(chain, links, job)}{until}")
 
 
 def _rows(step: Step, used: str) -> Sequence[tuple[str, str]]:

@@ -236,6 +236,8 @@ class RunDirectory:
         self.nodes = path / "nodes"
         self.addresses = self.nodes / "addresses.json"  # of all nodes, for agents that report a hang
         self.one_ended = self.nodes / "one_ended"  # is there once a rank has ended its script
+        self.warn_now = self.nodes / "warn_now"  # is there once the agents shall send SIGUSR1 to their ranks
+        self.slow = path / "slow.json"  # of a link: when it was slower than promised, and why
         self.one_trains = self.nodes / "one_trains"  # median step of a rank that trains, once it stands still
         self.launcher_log = self.nodes / "srun.log"  # the output of srun itself
         self.nccl_log = self.nodes / "nccl.%h.%p.log"  # of each process: NCCL puts in the host and the process
@@ -270,6 +272,10 @@ class RunDirectory:
     def look(self, agent: Agent) -> Path:
         """Return the last look of an agent at silent ranks of which one may go on."""
         return self.nodes / f"look-{agent.stem}.json"
+
+    def totals(self, agent: Agent) -> Path:
+        """Return the sums so far of an agent's ranks, which it writes again and again while they run."""
+        return self.nodes / f"totals-{agent.stem}.json"
 
     def monitor(self, node_rank: int) -> Path:
         """Return the file that describes the samples of a node."""

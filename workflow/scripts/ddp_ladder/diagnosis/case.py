@@ -357,13 +357,24 @@ def _text_of(line: str) -> str:
 _OF_LIBRARIES = re.compile(r"\bNCCL WARN\b|^\s*what\(\): ")  # the latter: the C++ runtime, of an exception that aborts
 
 
-def root_raised(case: Case) -> Failure | None:
-    """Return the failure whose cause is named by the exception that ended a rank."""
-    return _of_first(case, case.said_matches, "root")
+def root(case: Case) -> Failure | None:
+    """Return the failure whose cause a line names."""
+    match = root_match(case)
+    return failure_of(case, match) if match else None
 
 
-def root_printed(case: Case) -> Failure | None:
-    """Return the failure whose cause a log names, in words that no script prints and goes on after.
+def root_match(case: Case) -> Match | None:
+    """Return the line that names the cause: of the exception that ended a rank, else of a log."""
+    return root_raised(case) or _root_printed(case)
+
+
+def root_raised(case: Case) -> Match | None:
+    """Return the exception that ended a rank, if it names the cause."""
+    return _first(case.said_matches, "root")
+
+
+def _root_printed(case: Case) -> Match | None:
+    """Return the line of a log that names the cause, in words that no script prints and goes on after.
 
     These are words of NCCL, torchrun, srun, Slurm and the like, and exceptions that led to the one that ended a rank.
     """
@@ -371,12 +382,12 @@ def root_printed(case: Case) -> Failure | None:
         return None
     raised = (case.raised.find(end.rank, end.exception) for end in case.raw.ends if end.exception)
     led = grouped((id(words), traceback_to(words.lines, index)) for words, index in filter(None, raised))
-    root = (
+    named = (
         match
         for match in case.printed_matches
         if _is_of_no_script(match) or any(match.index in lines for lines in led.get(id(match.words), ()))
     )
-    return _of_first(case, root, "root")
+    return _first(named, "root")
 
 
 def _is_of_no_script(match: Match) -> bool:
@@ -402,8 +413,13 @@ def root_at_end(case: Case, node: str, rank: int | None = None) -> Failure | Non
 
 
 def ended_by_scheduler(case: Case) -> Failure | None:
-    """Return the failure of a run that Slurm ended. A line that names the node comes first."""
-    in_order = sorted(case.printed_matches, key=lambda match: "node" not in match.values)
+    """Return the failure of a run that Slurm ended. A line that names the node comes first.
+
+    Where the ladder ended the run in its own time, what Slurm says of a limit is of what was left of the job.
+    """
+    is_own = case.outcome == "time limit"
+    words = (match for match in case.printed_matches if not (is_own and match.signature.kind == "time limit"))
+    in_order = sorted(words, key=lambda match: "node" not in match.values)
     return _of_first(case, in_order, "sched") if case.ended_badly else None
 
 
@@ -425,8 +441,12 @@ def symptom_of(case: Case, end: RankEnd) -> Failure | None:
 
 
 def _of_first(case: Case, candidates: Iterable[Match], role: Role) -> Failure | None:
-    match = next((match for match in candidates if match.signature.role == role), None)
+    match = _first(candidates, role)
     return None if match is None else failure_of(case, match)
+
+
+def _first(candidates: Iterable[Match], role: Role) -> Match | None:
+    return next((match for match in candidates if match.signature.role == role), None)
 
 
 def failure_of(case: Case, match: Match) -> Failure:
@@ -445,11 +465,8 @@ def failure_of(case: Case, match: Match) -> Failure:
     if not any("start snakemake" in step for step in steps):
         steps[-1] += "; then start snakemake again"
     ended = next((end for end in case.raw.ends if end.rank == words.rank and end.failed), None)
-    kind = signature.kind
-    if kind == "rendezvous port taken" and match.values.get("port") not in (None, str(known["port"])):
-        kind = None  # the script has chosen that port
-    return Failure(
-        kind=kind,
+    failure = Failure(
+        kind=signature.kind,
         verdict=signature.verdict,
         why=match.why(**known),
         next=numbered(steps),
@@ -458,6 +475,25 @@ def failure_of(case: Case, match: Match) -> Failure:
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )
+    port = match.values.get("port")
+    if signature.kind == "rendezvous port taken" and port not in (None, str(known["port"])):
+        return _of_own_port(failure, port, case.raw.run.rendezvous.port)
+    return failure
+
+
+def _of_own_port(failure: Failure, port: str | None, given: int | None) -> Failure:
+    """Return the failure of a script that names its port itself: another start of the ladder takes no other."""
+    shown = next((each.line for each in failure.evidence[1:-1]), None)
+    steps = (
+        "let the script call init_process_group() without init_method, and leave MASTER_ADDR and MASTER_PORT as the "
+        "launcher sets them",
+        f"else `ss --listening --processes` on {failure.node or 'that node'} shows which process listens: end it if it "
+        f"is yours, or give the script another port; then {AGAIN}",
+    )
+    why = f"another process listens on port {port}, which the script names itself; the launcher gave it port {given}"
+    if shown:
+        why = f"{why}; its line: {shown}"
+    return failure.replace(kind=None, verdict="the script's own port is taken", why=why, next=numbered(steps))
 
 
 def _with_aborted_rank(case: Case, match: Match) -> Match:

@@ -55,6 +55,9 @@ def weakest(sources: Iterable[str]) -> Source:
 def diagnoses(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
     """Yield all sanity checks of a run, with their failures. A check that lacks its evidence fails."""
     spec, ends = raw.spec, raw.ends
+    if not spec.instrument:
+        yield _exit_codes(raw)
+        return
     measured = _problems(raw) or f"{len(ends)} ranks, {len(raw.hosts)} nodes"
     wanted = f"the files of {spec.world_size} ranks and {spec.nodes} nodes"
     yield diagnose("complete", not raw.problems, measured, wanted)
@@ -99,7 +102,8 @@ def _exit_codes(raw: RawRun) -> Diagnosis:
     bad += [outcome] if outcome != "finished" else []
     after = bool(bad) and is_complete(raw)
     measured = ("after the training: " if after else "") + (", ".join(bad) or "all 0")
-    return diagnose("exit codes", bool(raw.ends) and (not bad or after), measured, "0 on every rank and node")
+    seen = bool(raw.ends) if raw.spec.instrument else len(raw.agents) == raw.run.agents
+    return diagnose("exit codes", seen and (not bad or after), measured, "0 on every rank and node")
 
 
 def _hooks(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:

@@ -20,7 +20,9 @@ from ddp_ladder.diagnosis.case import (
     by_end,
     caught,
     ended_by_scheduler,
-    root_printed,
+    failure_of,
+    root,
+    root_match,
     root_raised,
     symptom,
     where_raised,
@@ -143,6 +145,22 @@ def no_gpu(case: Case) -> Failure | None:
     )
 
 
+WANTS_GPU = {"cuda_no_driver", "cuda_driver", "cuda_invalid_ordinal", "cuda_not_compiled"}  # ids of signatures
+
+
+def without_gpus(case: Case) -> Failure | None:
+    """Return the failure of a script that wants a GPU on a site without."""
+    match, device = root_match(case), case.raw.spec.device
+    if match is None or match.signature.id not in WANTS_GPU or ACCELERATORS[device].is_gpu:
+        return None
+    return failure_of(case, match).replace(
+        verdict="the script wants a GPU",
+        why=f"it asks torch for a GPU, and node.device in cluster.yaml is {device}",
+        next="let the script take the device that there is (torch.cuda.is_available()), or choose the CPU in "
+        f"workload.args; if the nodes have GPUs, set node.device in cluster.yaml; then {AGAIN}",
+    )
+
+
 # All processes ended well: what was measured is not what was wanted
 
 
@@ -202,8 +220,9 @@ ROWS: tuple[Explanation, ...] = (
     without_launcher,
     agents.not_set_up,  # the other nodes wait for this one, and end with errors of their own
     no_gpu,
-    root_raised,
-    root_printed,
+    without_gpus,
+    ranks.different_calls,
+    root,
     # The scheduler.
     ended_by_scheduler,
     agents.silent_agent,  # the ladder ended these on purpose
@@ -244,8 +263,14 @@ def explain(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Failure:
 
 # After a training that is complete
 
+
+def _raised(case: Case) -> Failure | None:
+    match = root_raised(case)
+    return failure_of(case, match) if match else None
+
+
 OF_PROCESSES: tuple[Explanation, ...] = (
-    root_raised,
+    _raised,
     hung,
     ranks.killed_first,
     ranks.own_failure,
@@ -253,6 +278,9 @@ OF_PROCESSES: tuple[Explanation, ...] = (
     ranks.aborted_or_told_to_end,
     agents.lost,
 )
+
+
+MEASURED = ("max_steps", "max_seconds")  # what ended a rank whose script reached the limit
 
 
 def is_complete(raw: RawRun) -> bool:
@@ -266,6 +294,8 @@ def is_complete(raw: RawRun) -> bool:
     if not raw.has_all_ranks or raw.ended is None or cut_short:
         return False
     last_s = max(end.ended_at_s for end in raw.ends)
+    if all(end.ended_by in MEASURED for end in raw.ends):
+        return True
     if raw.ended.outcome == "hang":
         return all(last_s < report.found_at_s for report in raw.stalls)
     if raw.ended.outcome != "finished":
@@ -281,7 +311,8 @@ def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Rema
     if not is_complete(raw) or not case.ended_badly:
         return
     failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
-    cause = f"{failure.verdict}: {failure.why}" if failure else f"the run ended by its {case.outcome}"
+    ended = "its launchers were ended" if case.outcome == "finished" else f"the run ended by its {case.outcome}"
+    cause = f"{failure.verdict}: {failure.why}" if failure else ended
     shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
     if raw.spec.wrapper and not any(end.failed for end in raw.ends):
         shown += f"; the script itself ended with exit code 0, so that is of its wrapper, {raw.spec.wrapper[0]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,14 @@ from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.case import (
     AGAIN,
+    MOST_LINES,
     Case,
     Ended,
     caught,
+    failure_of,
     of_runtime,
     root_at_end,
+    root_match,
     symptom_of,
     traceback_of,
     watchdog,
@@ -177,15 +181,18 @@ def _where_it_waited(case: Case, waiting: Sequence[RankEnd]) -> tuple[Evidence, 
 
 def saved_state(case: Case) -> Failure | None:
     """Return the failure of a run that saved its state: exit code 75 of ranks, which launchers replace by their own."""
-    saved = [end for end in case.raw.ends if end.exit_code == os.EX_TEMPFAIL]
-    if not saved or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
+    if not case.raw.spec.instrument:
+        failed = (rank for agent in case.raw.agents.values() for rank in agent.failed_ranks)
+        ranks, after = [rank.rank for rank in failed if rank.exit_code == os.EX_TEMPFAIL], ""
+    else:
+        saved = [end for end in case.raw.ends if end.exit_code == os.EX_TEMPFAIL]
+        ranks, after = [end.rank for end in saved], f" after {max((end.steps.count for end in saved), default=0)} steps"
+    if not ranks or any(end.exception and not is_consequence(end.exception) for end in case.raw.ends):
         return None
-    steps = max(end.steps.count for end in saved)
     return Failure(
         kind="saved state",
         verdict="stopped by a signal, saved its state",
-        why=f"{rank_numbers([end.rank for end in saved])}: exit code {os.EX_TEMPFAIL} after {steps} steps, which says: "
-        "saved, try again",
+        why=f"{rank_numbers(ranks)}: exit code {os.EX_TEMPFAIL}{after}, which says: saved, try again",
         next="start snakemake again: the run is repeated, and goes on where it was if workload.args say so",
     )
 
@@ -197,6 +204,8 @@ def own_failure(case: Case) -> Failure | None:
     end = case.own[0]
     if not end.exception:
         return _exit_code(case, end, f"rank {end.rank}: exit code {end.exit_code}")
+    if end.exception.partition(":")[0] == "KeyboardInterrupt":
+        return _interrupted(case)
     found = symptom_of(case, end)
     return (
         (found and _missing_here(case, end, found))
@@ -211,6 +220,20 @@ def own_failure(case: Case) -> Failure | None:
     )
 
 
+def _interrupted(case: Case) -> Failure:
+    """Return the failure of ranks that SIGINT ended: Python raises KeyboardInterrupt for it."""
+    ends = [end for end in case.own if (end.exception or "").partition(":")[0] == "KeyboardInterrupt"]
+    first = ends[0]
+    verdict, next_step = signal_advice("SIGINT", first.host)
+    return Failure(
+        verdict=verdict,
+        why=f"{rank_numbers([end.rank for end in ends])}: ended by SIGINT (KeyboardInterrupt)",
+        next=next_step,
+        evidence=where_raised(case, first.rank, str(first.exception)),
+        **of_rank(first),
+    )
+
+
 _MISSING = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'")
 
 
@@ -218,9 +241,9 @@ def _missing_here(case: Case, end: RankEnd, usual: Failure) -> Failure | None:
     """Return the failure of ranks that miss a file which others of their node do not, or look for it elsewhere.
 
     None for any other failure than a missing file, and if the ``usual`` text holds. A rank without a record may not
-    have come that far.
+    have come that far, and workers of the loaders look for other files on each rank.
     """
-    missed = _MISSING.search(end.exception or "")
+    missed = _MISSING.match(end.exception or "")
     if missed is None:
         return None
     path, beside = missed["path"], [other for other in case.raw.ends if other.host == end.host]
@@ -241,6 +264,50 @@ def _missing_here(case: Case, end: RankEnd, usual: Failure) -> Failure | None:
             "rank 0 and then a barrier()",
         )
     return usual.replace(why=in_short(looked, NAMED, "; "), next=f"{numbered(steps)}; then {AGAIN}")
+
+
+DIFFERENT_CALLS = ("gloo_coll_mismatch", "nccl_coll_mismatch")  # ids of signatures
+
+
+def different_calls(case: Case) -> Failure | None:
+    """Return the failure of ranks whose collective calls differ, with the one that a record shows to differ."""
+    match = root_match(case)
+    if match is None or match.signature.id not in DIFFERENT_CALLS:
+        return None
+    usual, odd = failure_of(case, match), _left_a_call(case) or _stood_elsewhere(case)
+    if odd is None:
+        return usual.replace(why=f"{usual.why}; which rank is the odd one, no record shows{_without_record(case)}")
+    end, seen = odd
+    shown = (*usual.evidence, *_where_it_waited(case, [end] if end.exception else []))
+    return usual.replace(why=f"{usual.why}; {seen}", rank=end.rank, node=end.host, evidence=shown[:MOST_LINES])
+
+
+def _left_a_call(case: Case) -> tuple[RankEnd, str] | None:
+    """Return a rank whose script had ended well while most others were in a call, and what its record shows."""
+    done = [end for end in case.raw.ends if not end.failed]
+    if not done or 2 * len(done) > case.raw.spec.world_size:
+        return None
+    first = done[0]
+    return first, f"rank {first.rank} had ended after {first.steps.count} steps{_skipped([first])}"
+
+
+def _stood_elsewhere(case: Case) -> tuple[RankEnd, str] | None:
+    """Return a rank that lost the others at another line than most of them, and where; None if no one stands out."""
+    raised = [end for end in case.raw.ends if end.exception]
+    lines = {end.rank: [each.line for each in _where_it_waited(case, [end])] for end in raised}
+    grouped_by_line = Counter("\n".join(each) for each in lines.values() if each).most_common()
+    if len(grouped_by_line) < 2 or grouped_by_line[0][1] == grouped_by_line[1][1]:
+        return None
+    most = grouped_by_line[0][0]
+    end = next(end for end in raised if lines[end.rank] and "\n".join(lines[end.rank]) != most)
+    others = [rank for rank, each in lines.items() if "\n".join(each) == most]
+    there = most.rpartition("\n")[2]
+    return end, f"rank {end.rank} was at `{lines[end.rank][-1]}` while {rank_numbers(others)} were at `{there}`"
+
+
+def _without_record(case: Case) -> str:
+    without = [rank for rank in range(case.raw.spec.world_size) if rank not in case.raw.ranks]
+    return f": {rank_numbers(without)} left none" if without else ""
 
 
 def failed_silently(case: Case) -> Failure | None:

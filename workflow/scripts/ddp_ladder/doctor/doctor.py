@@ -163,6 +163,7 @@ def wrappers(plan: Plan, base_env: Mapping[str, str]) -> Iterator[Finding]:
                 "note", "wrapper", f"{template[0]} is inside the image", "the preflight of each job tries it"
             )
             continue
+        notify(f"trying the wrapper {template[0]}; a profiler may take up to a minute")
         with TemporaryDirectory() as directory:
             trial = try_wrapper(template, spec, Places(Path.cwd(), Path(directory)), env, IMPORT_WITHIN_S)
         found = [not_passed(finding.severity, "wrapper", finding.measured, finding.next) for finding in findings(trial)]

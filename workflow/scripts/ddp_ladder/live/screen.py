@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -15,12 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ddp_ladder.analysis.decisions import reference_series
-from ddp_ladder.common.formats import count, duration, percent, significant, stage_name
+from ddp_ladder.common.formats import UNKNOWN, count, duration, percent, shortened, significant, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY
 from ddp_ladder.gates.verdict import outcome_line
-from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy, of_gpus
+from ddp_ladder.live.chain import ChainReader, ChainState
+from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy
+from ddp_ladder.nodes.last_sample import of_gpus
 from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.production.chain import clock, hours_of, unit_of
 from ddp_ladder.records.record import placed
+from ddp_ladder.run.progress import of_promised
 from ddp_ladder.run.progress import state as steps_of
 from ddp_ladder.slurm.jobs import reason_in_words
 
@@ -28,13 +33,16 @@ EVERY_S = 2.0
 STALE_S = 15.0  # a node whose last sample is older is marked
 QUIET_S = 20.0  # without a new step, the progress shows since when
 MOST_NOTES = 6
+MOST_LINKS = 5
+LONGEST_CAUSE = 120  # characters
+ENDS = {"running": "runs", "saved": "saved its state", "time limit": "its time was up", "complete": "complete"}
 GOOD, BAD, BUSY, WAITS, PLAIN = "green", "bold red", "bold cyan", "yellow", ""
 
 
 def show_once(results: Path) -> None:
     """Print one picture. Raises UserError without a plan."""
     read_plan(results / "plan.json")
-    Console(highlight=False).print(picture(Reader(results).read()))
+    Console(highlight=False).print(View(results).read().picture)
 
 
 def watch(results: Path) -> None:
@@ -42,20 +50,107 @@ def watch(results: Path) -> None:
 
     Opened before a start, while runs are to be measured, the view waits for one.
     """
-    reader, console = Reader(results), Console(highlight=False)
+    view, console = View(results), Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    state, was_at_work = reader.read(), False
+    seen, was_at_work = view.read(), False
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            while not state.is_over or not (was_at_work or state.is_measured):
-                was_at_work = was_at_work or state.is_at_work
-                is_idle = state.plan is None or state.is_over
+            while not seen.is_over or not (was_at_work or seen.ladder.is_measured):
+                was_at_work = was_at_work or not seen.is_over
+                is_idle = seen.ladder.plan is None or seen.is_over
                 waits = [Text("waits for a start of snakemake (Ctrl-C ends this view)", WAITS)] if is_idle else []
-                live.update(Group(*waits, picture(state)), refresh=True)
+                live.update(Group(*waits, seen.picture), refresh=True)
                 time.sleep(EVERY_S)
-                state = reader.read()
+                seen = view.read()
     finally:
-        console.print(picture(state))
+        console.print(seen.picture)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A ladder and its production at one time."""
+
+    ladder: LadderState
+    chain: ChainState | None  # None: there is no production
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if nothing goes on."""
+        return self.ladder.is_over and (self.chain is None or self.chain.state.is_over)
+
+    @property
+    def picture(self) -> RenderableType:
+        """Return the pictures of both, production first: the ladder is over then."""
+        if self.chain is None:
+            return picture(self.ladder)
+        return Group(chain_picture(self.chain), Text(), picture(self.ladder))
+
+
+class View:
+    """The reader of a ladder and its production."""
+
+    def __init__(self, results: Path) -> None:
+        self._ladder, self._chain = Reader(results), ChainReader(results)
+
+    def read(self) -> Seen:
+        return Seen(self._ladder.read(), self._chain.read())
+
+
+def chain_picture(seen: ChainState) -> RenderableType:
+    """Return the tables of a chain: what goes on, what was used of what is planned, and the last links."""
+    chain, state = seen.chain, seen.state
+    clock_now = time.strftime("%H:%M:%S", time.localtime(state.now_s))
+    number = seen.links[-1].number if seen.links else 0
+    hours, end = hours_of(chain, seen.links, seen.scale.job), clock(seen.expected_end_s)
+    rows = [("used", Text(hours))]
+    if seen.links and seen.links[-1].end == "complete":
+        rows.insert(0, ("training", Text("complete", GOOD)))
+    else:
+        rows += [("expected end", Text(end)), ("job", Text(*job_words(state, seen.scale)))]
+    if seen.running is not None:
+        rows.insert(0, (f"link {number}", Text(_rates(seen, seen.running))))
+    parts: list[RenderableType] = [
+        Text(f"{clock_now}  production at {chain.scale}: {seen.scale.job.runs[0].script}", "bold"),
+        _grid("left", "left", rows=[(Text(label, "dim"), text) for label, text in rows]),
+    ]
+    if seen.links:
+        parts += [Text(), _links(seen)]
+    if seen.running is not None and seen.running.samples:
+        parts += [Text(), _nodes(seen.running.samples, state.now_s)]
+    return Group(*parts, *_chain_notes(seen))
+
+
+def _rates(seen: ChainState, run: RunState) -> str:
+    """Return ``step 656, 1,038 samples/s (93 % of the ladder's)``, with the mean of the last minute if it is known."""
+    promised, progress = seen.chain.promised_samples_per_s, run.progress
+    if progress is None:
+        return steps_of(None, None)
+    rate = seen.window.samples_per_s if seen.window is not None else None
+    rate = progress.samples_per_s if rate is None else rate
+    now = steps_of(progress.replace(samples_per_s=rate), None)
+    since_s = seen.state.now_s - progress.updated_at_s
+    quiet = f"; no news for {duration(since_s)}" if since_s > QUIET_S else ""
+    return f"{now}{of_promised(rate, promised)}{quiet}"
+
+
+def _links(seen: ChainState) -> Table:
+    headings = ("link", "began", "steps", f"{unit_of(seen.scale.job)} h", "end", "job")
+    rows: list[tuple[RenderableType, ...]] = [tuple(Text(heading, "dim") for heading in headings)]
+    for link in seen.links[-MOST_LINKS:]:
+        steps = UNKNOWN if link.steps is None else f"{link.steps:,}"
+        style = {"failed": BAD, "running": BUSY}.get(link.end, PLAIN)
+        words = ENDS.get(link.end) or shortened(link.cause, LONGEST_CAUSE)
+        slow = "; slower than promised" if link.slow is not None else ""
+        cells = (str(link.number), clock(link.begun_at_s), steps, significant(link.hours))
+        rows.append((*map(Text, cells), Text(f"{words}{slow}", style), Text(link.job_id)))
+    return _grid("right", "left", "right", "right", "left", "left", rows=rows)
+
+
+def _chain_notes(seen: ChainState) -> list[Text]:
+    notes = [*seen.state.problems]
+    if seen.links and (slow := seen.links[-1].slow) is not None:
+        notes.append(f"link {seen.links[-1].number}: slower than promised: {slow.slow[-1].why}")
+    return [Text(), *(Text.assemble(("! ", WAITS), note) for note in notes[:MOST_NOTES])] if notes else []
 
 
 def picture(state: LadderState) -> RenderableType:

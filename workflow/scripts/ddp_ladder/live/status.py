@@ -19,7 +19,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
-from ddp_ladder.nodes.files import THROTTLE_REASONS
+from ddp_ladder.nodes.last_sample import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
 from ddp_ladder.records.raw_models import Job, RunFile, read_run_file
 from ddp_ladder.records.record import Record, read_record
@@ -32,7 +32,6 @@ ASK_EVERY_S = 10.0
 SILENT_EVERY_S = 60.0  # after a question to Slurm without an answer
 ANSWER_WITHIN_S = 5.0  # the picture stands still while Slurm is asked
 MOST_NODES = 32  # that are looked at each time, and at most shown
-TAIL_BYTES = 8192  # of a file of samples: more than one line, also of a node with eight GPUs
 
 T = TypeVar("T")
 RunPhase = Literal["to do", "interrupted", "started", "ended"]  # interrupted: its job no longer holds its scale
@@ -276,25 +275,7 @@ class Reader:
         return None if known is None else known[1]
 
 
-def of_gpus(sample: Mapping[str, float], column: str) -> list[float]:
-    """Return the values of a column of all GPUs in a node's sample."""
-    return [value for name, value in sample.items() if name.startswith("gpu") and name.partition("_")[2] == column]
-
-
 def busy(sample: Mapping[str, float]) -> float:
     """Return how busy a node's GPUs are, or without any its CPUs."""
     gpus = of_gpus(sample, "busy_fraction")
     return sum(gpus) / len(gpus) if gpus else sample.get("cpu_fraction", 0.0)
-
-
-def last_sample(path: Path) -> dict[str, float]:
-    """Return the values of the last complete line of a node's samples; empty before the first one."""
-    with opened(path) as file:
-        header = file.readline()
-        file.seek(max(len(header), os.fstat(file.fileno()).st_size - TAIL_BYTES))
-        *lines, _ = file.read().split(b"\n")  # the last line is being written, or empty
-    if not lines:
-        return {}
-    names, cells = (line.decode().strip().split(",") for line in (header, lines[-1]))
-    figures = {name: cell for name, cell in zip(names, cells, strict=True) if cell and THROTTLE_REASONS not in name}
-    return {name: float(cell) for name, cell in figures.items()}

@@ -114,7 +114,7 @@ def processes(
     """
     *container, python = python_command(spec, places, binds)
     wrapper = wrapper_argv(spec, places) if command is None else ()
-    command = command or (str(INSTRUMENT), *script_argv(spec, places))
+    command = command or (*((str(INSTRUMENT),) if spec.instrument else ()), *script_argv(spec, places))
     directory = RunDirectory(places.run)
     start = Start(spec, container, wrapper, python, command, directory, node_rank, rendezvous, simulated)
     return LAUNCHERS[spec.launcher].processes(start)

@@ -105,6 +105,7 @@ class RunSpec(Model):
     max_seconds: Positive | Annotated[float, Field(gt=0)] | None
     profile_steps: Annotated[int, Field(ge=0)] = 0  # traced after the measured ones
     count_flops: bool = False  # of some steps of the warm-up; at the first scale
+    instrument: bool = True  # False: the script runs alone, and only its exit codes are known
 
     @property
     def world_size(self) -> int:
@@ -137,7 +138,8 @@ class RunSpec(Model):
     @property
     def hash(self) -> str:
         """SHA-256 of the resolved spec: equal for runs of the same spec only."""
-        return canonical_sha256(self.model_dump())
+        # Runs that were made before there was this field keep their records.
+        return canonical_sha256(self.model_dump(exclude={"instrument"} if self.instrument else None))
 
 
 @with_config(IN_A_MODEL)
@@ -305,6 +307,8 @@ def chain_plan(settings: Settings, stage: Stage, scale: Scale, mode: Mode, resul
         "workload": experiment.workload.model_copy(update={"args": args}),
     }
     job = _job(replace(settings, experiment=experiment.model_copy(update=of_chain)), stage, scale)
+    if stage.name == terms.PRODUCTION and experiment.measure.production == "off":
+        job = replace(job, runs=tuple(run.replace(instrument=False) for run in job.runs))
     return Plan(settings.site.site, results, (job,), {}, experiment.fingerprint.may_differ)
 
 

@@ -8,6 +8,7 @@ belong.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,10 +25,11 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.records.raw_files import RawRun, read_raw_run
-from ddp_ladder.records.raw_models import Job
+from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
+from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
-from ddp_ladder.run.progress import Progress, read_progress
+from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
 from ddp_ladder.slurm.jobs import CANCELLED, SUBMITTED, TIMEOUT, read_job_end
 
@@ -37,6 +39,7 @@ CLOSED = (
 )  # fmt: skip
 """Checks that show a training whose result is worth nothing: another link would burn hours."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
+LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
 LEAST_TIMES_WARNING = 2.0  # the same, in times of the seconds between the signal and the end
 
@@ -58,6 +61,13 @@ class Chain(Model):
     promised_by: Several[str] = ()  # the runs that it is from
     training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
 
+    @property
+    def samples(self) -> float | None:
+        """Return the samples of one training; None if they are not known."""
+        if self.training_hours is None or self.promised_samples_per_s is None:
+            return None
+        return self.training_hours * HOUR_S * self.promised_samples_per_s
+
     def most_hours(self, job: ScaleJob) -> float:
         """Return the GPU hours that a link can use."""
         return self.gpus * job.runtime_min / 60
@@ -67,6 +77,11 @@ class Chain(Model):
         minutes = int((self.up_to_hours - used) * 60 / self.gpus)
         least_s = max(LEAST_S, LEAST_TIMES_WARNING * self.warn_before_s)
         return replace(job, runtime_min=minutes) if least_s / 60 <= minutes < job.runtime_min else job
+
+
+def unit_of(job: ScaleJob) -> str:
+    """Return whose hours are counted: GPU, or process on a site without."""
+    return "GPU" if is_gpu(job.runs[0].device) else "process"
 
 
 def chain_directory(results: Path) -> Path:
@@ -111,6 +126,7 @@ class Link(Model):
     doubt: Failure | None = None  # why the result of its training is worth nothing
     steps: Count | None = None  # that its ranks made; None: unknown
     saves: Count | None = None  # that were seen; None: unknown
+    slow: SlowFile | None = None  # when it was slower than promised; None: it was not
 
     @property
     def in_words(self) -> str:
@@ -121,9 +137,12 @@ class Link(Model):
     def cause(self) -> str:
         """Return what its end means, in words."""
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
-        if self.failure is None:
-            return f"{'it left no record' if self.end == 'failed' else self.end}{ended}"
-        return f"{self.failure.verdict}: {self.failure.why}{ended}"
+        if self.end == "failed":
+            failure = self.failure
+            return f"{f'{failure.verdict}: {failure.why}' if failure else 'it left no record'}{ended}"
+        if self.end == "running":
+            return self.end
+        return good_end("saved state" if self.end == "saved" else self.end, self.steps) + ended
 
     @property
     def has_progressed(self) -> bool | None:
@@ -163,7 +182,7 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
     """
     (job,) = plan.jobs
     files = sorted((file for _, file in job_files(directory)), key=lambda file: file.begun_at_s)
-    kept = _kept(directory)
+    records, spec, kept = RunRecords(directory), job.runs[0], _kept(directory)
     starts: Sequence[_Start] | None = None
     links = []
     for number, (file, following) in enumerate(zip_longest(files, files[1:]), start=1):
@@ -172,9 +191,10 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
         goes_on = file.ended_at_s is None and file.job_id == alive
         if known is None and not goes_on and starts is None:
             after = max((link.attempt for link in kept.values()), default=0)
-            starts = _starts(RunRecords(directory), job.runs[0], after)
+            starts = _starts(records, spec, after)
         its = [start for start in starts or () if _is_of(start, file, following)]
-        link = known or _link(number, file, its, _state(directory, file), goes_on)
+        going_on = records.directory(spec) if goes_on else None
+        link = known or _link(number, file, its, _state(directory, file), going_on)
         held_s = _held_s(file, now_s if goes_on else until_s)
         if known is None or file.row is not None:
             link = link.replace(hours=held_s * file.gpus / HOUR_S)
@@ -240,7 +260,10 @@ def _is_of(start: _Start, file: JobFile, following: JobFile | None) -> bool:
     return began_s >= file.begun_at_s - CLOCKS_S and (following is None or began_s < following.begun_at_s)
 
 
-def _link(number: int, file: JobFile, starts: Sequence[_Start], state: str | None, goes_on: bool) -> Link:
+def _link(
+    number: int, file: JobFile, starts: Sequence[_Start], state: str | None, going_on: RunDirectory | None
+) -> Link:
+    """Return a link. going_on: the run's directory, if it has not ended."""
     last = starts[-1] if starts else None
     link = Link(
         number=number,
@@ -248,11 +271,11 @@ def _link(number: int, file: JobFile, starts: Sequence[_Start], state: str | Non
         begun_at_s=file.begun_at_s,
         ended_at_s=file.ended_at_s,
         hours=0.0,
-        end="running" if goes_on else "failed",
+        end="failed" if going_on is None else "running",
         state=state,
     )
-    if goes_on:
-        return link
+    if going_on is not None:
+        return link.replace(slow=_slow(going_on, file.job_id))
     if last is None or last.job is None:
         return link.replace(failure=last.record.failure if last else None, steps=0, saves=0)
     end = end_of(last.record, last.raw)
@@ -263,7 +286,15 @@ def _link(number: int, file: JobFile, starts: Sequence[_Start], state: str | Non
         doubt=_doubt(last.record),
         steps=_steps(last),
         saves=_saves(last.raw) if last.raw else None,
+        slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
     )
+
+
+def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
+    with suppress(OSError, ValueError):
+        run = read_run_file(directory)
+        return of_run(run, SlowFile, directory.slow) if run.job.id == job_id else None
+    return None
 
 
 def _steps(start: _Start) -> int | None:
@@ -309,11 +340,41 @@ def end_of(record: Record, raw: RawRun | None) -> End:
     if is_whole and raw is not None and raw.ended and raw.ended.outcome == "finished" and not any(codes):
         return "complete"
     failure = record.failure
-    if os.EX_TEMPFAIL in codes and (failure is None or failure.kind == "saved state"):
+    if failure is None and not record.spec.instrument:
+        return "complete"
+    if failure.kind == "saved state" if failure is not None else os.EX_TEMPFAIL in codes:
         return "saved"
     if failure is not None and failure.kind == "time limit":
         return "time limit"
     return "failed"
+
+
+def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
+    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may."""
+    used = significant(sum(link.hours for link in links))
+    return f"{used} of {significant(chain.up_to_hours)} {unit_of(job)} h"
+
+
+def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:
+    """Return when the training will be complete (unix time), by what is left of it; None if that is not known. Pure.
+
+    The time since the first link began counts with its queues, starts and failures; steps that were made again are
+    counted twice. With little done, the ladder's figure says how long the rest takes.
+    """
+    samples = chain.samples
+    if not samples or chain.training_hours is None or not links or any(link.steps is None for link in links):
+        return None
+    done = sum(link.steps or 0 for link in links) * global_batch / samples
+    if done >= 1:
+        return None
+    if done < LEAST_DONE:
+        return now_s + (1 - done) * chain.training_hours * HOUR_S
+    return now_s + (now_s - links[0].begun_at_s) * (1 - done) / done
+
+
+def clock(at_s: float | None) -> str:
+    """Return a time of this place; unknown for none."""
+    return "unknown" if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
 # The decision
@@ -355,6 +416,9 @@ def _after(links: Sequence[Link]) -> Step | None:
     last, before = links[-1], links[-2] if len(links) > 1 else None
     if last.doubt is not None and last.end != "failed":
         return Step("stop", last.doubt.verdict, f"{last.in_words}: {last.doubt.why}", last.doubt.next)
+    if last.slow is not None and last.slow.action == "stop":
+        advice = "correct what is named, and start it again; `slower: warn` below production goes on all the same"
+        return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
     if last.state == CANCELLED:
         return Step("stop", "the job was cancelled", f"{last.in_words}: {last.cause}", "start it again to go on")
     by_slurm = last.state in NOT_OF_THE_SCRIPT
@@ -406,7 +470,7 @@ def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Step:
     used = sum(link.hours for link in links)
     if used + chain.most_hours(job) <= chain.up_to_hours:
         return Step("go on", f"link {len(links) + 1}")
-    link, most = f"a link of {duration(60 * job.runtime_min)} on {count(chain.gpus, 'GPU')}", chain.most_hours(job)
-    why = f"{significant(used)} of {significant(chain.up_to_hours)} GPU hours are used, and {link} could take "
+    link, most = f"a link of at most {duration(60 * job.runtime_min)}", chain.most_hours(job)
+    why = f"{hours_of(chain, links, job)} are used, and {link} could take "
     key = f"{PRODUCTION}.up_to_hours"
     return Step("stop", f"{key} is reached", f"{why}{significant(most)}", f"raise {key}, and start it again")

@@ -17,7 +17,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
-from ddp_ladder.production.chain import Chain, Link, chain_directory
+from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, unit_of
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
 
@@ -197,13 +197,13 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     used = sum(link.hours for link in links)
     each = chain.most_hours(job)
     most = int((chain.up_to_hours - used) // each)
-    rate = chain.promised_samples_per_s
+    rate, unit = chain.promised_samples_per_s, unit_of(job)
     rows = {
         "scale": f"{chain.scale}, {count(chain.gpus, 'GPU')} ({production.rule})",
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
-        "each link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} GPU hours; "
+        "each link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} {unit} h; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
-        "hours": f"{significant(used)} of {significant(chain.up_to_hours)} GPU hours used by "
+        "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"
         if rate is None
@@ -213,6 +213,6 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     }
     if chain.training_hours is not None:
         needed = chain.training_hours * chain.gpus
-        rows["training"] = f"about {significant(chain.training_hours)} h, {significant(needed)} GPU hours (report)"
+        rows["training"] = f"about {significant(chain.training_hours)} h, {significant(needed)} {unit} h (report)"
     lines = [f"{label:<10} {text}" for label, text in rows.items()]
     return "\n".join(["production", *(f"  {line}" for line in (*lines, *(f"warning: {d}" for d in production.doubts)))])

@@ -1,12 +1,36 @@
-"""The judgement of a rehearsal: whether the second start of a script went on where the first one ended. Pure."""
+"""The judgement of a rehearsal: whether the second start of a script goes on where the first one ended.
+
+It compares the states that the ranks left, and reads the loss that the script printed from both logs. What is not known
+is never taken for good.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from ddp_ladder.common.messages import Finding
+from ddp_ladder.assembly.assemble import record_of
+from ddp_ladder.common.files import file_text
+from ddp_ladder.common.formats import count, rank_numbers, significant
+from ddp_ladder.common.messages import Finding, Severity
 from ddp_ladder.common.model import Model, Several
+from ddp_ladder.production.chain import End, end_of
+from ddp_ladder.production.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.records.raw_files import RawRun
+from ddp_ladder.records.raw_models import TrainingState
+from ddp_ladder.records.record import Failure
+
+LONGER = "raise production.rehearse_s, and run `snakemake rehearsal` again"
+SHORTER = "lower production.rehearse_s, so that the signal comes before the training is complete"
+SAVE = "let the script save at SIGUSR1 and end with exit code 75, and load its last checkpoint at each start"
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+LOSS = re.compile(
+    rf"(?<![\w./-])(?P<name>[\w./-]*loss)\b[\"']?\s*(?:[:=]|is\b)?\s*(?:tensor\()?(?P<value>{NUMBER})", re.IGNORECASE
+)
+OF_OTHER_DATA = re.compile("val|eval|test|dev", re.IGNORECASE)
 
 
 class Rehearsal(Model):
@@ -18,6 +42,273 @@ class Rehearsal(Model):
     findings: Several[Finding] = ()
 
 
+@dataclass(frozen=True)
+class Start:
+    """One start of the script, as its files show it."""
+
+    name: str
+    end: End
+    failure: Failure | None = None
+    steps: int | None = None  # that its ranks made; None: no rank left an end record
+    warned: int | None = None  # ranks that got the signal; None: its time did not come
+    first: Mapping[int, TrainingState] | None = None  # before the first step
+    last: Mapping[int, TrainingState] | None = None  # at the end
+    saved_last: bool | None = None  # it saved after its last step; None: no save was seen
+    losses: tuple[tuple[str, float], ...] = ()  # that it printed, with their names
+
+    @property
+    def made_a_step(self) -> bool:
+        return bool(self.steps or self.first)
+
+    @property
+    def is_timed_out(self) -> bool:
+        return self.end == "time limit"
+
+
 def judge_rehearsal(first: RawRun, second: RawRun | None) -> Rehearsal:
     """Return what two starts of a script show. second: None if it was not started."""
-    return Rehearsal(verdict="unclear", why="nothing is compared yet")
+    again = None if second is None else start_of(second, "the second start")
+    return judged(start_of(first, "the first start"), again)
+
+
+def start_of(raw: RawRun, name: str) -> Start:
+    """Return what a start has left."""
+    record = record_of(raw)
+    warned = [agent.warned for agent in raw.agents.values() if agent.warned is not None]
+    return Start(
+        name,
+        end=end_of(record, raw),
+        failure=record.failure,
+        steps=max((end.steps.count for end in raw.ends), default=None),
+        warned=sum(warned) if warned else None,
+        first=raw.first_states,
+        last={end.rank: end.last_state for end in raw.ends if end.last_state is not None},
+        saved_last=_saved_last(raw),
+        losses=printed_losses(file_text(raw.directory.log) or ""),
+    )
+
+
+def _saved_last(raw: RawRun) -> bool | None:
+    """Return True if a rank saved after its last step; None if no save was seen."""
+    saves = [
+        (end_s, rank.steps.ended_at_s)
+        for rank in raw.ranks.values()
+        if rank.end.phases
+        for _, end_s in rank.end.phases.saves_s
+    ]
+    if not saves:
+        return None
+    return any(ended_at_s is not None and len(ended_at_s) and end_s >= ended_at_s[-1] for end_s, ended_at_s in saves)
+
+
+def printed_losses(text: str) -> tuple[tuple[str, float], ...]:
+    """Return the losses of the training that a log has, by the first name that one has."""
+    found = [(match["name"].lower(), float(match["value"])) for match in LOSS.finditer(text)]
+    found = [(name, value) for name, value in found if not OF_OTHER_DATA.search(name)]
+    return tuple((name, value) for name, value in found if name == found[0][0])
+
+
+# The judgement
+
+
+def judged(first: Start, second: Start | None) -> Rehearsal:
+    """Return what two starts show. Pure."""
+    findings = [_end_finding(start) for start in (first, second) if start is not None]
+    found = _without_comparison(first, second)
+    if found is None and second is not None:
+        ranks = resumptions(first.first or {}, first.last or {}, second.first or {})
+        found = _judged_states(first, second, ranks)
+        findings += _state_findings(ranks)
+    assert found is not None
+    losses = _loss_finding(first, second)
+    return found.replace(findings=(*found.findings, *findings, *losses))
+
+
+def _without_comparison(first: Start, second: Start | None) -> Rehearsal | None:
+    """Return what is known without a look at the states; None if they decide."""
+    if first.end == "failed":
+        return _failed_start(first)
+    if not first.made_a_step:
+        seen = f"no step of a torch optimizer was seen in {first.name}"
+        return Rehearsal(verdict="unclear", why=seen, next=f"if it takes longer to begin: {LONGER}")
+    if first.end == "complete" and not first.warned:
+        return Rehearsal(verdict="unclear", why=f"the training was complete in {first.name}", next=SHORTER)
+    if second is None:
+        return Rehearsal(verdict="unclear", why="the script was not started again", next="run `snakemake rehearsal`")
+    if first.end == "complete" and not second.made_a_step and second.end == "complete":
+        why = f"the training was complete in {first.name}: the second one ended without a step"
+        return Rehearsal(verdict="unclear", why=why, next=SHORTER)
+    if second.end == "failed" and not second.made_a_step:
+        return _failed_start(second)
+    if not second.made_a_step:
+        why = f"no step was seen in {second.name}, which had to load what the first one saved"
+        return Rehearsal(verdict="unclear", why=why, next=LONGER)
+    if first.end == "complete":
+        why = (
+            f"{first.name} ended with exit code 0 at the signal, and the training went on in {second.name}: production"
+        )
+        advice = "end with exit code 75 if there is more to do, and with 0 only after the last step"
+        return Rehearsal(verdict="failed", why=f"{why} would take it for complete", next=advice)
+    return None
+
+
+def _failed_start(start: Start) -> Rehearsal:
+    failure = start.failure
+    cause = f"{failure.verdict}: {failure.why}" if failure else "it left no cause"
+    advice = failure.next if failure else "look at its log"
+    return Rehearsal(verdict="failed", why=f"{start.name} failed: {cause}", next=advice)
+
+
+def _judged_states(first: Start, second: Start, ranks: Mapping[int, Resumption]) -> Rehearsal:
+    known = {rank: found for rank, found in ranks.items() if found.kind != "unknown"}
+    if _differ([*known.values()]):
+        return _different(known)
+    some = min(known.values(), key=lambda found: found.after is None, default=None)
+    if some is not None and (wrong := WRONG.get(some.kind)):
+        return Rehearsal(verdict="failed", why=f"{second.name} {wrong[0]}", next=wrong[1])
+    if some is not None and some.kind == "earlier" and first.end == "saved" and first.saved_last is not False:
+        why = f"resumes from the wrong step: {first.name} ended with exit code 75, which says that its state is saved, "
+        why += f"and {second.name} goes on from an earlier one{_lost(some)}"
+        advice = "correct which checkpoint the script loads: the one with the most steps (as text, 9 comes after 10)"
+        return Rehearsal(verdict="failed", why=why, next=advice)
+    if second.end == "failed":
+        return _failed_start(second)
+    if some is None:
+        why = f"whether {second.name} goes on cannot be seen: {_unseen(first, second)}"
+        advice = "compare the loss and the step that the script prints at the begin of both starts; then set "
+        return Rehearsal(verdict="unclear", why=why, next=f"{advice}production.unrehearsed: true")
+    return _good(second, some, [*known])
+
+
+def _differ(known: Sequence[Resumption]) -> bool:
+    """Return True if ranks go on from different states. Of a good one without a last state, only its steps are known.
+
+    The launcher ends the other ranks when the first one has ended.
+    """
+    kinds = {found.kind for found in known if found.after is not None or found.kind not in GOOD}
+    steps = {found.begin.optimizer_steps for found in known}
+    return len(kinds) > 1 or (kinds != {"end"} and len(steps) > 1)
+
+
+def _good(second: Start, some: Resumption, ranks: Sequence[int]) -> Rehearsal:
+    at = some.begin.optimizer_steps
+    step = "" if at is None else f", at step {at:,}"
+    if some.kind == "end":
+        return Rehearsal(verdict="ok", why=f"{second.name} goes on where the first one ended{step} ({_of(ranks)})")
+    why = f"{second.name} goes on from a state that was saved before the end of the first one{step}{_lost(some)}"
+    advice = f"{SAVE}; else each link repeats steps"
+    return Rehearsal(verdict="ok", why=why, next=advice)
+
+
+def _of(ranks: Sequence[int]) -> str:
+    return rank_numbers([*ranks])
+
+
+def _lost(some: Resumption) -> str:
+    if some.after is None or some.lost_steps is None:
+        return "; how many steps are lost is not known"
+    made = (some.after.optimizer_steps or 0) - (some.before.optimizer_steps or 0)
+    return f"; {some.lost_steps:,} of {count(made, 'step')} are lost"
+
+
+WRONG: Mapping[Kind, tuple[str, str]] = {
+    "beginning": ("starts from the beginning", SAVE),
+    "no optimizer": (
+        "has the parameters that were saved, and not the state of the optimizer, which begins anew",
+        "save optimizer.state_dict() as well, and load it before the first step",
+    ),
+    "no parameters": (
+        "has the state of the optimizer that was saved, and not the parameters, which begin anew",
+        "save model.state_dict() as well, and load it before the first step",
+    ),
+    "no rate": (
+        "has the parameters that were saved, and the learning rate of the beginning",
+        "save the state_dict() of the learning rate's scheduler as well, and load it after the scheduler is made",
+    ),
+    "mixed": (
+        "resumes from the wrong step: its parameters and the steps of its optimizer are not of the same step",
+        "write model and optimizer into one file, after the same step, and load both from it",
+    ),
+}
+
+IN_WORDS: Mapping[Kind, str] = {
+    "end": "goes on where it ended",
+    "earlier": "goes on from an earlier state",
+    "beginning": "starts from the beginning",
+    "no optimizer": "has no state of the optimizer",
+    "no parameters": "has no parameters that were saved",
+    "no rate": "has the learning rate of the beginning",
+    "mixed": "has parameters and an optimizer of different steps",
+}
+
+
+def _different(known: Mapping[int, Resumption]) -> Rehearsal:
+    """Return the judgement of ranks that go on from different states."""
+    groups: dict[tuple[Kind, int | None], list[int]] = {}
+    for rank, found in known.items():
+        groups.setdefault((found.kind, found.begin.optimizer_steps), []).append(rank)
+    parts = [
+        f"{_of(ranks)} {IN_WORDS[kind]}" + ("" if steps is None else f" (step {steps:,})")
+        for (kind, steps), ranks in groups.items()
+    ]
+    some = any(kind in GOOD for kind, _ in groups) and any(kind not in GOOD for kind, _ in groups)
+    what = "the state is saved, or loaded, on some ranks only" if some else "the ranks go on from different states"
+    advice = "let rank 0 save one file where all ranks can read it, and all ranks load that; or each rank its own"
+    return Rehearsal(verdict="failed", why=f"{what}: {'; '.join(parts)}", next=advice)
+
+
+def _unseen(first: Start, second: Start) -> str:
+    """Return why nothing is known of the states."""
+    if not first.first or not second.first:
+        return "no state of the parameters is known, as without a torch optimizer"
+    if first.is_timed_out:
+        return f"{first.name} was ended by its time limit and left no last state, and the optimizer counts no steps"
+    return "the parameters did not change enough, or cannot be compared"
+
+
+# What was measured
+
+
+def _end_finding(start: Start) -> Finding:
+    steps = "an unknown number of steps" if start.steps is None else count(start.steps, "step")
+    severity: Severity = "note"
+    if start.end == "saved":
+        ended = f"exit code {os.EX_TEMPFAIL}: its state is saved"
+    elif start.end == "complete":
+        ended = "exit code 0: the training is complete"
+    elif start.end == "failed":
+        severity, ended = "error", start.failure.verdict if start.failure else "without a cause"
+    else:
+        severity = "warning"
+        ignored = "no rank has a handler of SIGUSR1" if start.warned == 0 else "it got SIGUSR1, and did not end"
+        ended = f"by its time limit; {ignored}"
+    return Finding(severity=severity, place=start.name, measured=f"ended after {steps}, {ended}")
+
+
+def _state_findings(ranks: Mapping[int, Resumption]) -> list[Finding]:
+    """Return the states of the first rank, and of each that goes on from another kind of state."""
+    shown: dict[Kind, int] = {}
+    for rank, found in ranks.items():
+        shown.setdefault(found.kind, rank)
+    return [Finding(severity="note", place=f"rank {rank}", measured=_states(ranks[rank])) for rank in shown.values()]
+
+
+def _states(found: Resumption) -> str:
+    """Return the optimizer's steps and rates: first start at its begin, at its end, second start at its begin."""
+    states = (found.before, found.after, found.begin)
+    steps = ["unknown" if s is None or s.optimizer_steps is None else f"{s.optimizer_steps:,}" for s in states]
+    rates = ["unknown" if s is None or not s.lr else significant(s.lr[0]) for s in states]
+    where = ("begin of the first start", "its end", "begin of the second")
+    parts = [f"{at}: step {n}, rate {rate}" for at, n, rate in zip(where, steps, rates, strict=True)]
+    return "; ".join(parts)
+
+
+def _loss_finding(first: Start, second: Start | None) -> list[Finding]:
+    """Return the loss that was printed; it supports the judgement, and decides nothing."""
+    if not first.losses:
+        return []
+    name, begin = first.losses[0]
+    values = f"{begin:g} at the begin of the first start, {first.losses[-1][1]:g} at its end"
+    again = next((value for other, value in (second.losses if second else ()) if other == name), None)
+    then = "none in the second" if again is None else f"{again:g} at the begin of the second"
+    return [Finding(severity="note", place="train.log", measured=f"{name} printed: {values}, {then}")]

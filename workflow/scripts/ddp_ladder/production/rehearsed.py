@@ -43,7 +43,9 @@ def digest_of(spec: RunSpec) -> str:
     """Return what a rehearsal is of: the script, and all that decides how it is started but for the scale."""
     script = Path(spec.script)
     content = sha256(read_bytes(script)) if script.is_file() else None
-    same = ("script", "args_template", "env_template", "directory", "launcher", "python", "modules", "setup")
+    same = ["script", "args_template", "env_template", "directory", "launcher", "python", "modules", "setup"]
+    if spec.wrapper_template:  # it may keep a warning from the script
+        same += ["wrapper_template", "wrapper_per"]
     return canonical_sha256({"content": content, **{name: spec.model_dump()[name] for name in same}})
 
 

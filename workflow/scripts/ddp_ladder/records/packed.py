@@ -13,10 +13,12 @@ from io import BytesIO
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from ddp_ladder_instrument.contract import FIRST_STATE
+
 from ddp_ladder.common.files import Agent, RunDirectory, read_bytes, sha256, written_atomically
 
 DAMAGE = (BadZipFile, RuntimeError, EOFError, zlib.error)  # what reading a damaged archive raises
-FILES = ("rank{}.json", "rank{}.steps", "rank{}.log", "rank{}.unwritten", "metrics{}.jsonl")  # of a rank
+FILES = ("rank{}.json", "rank{}.steps", "rank{}.log", "rank{}.unwritten", FIRST_STATE, "metrics{}.jsonl")  # of a rank
 
 
 def pack(directory: RunDirectory, agent: Agent, ranks: Iterable[int]) -> None:

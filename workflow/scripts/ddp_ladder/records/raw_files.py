@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from ddp_ladder_instrument.contract import FIRST_STATE
 from pydantic import ConfigDict, TypeAdapter
 
 from ddp_ladder.common.files import (
@@ -32,9 +33,11 @@ from ddp_ladder.records.raw_models import (
     AgentStall,
     Profiling,
     RankEnd,
+    RankStart,
     RawFile,
     RunEnd,
     RunFile,
+    TrainingState,
     read_run_file,
     read_stalls,
 )
@@ -70,6 +73,7 @@ class RawRun:
     unwritten: tuple[str, ...]  # why ranks could not write their record, if they could still report it
     stalls: tuple[AgentStall, ...]  # reports of a hang, by node; of a run that did not end with one, last looks
     profiling: Profiling | None  # of rank 0; None if there is none, or it is damaged
+    first_states: Mapping[int, TrainingState]  # of a link's ranks before their first step
 
     @property
     def directory(self) -> RunDirectory:
@@ -144,6 +148,7 @@ def read_raw_run(
     agents: dict[Agent, AgentEnd] = {}
     ranks: dict[int, RankFiles] = {}
     unwritten: list[str] = []
+    first_states: dict[int, TrainingState] = {}
     with noted(directory.ended):
         ended = _of_run(run, RunEnd, directory.ended, content.read(directory.ended))
     for agent in run.all_agents:
@@ -160,6 +165,8 @@ def read_raw_run(
                         ranks[k] = _judged(content, agent, RankFiles(end, steps))
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
+            if run.spec.is_link and (state := _first_state(run, content, agent, k, ranks.get(k))):
+                first_states[k] = state
     of_plan = {agent.stem for agent in run.all_agents} | {f"rank{k}" for k in range(run.spec.world_size)}
     others = [Path(name) for name, _ in _files(directory) if "/" in name and Path(name).stem not in of_plan]
     problems += [f"{file} is of a {file.name[:4]} that the plan does not have" for file in others]
@@ -170,7 +177,20 @@ def read_raw_run(
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
         profiling = _of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
-    return RawRun(content, run, ended, agents, ranks, tuple(problems), tuple(unwritten), (*stalls.values(),), profiling)
+    found = (tuple(problems), tuple(unwritten), (*stalls.values(),), profiling, first_states)
+    return RawRun(content, run, ended, agents, ranks, *found)
+
+
+def _first_state(
+    run: RunFile, content: RawContent, agent: Agent, rank: int, files: RankFiles | None
+) -> TrainingState | None:
+    """Return a rank's state before its first step; None if it made none. A rank that was killed has left a file."""
+    if files is not None:
+        return files.end.first_state
+    path = content.directory.ranks / FIRST_STATE.format(rank)
+    with contextlib.suppress(OSError, ValueError):
+        return _of_run(run, RankStart, path, content.read(path, agent)).state
+    return None
 
 
 def _sharing(end: RankEnd, before: RankFiles | None) -> RankEnd:

@@ -63,6 +63,7 @@ class RunFile(RawFile):
     hang: Hang | None = None  # None: the agents do not look for hangs
     monitor: Monitor | None = None  # None: the nodes are not sampled
     goes_on: bool = False  # True if an earlier attempt saved its state (exit code 75): this one may make fewer steps
+    totals_every_s: float | None = None  # the agents write the sums of their ranks so often; None: not at all
     warn_at_s: float | None = None  # unix time at which the agents send SIGUSR1 to the ranks; None: they do not
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
@@ -417,6 +418,22 @@ class RankFingerprint(Model):
     unread: Several[str] = ()  # fields whose reading raised: None, and equal to nothing
 
 
+class TrainingState(Model):
+    """How far the training of a rank is."""
+
+    optimizer_steps: Count | None  # the most that a parameter has had; None: the optimizer counts none, or unknown
+    lr: Several[float]  # of each parameter group
+    values: Several[float | None]  # of some elements of the parameters, of shards this rank's; None: not finite
+    count: Count  # of all elements
+
+
+class RankStart(RawFile):
+    """A rank of a link before its first step (ranks/rank<k>.first.json); its end record, if it leaves one, has it."""
+
+    rank: Count
+    state: TrainingState
+
+
 class RankEnd(RawFile, RankSummary):
     """End record of one rank (ranks/rank<k>.json), written by the instrument."""
 
@@ -434,6 +451,8 @@ class RankEnd(RawFile, RankSummary):
     phases: RankPhases | None = None
     joins_uneven: bool = False  # DDP's join() let the ranks make different numbers of steps: their inputs are uneven
     parameters: RankParameters | None
+    first_state: TrainingState | None = None  # of a link, before its first step: what it has loaded, or initial values
+    last_state: TrainingState | None = None  # the same at its end
     pipeline_stage: Count | None = None  # the first that this rank holds; None: no pipeline
     pipeline_stages: Positive | None = None  # of the whole pipeline
     ddp: Ddp | None
@@ -470,6 +489,35 @@ class HeartbeatHeader(Model):
     moved_monotonic_s: float  # when a step, a backward pass or a batch was last seen: CLOCK_MONOTONIC
     sequence: int | None  # collective calls begun in the default group; None while the rank goes on
     handles: str | None = None  # the exception that the main thread handles meanwhile, in short
+    totals: Several[float | None] | None = None  # contract.TOTALS; None before two steps
+
+
+class RankTotals(Model):
+    """The sums so far of a rank."""
+
+    rank: Count
+    totals: Several[float | None]  # contract.TOTALS
+
+
+class AgentTotals(RawFile):
+    """The sums so far of an agent's ranks (nodes/totals-node<k>.json); without those that have made no two steps."""
+
+    ranks: Several[RankTotals]
+
+
+class Slow(Model):
+    """A link was slower than promised for ten minutes."""
+
+    at_s: float  # unix time
+    samples_per_s: float  # of these ten minutes
+    why: str
+
+
+class SlowFile(RawFile):
+    """When a start of the script was slower than promised (slow.json)."""
+
+    slow: Several[Slow] = Field(min_length=1)
+    action: Literal["warn", "stop"]  # stop: it was ended for the first one
 
 
 class RankStall(Model):

@@ -37,6 +37,7 @@ from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, R
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.logs import log_of_agent
+from ddp_ladder.run.totals import TotalsWriter
 from ddp_ladder.run.warning import TimedWarning
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -104,7 +105,7 @@ def run_node(task: NodeTask) -> int:
     log = log_of_agent(task.directory, task.run, task.agent)
     starts: tuple[Process, ...] = ()
     failed: list[FailedRank] = []
-    error = interface = heartbeats = watch = monitor = gpus = None
+    error = interface = heartbeats = watch = totals = monitor = gpus = None
     beside, warning, code = ThreadPoolExecutor(1), TimedWarning(task.run.warn_at_s), 1
     try:
         heartbeats = make_heartbeats(heartbeat_places(task.spec.container is not None, task.directory.nodes))
@@ -127,6 +128,7 @@ def run_node(task: NodeTask) -> int:
         gpus = beside.submit(_gpus, task.spec)
         warning.start()
         watch = HangWatch.started(task.directory, heartbeats, task.run, task.agent)
+        totals = TotalsWriter.started(task.directory, heartbeats, task.run, task.agent, warning)
         code, failed_at_s = _supervise(children, events, watch)
         failed = _failed_ranks(task, starts, children, failed_at_s)
     except SetUpError as failure:
@@ -136,6 +138,8 @@ def run_node(task: NodeTask) -> int:
             log.write(f"{failure.what}\n".encode())  # without the output, which the log has
     finally:
         warning.end()
+        if totals is not None:
+            totals.end()
         if watch is not None:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from ddp_ladder.assembly.assemble import not_run
@@ -48,7 +48,7 @@ from ddp_ladder.slurm.allocation import time_left_s
 from ddp_ladder.slurm.lock import Lock, held
 
 RAW = (
-    *("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json"),
+    *("run.json", "ended.json", "ranks", "nodes", "train.log", "progress.json", "assembled.json", "slow.json"),
     WRAPPER_DIRECTORY,
 )
 TICK_S = 0.5
@@ -60,6 +60,19 @@ END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace per
 # the records, which takes long on a slow file system.
 WRITING_S = 20
 MARGIN_S = END_S + KILLED_S + WRITING_S
+
+
+class Watch(Protocol):
+    """A watch over the speed of a run."""
+
+    every_s: float  # the agents write the sums of their ranks so often
+
+    def begin(self, directory: RunDirectory, run: RunFile) -> None: ...
+
+    def look(self) -> float | None:
+        """Look, if it is time; return when the run is to be ended (time.monotonic()), None if it goes on."""
+
+    def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,7 @@ class Context:
     end_s: float = END_S  # for agents to end after SIGTERM
     slurm_s: float | None = None  # from the job's begin to the end that Slurm had set
     warn_before_s: float | None = None  # before the deadline: the ranks get SIGUSR1 then; None: they get none
+    watch: Watch | None = None
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -328,7 +342,7 @@ def _set_aside(directory: RunDirectory, spec: RunSpec) -> int:
     A link of a chain finds its state where the last one left it.
     """
     done = len(list(directory.attempts.glob("*"))) if directory.attempts.exists() else 0
-    names = RAW if spec.is_link else (*RAW, OWN_DIRECTORY)
+    names = (*RAW, "record.json") if spec.is_link else (*RAW, OWN_DIRECTORY)
     old = [directory.path / name for name in names if (directory.path / name).exists()]
     if old:
         done += 1
@@ -362,6 +376,8 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     more |= {"hang": hang_bounds(context.job.hang, spec, runs), "monitor": context.job.monitor}
     if context.warn_before_s is not None:
         more["warn_at_s"] = time.time() + max(0.0, context.left_s - context.warn_before_s)
+    if context.watch is not None:
+        more["totals_every_s"] = context.watch.every_s
     try:
         run = write_run_file(context.nodes, context.job, spec, directory, job, key, **more)
     except NoRendezvous as error:
@@ -374,6 +390,8 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         record = not_run(spec, "no nodes", str(error), error.next_step)
         context.console.ended(record)
         return record
+    if context.watch is not None:
+        context.watch.end()
     join_logs(directory, run)
     for path in (directory.addresses, directory.one_ended, directory.one_trains):
         with suppress(OSError):
@@ -427,12 +445,14 @@ def _supervise(
     Raises Interrupted and VariantStopped, with the agents ended, and NoRendezvous if the nodes are gone, or Slurm does
     not answer.
     """
-    stalls, signs = Stalls(directory, run), SignsOfLife(directory, run)
+    stalls, signs, until_s = Stalls(directory, run), SignsOfLife(directory, run), context.deadline_s
+    if context.watch is not None:
+        context.watch.begin(directory, run)
     starters = context.nodes.starters(directory, spec)
     with running(starters, context.end_s) as exits:
         for _ in starters:
             while True:
-                if context.left_s <= 0:
+                if until_s <= time.monotonic():
                     limits = {"asked_min": context.job.runtime_min, "slurm_s": context.slurm_s}
                     return {"outcome": "time limit", **limits}, False
                 try:
@@ -452,8 +472,10 @@ def _supervise(
                         context.console.ending(_overdue(signs))
                         return {"outcome": "finished"}, False
                     runs.look(spec.variant)
+                    if context.watch is not None and (ends_s := context.watch.look()) is not None:
+                        until_s = min(until_s, ends_s)
                     expected = expected_steps(spec, runs.records.values())
-                    context.console.follow(directory.progress, expected, context.left_s)
+                    context.console.follow(directory.progress, expected, until_s - time.monotonic())
             if code == os.EX_CANTCREAT:
                 return {"outcome": "not written"}, False
             if code < 0 and isinstance(context.nodes, Allocation):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Literal, TextIO
 
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json
-from ddp_ladder.common.formats import duration, significant
+from ddp_ladder.common.formats import duration, percent, significant
 from ddp_ladder.common.messages import for_terminal, printable
 from ddp_ladder.common.model import Count, Model
 from ddp_ladder.plan.plan import RunSpec
@@ -80,7 +82,7 @@ def state(progress: Progress | None, expected: int | None, left_at_most_s: float
 
 def progress_in(line: str) -> str | None:
     """Return the run and its state from a line that follow has printed in a pipe; None for any other line."""
-    form = re.fullmatch(r"\S+ \S+ (\[\d+/\d+\] \S+: (?:starting|step [0-9]).*)", line)
+    form = re.fullmatch(r"\S+ \S+ ((?:\[\d+/\d+\] \S+|link \d+): (?:starting|step (?:[0-9]|not known)).*)", line)
     return form and form[1]
 
 
@@ -150,7 +152,7 @@ class RunConsole(Console):
         progress = None
         with contextlib.suppress(OSError, ValueError):  # a run does not fail because it cannot be shown
             progress = read_progress(path)
-        text, step = state(progress, expected, left_at_most_s), progress.step if progress else 0
+        text, step = self._state(progress, expected, left_at_most_s), progress.step if progress else 0
         if self.is_terminal:
             self.status(f"{self._label} {text}")
         # The first steps are shown at once: a run may end in 10 s.
@@ -160,6 +162,9 @@ class RunConsole(Console):
             self._next_line_s = now_s + max(LINE_EVERY_S, LINE_EVERY_FRACTION * (now_s - self._started_s))
             self.say(f"{self._label}: {text}")
 
+    def _state(self, progress: Progress | None, expected: int | None, left_at_most_s: float) -> str:
+        return state(progress, expected, left_at_most_s)
+
     def ending(self, why: str) -> None:
         """Say why the run is ended, before its processes are."""
         self.status("")
@@ -168,10 +173,68 @@ class RunConsole(Console):
     def ended(self, record: Record) -> None:
         """Say how a run ended; the next one may have begun."""
         self.status("")
-        self.say(f"{self._labels[record.spec.name]}: {outcome(record)}")
+        words = end_of_link(record) if record.spec.is_link else outcome(record)
+        self.say(f"{self._labels[record.spec.name]}: {words}")
 
     def reused(self, spec: RunSpec) -> None:
         self.say(f"{self._begin(spec)}: finished earlier, kept")
+
+
+@dataclass(frozen=True)
+class LinkFacts:
+    """What the lines of a link tell beside its progress."""
+
+    number: int
+    promised_samples_per_s: float | None  # None: not known
+    used_hours: float  # by the links before it
+    up_to_hours: float
+    gpus: int
+    unit: str  # of the hours: GPU, or process
+    is_measured: bool = True  # False: it runs without the instrument
+
+
+class LinkConsole(RunConsole):
+    """The progress of one link of a chain."""
+
+    def __init__(self, facts: LinkFacts, stream: TextIO = sys.stderr) -> None:
+        super().__init__(1, stream)
+        self._facts, self._begun_s = facts, time.monotonic()
+
+    def _begin(self, spec: RunSpec) -> str:
+        return f"{spec.stage} {spec.scale} link {self._facts.number}"
+
+    def _state(self, progress: Progress | None, expected: int | None, left_at_most_s: float) -> str:
+        """Return ``step 656, 1,038 samples/s (93 % of the ladder's), 0.12 of 0.20 GPU h``."""
+        facts = self._facts
+        hours = facts.used_hours + facts.gpus * (time.monotonic() - self._begun_s) / 3600
+        used = f"{significant(hours)} of {significant(facts.up_to_hours)} {facts.unit} h"
+        if progress is None:
+            return f"starting, {used}" if facts.is_measured else f"step not known, {used}"
+        share = of_promised(progress.samples_per_s, facts.promised_samples_per_s)
+        return f"{state(progress, None)}{share}, {used}"
+
+
+def of_promised(rate: float | None, promised: float | None) -> str:
+    """Return `` (93 % of the ladder's)``; empty if one of the rates is not known."""
+    return f" ({percent(rate / promised)} of the ladder's)" if rate is not None and promised else ""
+
+
+def end_of_link(record: Record) -> str:
+    """Return one line on how a link ended: it fails neither at its time limit nor with exit code 75."""
+    kind = record.failure.kind if record.failure else "complete"
+    if kind not in ("saved state", "time limit", "complete"):
+        return outcome(record)
+    return good_end(kind, max((rank.steps for rank in record.ranks), default=None))
+
+
+def good_end(kind: Literal["saved state", "time limit", "complete"], steps: int | None) -> str:
+    """Return one line on a link that ended as a link may. steps: None for unknown."""
+    after = "" if steps is None else f" after {steps:,} step{'s' * (steps != 1)}"
+    return {
+        "saved state": f"saved its state{after} (exit code {os.EX_TEMPFAIL})",
+        "time limit": f"its time was up{after}",
+        "complete": f"the script ended with exit code 0{after}",
+    }[kind]
 
 
 def outcome(record: Record) -> str:

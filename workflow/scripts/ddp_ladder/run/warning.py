@@ -23,7 +23,8 @@ class TimedWarning:
     def __init__(self, at_s: float | None) -> None:
         """at_s: unix time; None: there is none."""
         self.warned: int | None = None  # the ranks that were signalled; None: it did not come
-        self._timer = None if at_s is None else threading.Timer(max(0.0, at_s - time.time()), self._warn)
+        self._timer = None if at_s is None else threading.Timer(max(0.0, at_s - time.time()), self.warn)
+        self._once = threading.Lock()
 
     def start(self) -> None:
         if self._timer is not None:
@@ -34,7 +35,10 @@ class TimedWarning:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _warn(self) -> None:
+    def warn(self) -> None:
+        """Signal the ranks, unless they have been: a script would save its state twice."""
+        if not self._once.acquire(blocking=False):
+            return
         self.warned = 0
         for process in psutil.Process().children():
             for rank in _with_handler(process, is_rank=False):

@@ -246,6 +246,9 @@ class Measure(KeySection):
     plain_baseline: bool = True
     """In stage1, also measure the script without launcher and process group, to show the cost of DDP itself; not if the
     ladder starts at several GPUs."""
+    production: Literal["on", "off"] = "on"
+    """Whether the jobs of `snakemake production` are measured, too. Without, only their exit codes are known: no steps,
+    no speed, no saves."""
 
     def warmup_steps_on(self, device: str) -> int:
         """Return the least number of first steps that every run leaves out."""

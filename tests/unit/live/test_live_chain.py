@@ -1,0 +1,107 @@
+"""What the live view shows of a production: its link, its hours, and its last links with their causes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.formats import NARROW_SPACE
+from ddp_ladder.live import chain as live_chain
+from ddp_ladder.live.screen import View
+from ddp_ladder.measuring.windows import Window
+from ddp_ladder.production.chain import Chain, write_chain
+from ddp_ladder.production.slower import TABLE, append_row, row_of
+from ddp_ladder.slurm.lock import Holder
+from make_jobs import write_job
+from make_live import edit_job, progress_of, write_samples
+from make_records import make_plan_of, make_spec
+from make_runs import edit, write_run
+from rich.console import Console
+
+
+def start_chain(results: Path) -> Path:
+    """Write a ladder, and its production: a link that has saved its state, and one that goes on."""
+    spec = make_spec("1x2", stage="production")
+    plan, directory = make_plan_of([spec]), results / "production"
+    write_json(results / "plan.json", make_plan_of([make_spec("1x2")]).to_json())
+    write_json(directory / "plan.json", plan.to_json())
+    chain = Chain(
+        scale="1x2", gpus=2, runtime_min=60, up_to_hours=40.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
+        promised_samples_per_s=1000.0, training_hours=10.0,
+    )  # fmt: skip
+    write_chain(directory, chain)
+    now_s = time.time()
+    of_production = {"kind": "production", "stage": "production"}
+    write_job(directory, "41", job_id="41", begun_at_s=now_s - 7200, ended_at_s=now_s - 3600, **of_production)
+    write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **of_production)
+    run = write_run(directory, spec)
+    run.record.unlink()
+    for path in (run.run, run.ended, *run.ranks.glob("*.json"), *run.nodes.glob("*.json")):
+        edit(path, lambda file: file["job"].update(id="41"))
+    edit(run.ended, lambda end: end.update(started_at_s=now_s - 7100, ended_at_s=now_s - 3700))
+    for path in run.ranks.glob("rank*.json"):
+        edit(path, lambda end: end.update(exit_code=75))
+    earlier = run.attempts / "1"
+    earlier.mkdir(parents=True)
+    for name in ("run.json", "ended.json", "ranks", "nodes"):
+        (run.path / name).rename(earlier / name)
+    again = write_run(directory, spec)
+    edit_job(again, "here")
+    for path in (again.ended, again.record):
+        path.unlink()
+    shutil.rmtree(again.ranks)
+    write_samples(again, 0, 2, [now_s - 1])
+    write_json(again.progress, progress_of(656))
+    write_json(directory / "jobs/1x2.lock1", asdict(Holder.here("here")))
+    append_row(directory / TABLE, row_of(2, "here", Window(now_s - 60, now_s, 400, 930.0, 0.1, 0.0, None), None))
+    return directory
+
+
+def shown(view: View, width: int = 80) -> str:
+    """The picture, each run of white space as one blank."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(view.read().picture)
+    assert max(map(len, capture.get().splitlines())) <= width
+    return " ".join(capture.get().replace(NARROW_SPACE, " ").split())
+
+
+def test_a_production_is_shown_above_its_ladder(tmp_path: Path) -> None:
+    start_chain(tmp_path)
+    view = View(tmp_path)
+    text = shown(view)
+    for part in (
+        "production at 1x2: workflow/workloads/mnist.py",
+        "link 2 step 656, 930 samples/s (93 % of the ladder's)",  # the mean of the last minute
+        "used 3.00 of 40.0 process h",
+        "expected end 20",
+        "process h end job 1 20",
+        "2.00 saved its state 41 2 20",
+        "656 1.00 runs here",
+        "node0 25 % 50 % 92 % 31.0 GB 800 W",
+        "ddp-ladder: workflow/workloads/mnist.py on local",
+    ):
+        assert part in text, f"{part}\n{text}"
+    assert not view.read().is_over
+
+
+def test_records_are_read_again_only_if_a_file_of_a_link_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, reads = start_chain(tmp_path), list[float]()
+    read_links = live_chain.read_links
+    monkeypatch.setattr(live_chain, "read_links", lambda *args: reads.append(args[2]) or read_links(*args))
+    view = View(tmp_path)
+    for _ in range(3):
+        view.read()
+    assert len(reads) == 1
+    (directory / "jobs/1x2.lock1").unlink()
+    seen = view.read()
+    assert len(reads) == 2
+    assert seen.is_over
+    assert seen.chain
+    assert [link.end for link in seen.chain.links] == ["saved", "failed"]

@@ -1,0 +1,196 @@
+"""What two starts of a script show: states with a known truth, and the judgement on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_ladder.production.rehearsal import Start, judged, printed_losses
+from ddp_ladder.production.resumption import resumption
+from ddp_ladder.records.raw_models import TrainingState
+from ddp_ladder.records.record import Failure
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def state(values: Any, steps: int | None = None, lr: float = 0.1) -> TrainingState:
+    return TrainingState(optimizer_steps=steps, lr=(lr,), values=tuple(map(float, values)), count=10_000)
+
+
+class Training:
+    """Parameters after each of some steps, some way and some chance, with what an optimizer and a schedule count."""
+
+    def __init__(self, seed: int, size: int, steps: int, noise: float, counts: bool) -> None:
+        self.random = np.random.default_rng(seed)
+        self.size, self.steps, self.counts = size, steps, counts
+        way = self.random.normal(size=size) * 0.05
+        moves = way + noise * 0.05 * self.random.normal(size=(steps, size))
+        self.values = np.vstack([self.initial(), moves]).cumsum(axis=0)
+
+    def initial(self) -> Any:
+        return self.random.normal(size=self.size)
+
+    def at(self, parameters: int, optimizer: int | None = None) -> TrainingState:
+        step = parameters if optimizer is None else optimizer
+        return state(self.values[parameters], step if self.counts else None, 0.1 * 0.9**step)
+
+    def fresh(self) -> TrainingState:
+        """Another start from other initial values."""
+        return state(self.initial(), 0 if self.counts else None)
+
+
+trainings = st.builds(
+    Training,
+    st.integers(0, 2**32),
+    st.integers(64, 256),
+    st.integers(4, 40),
+    st.floats(0.0, 2.0),
+    st.booleans(),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(trainings, st.integers(1, 39), st.booleans())
+def test_what_is_gone_on_from_is_found(training: Training, at: int, seeded: bool) -> None:
+    first, last = training.at(0), training.at(training.steps)
+    middle = min(at, training.steps - 1)
+
+    def kind(begin: TrainingState) -> str:
+        return resumption(first, last, begin).kind
+
+    assert kind(last) == "end"
+    begin = first if seeded else training.fresh()
+    assert kind(begin) == "beginning"
+    earlier = kind(training.at(middle))
+    assert earlier == "earlier" or (not training.counts and earlier == "unknown")
+    if training.counts:
+        assert kind(training.at(training.steps, optimizer=0)) == "no optimizer"
+        assert kind(training.at(training.steps, optimizer=middle)) == "mixed"
+        assert kind(begin.replace(optimizer_steps=training.steps)) == "no parameters"
+        assert kind(training.at(middle, optimizer=0)) in ("no optimizer", "beginning")
+    assert kind(last.replace(lr=first.lr)) == "no rate"
+
+
+@settings(deadline=None, max_examples=100)
+@given(trainings, st.integers(1, 39))
+def test_without_a_last_state_only_the_steps_or_equal_parameters_tell(training: Training, at: int) -> None:
+    first, middle = training.at(0), training.at(min(at, training.steps))
+    assert resumption(first, None, first).kind == "beginning"
+    assert resumption(first, None, middle).kind == ("earlier" if training.counts else "unknown")
+    assert resumption(first, None, training.fresh()).kind == ("beginning" if training.counts else "unknown")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        TrainingState(optimizer_steps=None, lr=(), values=(), count=0),
+        TrainingState(optimizer_steps=None, lr=(0.1,), values=(None,) * 100, count=100),
+        TrainingState(optimizer_steps=None, lr=(0.1,), values=(1.0,) * 99, count=99),
+    ],
+)
+def test_values_that_are_missing_not_finite_or_of_another_model_are_unknown(begin: TrainingState) -> None:
+    first, last = (state(np.full(100, value)).replace(count=100) for value in (0.0, 1.0))
+    assert resumption(first, last, begin).kind == "unknown"
+
+
+# The judgement
+
+TRAINING = Training(1, 100, 10, 0.5, counts=True)
+BEGUN, ENDED = TRAINING.at(0), TRAINING.at(10)
+FIRST = Start("the first start", "saved", steps=10, warned=2, first={0: BEGUN, 1: BEGUN}, last={0: ENDED, 1: ENDED})
+TIMED_OUT = replace(FIRST, end="time limit", steps=None, last={})
+BROKEN = Failure(verdict="the script raised an exception", why="rank 0: KeyError: 'model'", next="look at the log")
+
+
+def second(zero: TrainingState, one: TrainingState | None = None, **more: Any) -> Start:
+    return replace(FIRST, name="the second start", first={0: zero, 1: one or zero}, last={}, **more)
+
+
+CASES: dict[str, tuple[Start, Start | None, str, str]] = {
+    "where it ended": (FIRST, second(ENDED), "ok", "goes on where the first one ended, at step 10 (ranks 0, 1)"),
+    "an interval": (
+        replace(FIRST, saved_last=False), second(TRAINING.at(7)), "ok", "at step 7; 3 of 10 steps are lost",
+    ),
+    "an older one": (
+        replace(FIRST, saved_last=True), second(TRAINING.at(7)), "failed", "resumes from the wrong step: the",
+    ),
+    "an older one, and no save was seen": (FIRST, second(TRAINING.at(7)), "failed", "resumes from the wrong step"),
+    "the beginning": (FIRST, second(TRAINING.fresh()), "failed", "the second start starts from the beginning"),
+    "one rank": (
+        FIRST, second(ENDED, BEGUN), "failed",
+        "on some ranks only: rank 0 goes on where it ended (step 10); rank 1 starts from the beginning (step 0)",
+    ),
+    "an optimizer on one rank": (
+        FIRST, second(ENDED, TRAINING.at(10, optimizer=0)), "failed", "rank 1 has no state of the optimizer (step 0)",
+    ),
+    "steps that differ": (
+        replace(FIRST, saved_last=False), second(TRAINING.at(7), TRAINING.at(6)), "failed",
+        "the ranks go on from different states: rank 0 goes on from an earlier state (step 7); rank 1",
+    ),
+    "a rank that its launcher ended": (replace(FIRST, last={1: ENDED}), second(ENDED), "ok", "at step 10"),
+    "exit code 0": (replace(FIRST, end="complete"), second(ENDED), "failed", "ended with exit code 0 at the signal"),
+    "complete before the signal": (
+        replace(FIRST, end="complete", warned=None), second(ENDED), "unclear", "the training was complete",
+    ),
+    "complete at the signal": (
+        replace(FIRST, end="complete"), Start(
+            "the second start", "complete", steps=0), "unclear", "the second one ended without a step",
+    ),
+    "a failure": (
+        replace(FIRST, end="failed", failure=BROKEN), None, "failed", "the first start failed: the script raised",
+    ),
+    "a failure of the second one": (
+        FIRST, Start("the second start", "failed", BROKEN), "failed", "the second start failed: the script raised",
+    ),
+    "a later failure": (FIRST, second(ENDED, end="failed", failure=BROKEN), "failed", "the second start failed: "),
+    "no step": (Start("the first start", "time limit"), None, "unclear", "no step of a torch optimizer was seen"),
+    "no second step": (FIRST, Start("the second start", "saved", steps=0), "unclear", "no step was seen in the second"),
+    "the signal ignored": (TIMED_OUT, second(TRAINING.at(7)), "ok", "at step 7; how many steps are lost is not known"),
+    "the signal ignored, and nothing saved": (TIMED_OUT, second(BEGUN), "failed", "starts from the beginning"),
+    "nothing that counts": (
+        replace(TIMED_OUT, first={0: BEGUN.replace(optimizer_steps=None)}), second(ENDED.replace(optimizer_steps=None)),
+        "unclear", "cannot be seen: the first start was ended by its time limit and left no last state",
+    ),
+    "no states": (
+        replace(FIRST, first={}, last={}), second(ENDED), "unclear", "cannot be seen: no state of the parameters",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_judgement(case: str) -> None:
+    first, again, verdict, why = CASES[case]
+    found = judged(first, again)
+    assert (found.verdict, why in found.why) == (verdict, True), found
+    assert found.next or found.verdict == "ok"
+    assert found.findings[0].place == "the first start"
+
+
+def test_how_the_starts_ended_what_they_counted_and_the_loss_are_told() -> None:
+    first = replace(TIMED_OUT, warned=0, losses=(("loss", 2.5), ("loss", 0.5)))
+    found = judged(first, second(TRAINING.at(7), losses=(("loss", 0.75),)))
+    assert [finding.in_words for finding in found.findings] == [
+        "the first start: ended after an unknown number of steps, by its time limit; no rank has a handler of SIGUSR1",
+        "the second start: ended after 10 steps, exit code 75: its state is saved",
+        "rank 0: begin of the first start: step 0, rate 0.100; its end: step unknown, rate unknown; "
+        "begin of the second: step 7, rate 0.0478",
+        "train.log: loss printed: 2.5 at the begin of the first start, 0.5 at its end, 0.75 at the begin of the second",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "losses"),
+    [
+        ("step 1 loss: 0.5\nstep 2 loss: 0.25", (0.5, 0.25)),
+        ("loss=1e-3, lr=3\nval_loss=7", (0.001,)),
+        ("{'eval_loss': 3.0}\n{'loss': 0.5, 'grad_norm': 2}", (0.5,)),
+        ("Epoch [1] Loss 0.5000 (0.6000) Acc 9", (0.5,)),
+        ("train_loss is -2.\nloss 9", (-2.0,)),
+        ("loss: tensor(0.5, grad_fn=<x>)", (0.5,)),
+        ("lossless 5, glossary 3, loss: nan", ()),
+    ],
+)
+def test_losses_are_those_of_the_first_name_of_the_training(text: str, losses: tuple[float, ...]) -> None:
+    assert tuple(value for _, value in printed_losses(text)) == losses

@@ -1,0 +1,202 @@
+"""Whether a link is slower than promised, which part of a step grew, and the chain's table of windows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.measuring.windows import Window
+from ddp_ladder.nodes.critical_rank import StepParts
+from ddp_ladder.production.chain import Chain, End, Link, decide, expected_end_s
+from ddp_ladder.production.slower import (
+    AGAIN_S,
+    COLUMNS,
+    Promise,
+    SpeedWatch,
+    append_row,
+    last_window,
+    row_of,
+    signs_of_nodes,
+    what_grew,
+)
+from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, SlowFile
+from hypothesis import given
+from hypothesis import strategies as st
+from make_records import make_plan_of, make_spec
+from make_runs import write_run
+
+NODES = ("n1", "n1", "n2", "n2")
+
+
+def parts(**changes: Any) -> StepParts:
+    known: dict[str, Any] = {
+        "timed_steps": 30, "step_s": 0.1, "compute_s": 0.07, "exposed_comm_s": 0.01, "data_wait_s": 0.003,
+        "imbalance_s": 0.001, "imbalance_data_s": 0.0, "imbalance_compute_s": 0.001, "comm_s": 0.02,
+        "overlap_s": 0.01, "own_max_s": 0.09, "imbalance_kind": None, "slow_ranks": (),
+    }  # fmt: skip
+    return StepParts(**{**known, **changes})
+
+
+@given(st.lists(st.tuples(st.floats(1, 4000), st.floats(50, 150)), max_size=60))
+def test_slow_is_news_when_it_was_well_before_or_an_hour_later(windows: list[tuple[float, float]]) -> None:
+    promise, now_s, told_s = Promise(100.0, 15), 0.0, None
+    for pause_s, rate in windows:
+        now_s += pause_s
+        wanted = rate < 85 and (told_s is None or now_s - told_s >= AGAIN_S)
+        assert promise.is_news(now_s, rate) is wanted
+        told_s = None if rate >= 85 else now_s if wanted else told_s
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ({"step_s": 0.138, "data_wait_s": 0.041}, "data wait on all ranks 3.00 -> 41.0 ms"),
+        ({"step_s": 0.15, "exposed_comm_s": 0.06}, "exposed communication 10.0 -> 60.0 ms"),
+        ({"step_s": 0.13, "compute_s": 0.1}, "computation on all ranks 70.0 -> 100 ms"),
+        (
+            {"step_s": 0.127, "imbalance_s": 0.028, "imbalance_compute_s": 0.028, "slow_ranks": (3,)},
+            "rank 3, n2: computation 1.4x that of the other ranks",
+        ),
+        (
+            {"step_s": 0.127, "imbalance_s": 0.028, "imbalance_data_s": 0.027, "slow_ranks": (0, 1)},
+            "ranks 0, 1, n1: data wait 3.00 -> 30.0 ms, against the other ranks",
+        ),
+        (
+            {"step_s": 0.127, "imbalance_s": 0.028, "imbalance_compute_s": 0.0, "slow_ranks": (3,)},
+            "rank 3, n2: 28.0 ms more work than the other ranks outside of data wait, forward and backward pass",
+        ),
+        ({"step_s": 0.17}, "the rest of a step takes 70.0 ms more"),
+        ({"step_s": 0.09}, "no part of a step takes longer: the time is lost between steps"),
+        (
+            {"step_s": 0.2, "compute_s": None, "exposed_comm_s": None, "data_wait_s": 0.053},
+            "computation or communication, which DDP's times do not tell apart here takes 50.0 ms more, "
+            "data wait on all ranks 3.00 -> 53.0 ms",
+        ),
+    ],
+)  # fmt: skip
+def test_the_part_that_grew_is_named(now: dict[str, Any], words: str) -> None:
+    assert what_grew(parts(), parts(**now), NODES) == words
+    assert "not known" in what_grew(None, parts(**now), NODES)
+
+
+def test_the_samples_of_a_node_show_its_clocks() -> None:
+    cells = {"n1": {"gpu0_throttle_reasons": "none"}, "n2": {"gpu0_throttle_reasons": "sw_thermal"}, "n3": {}}
+    samples = {"n1": {"gpu0_sm_clock_mhz": 1980.0}, "n2": {"gpu0_sm_clock_mhz": 1200.0}, "n3": {}}
+    samples["n4"] = {"gpu0_sm_clock_mhz": 1980.0}
+    found = ["n2: GPU throttled (sw_thermal)", "n2: SM clock 1200 MHz, 1980 MHz elsewhere"]
+    assert signs_of_nodes(cells, samples) == found
+
+
+class Watched:
+    """A link of two ranks whose agents write their sums, and the watch over it."""
+
+    def __init__(self, results: Path, action: str) -> None:
+        self.results, self.said = results, list[str]()
+        self.directory: RunDirectory = write_run(results, make_spec("1x2", stage="production"))
+        self.run = RunFile.from_json(_json(self.directory.run))
+        chain = Chain(
+            scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0,
+            slower=action, promised_samples_per_s=1000.0,
+        )  # fmt: skip
+        self.watch = SpeedWatch(chain, results, 3, "production 1x2 link 3", self.said.append, (), 0.0, 10)
+        self.watch.begin(self.directory, self.run)
+        self.at_s, self.steps, self.step_s = 1e9, 0, 0.0
+
+    def minute(self, rate: float) -> float | None:
+        """Make the steps of a minute at this rate; return what the watch says of the end."""
+        self.at_s, self.steps, self.step_s = self.at_s + 60, self.steps + 100, self.step_s + 1600 / rate
+        totals = (self.at_s, float(self.steps), 8.0 * self.steps, self.step_s, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        for agent in self.run.all_agents:
+            ranks = tuple(RankTotals(rank=rank, totals=totals) for rank in self.run.ranks_of(agent))
+            file = AgentTotals(**self.run.identity, ranks=ranks)
+            write_json(self.directory.totals(agent), file.model_dump())
+        return self.watch.look()
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_ten_slow_minutes_are_reported_once_and_kept(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, "warn")
+    for rate in [1000.0] * 11 + [500.0] * 4:  # the mean of ten minutes falls below 85 % with the third slow one
+        assert watched.minute(rate) is None
+    (line,) = watched.said
+    assert line.startswith("production 1x2 link 3: slower than promised: ")
+    assert "of the ladder's 1,000: what takes longer is not known" in line
+    file = SlowFile.from_json(_json(watched.directory.slow))
+    assert [round(slow.samples_per_s) for slow in file.slow] == [833]
+    assert not watched.directory.warn_now.exists()
+    lines = (tmp_path / "windows.csv").read_text().splitlines()
+    assert len(lines) == 1 + 14
+    last = last_window(tmp_path / "windows.csv")
+    assert last is not None
+    assert (last.link, last.samples_per_s) == (3, 500.0)
+
+
+def test_a_link_that_is_to_stop_warns_the_ranks_and_has_an_end(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, "stop")
+    ends = [watched.minute(100.0) for _ in range(11)]
+    assert ends[:-1] == [None] * 10
+    assert ends[-1] is not None
+    assert watched.directory.warn_now.exists()
+    assert "gets SIGUSR1" in watched.said[1]
+
+
+def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
+    path = tmp_path / "windows.csv"
+    for k in range(200):  # more than the tail that is read
+        append_row(path, row_of(k, "8", Window(1.0, 61.0, 5, None, 12.0, 0.1, None), None))
+    assert path.read_text().splitlines()[:2] == [",".join(COLUMNS), "0,8,1.0,61.0,5,,12.0,0.1,,"]
+    last = last_window(path)
+    assert last is not None
+    assert (last.link, last.samples_per_s) == (199, None)
+
+
+# The chain
+
+
+def link(number: int = 1, end: End = "saved", **facts: Any) -> Link:
+    times = {"begun_at_s": 1e9, "ended_at_s": 1e9 + 3600, "hours": 2.0}
+    return Link(number=number, job_id=str(number), end=end, **times, **facts)
+
+
+def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_reported_does_not(tmp_path: Path) -> None:
+    made = Watched(tmp_path, "stop")
+    for _ in range(11):
+        made.minute(100.0)
+    slow = SlowFile.from_json(_json(made.directory.slow))
+    job = make_plan_of([make_spec("1x2", stage="production")]).jobs[0]
+    step = decide(made.watch.chain, job, [link(steps=50, slow=slow)])
+    assert (step.kind, step.verdict) == ("stop", "slower than promised")
+    assert "the parts of a step" in step.why
+    warned = slow.replace(action="warn")
+    assert decide(made.watch.chain, job, [link(steps=50, slow=warned)]).kind == "go on"
+    assert decide(made.watch.chain, job, [link(end="complete", slow=slow)]).kind == "complete"
+
+
+@pytest.mark.parametrize(
+    ("steps", "training_hours", "left_h"),
+    [
+        ([900, 900], 1.0, 1.0),  # half of 3600 samples/s x 1 h in an hour of the clock
+        ([1], 1.0, 1.0),  # no trend yet
+        ([900, None], 1.0, None),
+        ([900, 900], None, None),
+        ([3600], 1.0, None),  # more than the ladder expected
+        ([], 1.0, None),
+    ],
+)
+def test_the_expected_end_follows_what_was_done_so_far(
+    steps: list[int | None], training_hours: float | None, left_h: float | None
+) -> None:
+    chain = Chain(
+        scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
+        promised_samples_per_s=8.0, training_hours=training_hours,
+    )  # fmt: skip
+    links = [link(number, steps=made) for number, made in enumerate(steps, start=1)]
+    now_s = 1e9 + 3600
+    end_s = expected_end_s(chain, links, now_s, 8)
+    assert end_s == (None if left_h is None else pytest.approx(now_s + 3600 * left_h, abs=2))

@@ -1,0 +1,305 @@
+"""Whether a link is as fast as the ladder promised; if not, what takes longer, and on which ranks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from ddp_ladder.assembly.run_records import RunRecords
+from ddp_ladder.common.files import RunDirectory, opened, write_json, writing
+from ddp_ladder.common.formats import duration, in_short, milliseconds, percent, rank_numbers, significant
+from ddp_ladder.measuring.windows import (
+    Sums,
+    Window,
+    known_so_far,
+    parts_of,
+    sums_of,
+    window_of,
+    windows_of_steps,
+)
+from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
+from ddp_ladder.nodes.files import THROTTLE_REASONS
+from ddp_ladder.nodes.last_sample import last_cells, last_sample, of_gpus
+from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.platform.accelerators.accelerator import NO_REASON
+from ddp_ladder.production.chain import Chain
+from ddp_ladder.records.raw_files import of_run, read_raw_run
+from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
+
+WINDOW_S = 60.0
+WINDOWS = 10  # that are compared with the promise
+AGAIN_S = 3600.0
+WORTH_NAMING = 0.15  # of what a step takes longer
+MOST_NAMED = 3
+SLOWER_CLOCK = 0.95  # of the other nodes' clock: GPUs of one model differ by less
+TABLE = "windows.csv"
+
+T = TypeVar("T")
+
+
+@dataclass
+class Promise:
+    """The judgement on the mean rate of the last ten minutes. Pure."""
+
+    samples_per_s: float
+    slower_percent: float
+    _warned_at_s: float | None = None
+
+    def is_news(self, at_s: float, rate: float) -> bool:
+        """Return True if this rate is to be reported: it was well before, or an hour ago."""
+        if rate >= self.samples_per_s * (1 - self.slower_percent / 100):
+            self._warned_at_s = None
+            return False
+        if self._warned_at_s is not None and at_s - self._warned_at_s < AGAIN_S:
+            return False
+        self._warned_at_s = at_s
+        return True
+
+
+# What takes longer
+
+
+def what_grew(then: StepParts | None, now: StepParts | None, nodes: Sequence[str]) -> str:
+    """Return which parts of a step take longer than in the ladder, the largest growth first. Pure.
+
+    nodes: names of the ranks' nodes.
+    """
+    if then is None or now is None:
+        side = "the ladder's run" if then is None else "these minutes"
+        return f"what takes longer is not known: the parts of a step in {side} are not"
+    longer_s = now.step_s - then.step_s
+    grown = sorted(_growths(then, now, nodes), key=lambda pair: -pair[0])
+    named = [text for seconds, text in grown if seconds > 0 and seconds >= WORTH_NAMING * longer_s]
+    return ", ".join(named[:MOST_NAMED]) or "no part of a step takes longer: the time is lost between steps"
+
+
+def _growths(then: StepParts, now: StepParts, nodes: Sequence[str]) -> Iterator[tuple[float, str]]:
+    """Yield what each part of a step grew by, and its words; a part that one side does not know is in the rest."""
+    everywhere = " on all ranks" if len(nodes) > 1 else ""
+    parts = {
+        f"data wait{everywhere}": (then.data_wait_s, now.data_wait_s),
+        f"computation{everywhere}": (then.compute_s, now.compute_s),
+        "exposed communication": (then.exposed_comm_s, now.exposed_comm_s),
+    }
+    rest_s = now.step_s - then.step_s
+    for name, (before_s, after_s) in parts.items():
+        if before_s is not None and after_s is not None:
+            rest_s -= after_s - before_s
+            yield after_s - before_s, f"{name} {_from_to(before_s, after_s)}"
+    rest_s -= now.imbalance_s - then.imbalance_s
+    yield now.imbalance_s - then.imbalance_s, _of_slow_ranks(then, now, nodes)
+    unknown = now.compute_s is None or then.compute_s is None
+    where = (
+        "computation or communication, which DDP's times do not tell apart here" if unknown else "the rest of a step"
+    )
+    yield rest_s, f"{where} takes {milliseconds(rest_s)} ms more"
+
+
+def _from_to(before_s: float, after_s: float) -> str:
+    return f"{milliseconds(before_s)} -> {milliseconds(after_s)} ms"
+
+
+def _of_slow_ranks(then: StepParts, now: StepParts, nodes: Sequence[str]) -> str:
+    if not now.slow_ranks:
+        return f"waiting for the slowest rank, each time another one, {_from_to(then.imbalance_s, now.imbalance_s)}"
+    on = in_short([*dict.fromkeys(nodes[rank] for rank in now.slow_ranks)])
+    who, more_s = f"{rank_numbers(now.slow_ranks)}, {on}", now.imbalance_s
+    data_s, compute_s = now.imbalance_data_s or 0.0, now.imbalance_compute_s or 0.0
+    if data_s > more_s / 2:
+        return f"{who}: data wait {_from_to(now.data_wait_s, now.data_wait_s + data_s)}, against the other ranks"
+    if compute_s > more_s / 2 and now.compute_s:
+        return f"{who}: computation {(now.compute_s + compute_s) / now.compute_s:.1f}x that of the other ranks"
+    beside = is_beside_passes(more_s, now.imbalance_data_s, now.imbalance_compute_s)
+    what = " outside of data wait, forward and backward pass" if beside else ""
+    return f"{who}: {milliseconds(more_s)} ms more work than the other ranks{what}"
+
+
+def signs_of_nodes(cells: Mapping[str, Mapping[str, str]], samples: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return what the last samples show of clocks: throttled GPUs, and GPUs whose clock is below that of the others.
+
+    cells, samples: by node, its last line as text, and as figures. Pure.
+    """
+    found = []
+    clocks = {node: min(mhz) for node, sample in samples.items() if (mhz := of_gpus(sample, "sm_clock_mhz"))}
+    usual = float(np.median([*clocks.values()])) if clocks else 0.0
+    for node, line in cells.items():
+        reasons = {value for name, value in line.items() if name.endswith(THROTTLE_REASONS)} - {NO_REASON}
+        if reasons:
+            found.append(f"{node}: GPU throttled ({', '.join(sorted(reasons))})")
+        if node in clocks and clocks[node] < SLOWER_CLOCK * usual:
+            found.append(f"{node}: SM clock {clocks[node]:.0f} MHz, {usual:.0f} MHz elsewhere")
+    return found
+
+
+# The watch over one link
+
+
+def windows_of_promise(chain: Chain, ladder: Path) -> list[Sums]:
+    """Return the windows of one of the runs whose figure was promised; empty if none can be read."""
+    for name in chain.promised_by:
+        directory = RunDirectory(ladder / "runs" / name)
+        with suppress(OSError, ValueError):
+            record, raw = RunRecords(ladder).stored_or_assembled(directory), read_raw_run(directory)
+            if raw.has_all_ranks and record.timing:
+                return windows_of_steps([rank.steps for rank in raw.ranks.values()], record.timing.warmup_steps)
+    return []
+
+
+@dataclass
+class SpeedWatch:
+    """The windows of a link: each is a line of the chain's table, and ten of them are compared with the promise."""
+
+    chain: Chain
+    directory: Path  # of the chain
+    link: int
+    label: str  # of the link, in lines
+    say: Callable[[str], None]
+    promised: Sequence[Sums]
+    every_s: float = WINDOW_S
+    windows: int = WINDOWS
+    _sums: deque[Sums] = field(default_factory=deque)
+
+    def begin(self, directory: RunDirectory, run: RunFile) -> None:
+        """Watch a start of the script."""
+        rate = self.chain.promised_samples_per_s
+        self._run_directory, self._run = directory, run
+        self._promise = None if rate is None else Promise(rate, self.chain.slower_percent)
+        self._slow: list[Slow] = []
+        self._sums = deque(maxlen=self.windows + 1)
+        self._until_s: float | None = None
+        self._next_s = time.monotonic()
+
+    def look(self) -> float | None:
+        """Look, if it is time; return when the run is to be ended (time.monotonic()), None if it goes on."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + (self.every_s if self._sums else min(self.every_s, 5.0))
+            with suppress(OSError, ValueError):  # the next one may succeed
+                self._look()
+        return self._until_s
+
+    def end(self) -> None:
+        """Add the last window of the run."""
+        with suppress(OSError, ValueError):
+            self._look()
+
+    def _totals(self) -> Iterator[RankTotals]:
+        for agent in self._run.all_agents:
+            with suppress(OSError, ValueError):
+                yield from of_run(self._run, AgentTotals, self._run_directory.totals(agent)).ranks
+
+    def _look(self) -> None:
+        now = sums_of(self._totals(), self._run.spec.world_size)
+        if self._sums:
+            now = known_so_far(self._sums[-1], now)
+        elif np.isnan(now[:, 1]).any():
+            return  # not all ranks have begun
+        last = window_of(self._sums[-1], now) if self._sums else None
+        if self._sums and last is None:
+            return  # no step was made: a validation, or what follows the last one
+        self._sums.append(now)
+        if last is not None:
+            self._append(last)
+        if len(self._sums) == self._sums.maxlen:
+            self._judge()
+
+    def _append(self, window: Window) -> None:
+        samples = self._samples(last_sample)
+        memory = [size for sample in samples.values() for size in of_gpus(sample, "memory_used_bytes")]
+        append_row(self.directory / TABLE, row_of(self.link, self._run.job.id, window, max(memory, default=None)))
+
+    def _judge(self) -> None:
+        whole = window_of(self._sums[0], self._sums[-1])
+        if self._promise is None or whole is None or whole.samples_per_s is None:
+            return
+        if self._promise.is_news(whole.ended_at_s, whole.samples_per_s):
+            self._report(whole.samples_per_s, whole.ended_at_s, self._why())
+
+    def _why(self) -> str:
+        spec, run = self._run.spec, self._run
+        places = [rank // spec.gpus_per_node for rank in range(spec.world_size)]
+        grown = [after - before for before, after in pairwise(self._sums)]
+        then, now = (parts_of(windows, places, is_gpu(spec.device)) for windows in (self.promised, grown))
+        shown = signs_of_nodes(self._samples(last_cells), self._samples(last_sample))
+        return "; ".join([what_grew(then, now, [run.nodes[place] for place in places]), *shown[:MOST_NAMED]])
+
+    def _samples(self, read: Callable[[Path], T]) -> dict[str, T]:
+        found = {}
+        for node_rank, node in enumerate(self._run.nodes):
+            with suppress(OSError, ValueError):
+                found[node] = read(self._run_directory.samples(node_rank))
+        return found
+
+    def _report(self, rate: float, at_s: float, why: str) -> None:
+        promised = self.chain.promised_samples_per_s or rate
+        within = duration(self.windows * self.every_s)
+        text = f"{significant(rate)} samples/s in the last {within}, {percent(rate / promised)} of the ladder's"
+        self.say(f"{self.label}: slower than promised: {text} {significant(promised)}: {why}")
+        self._slow.append(Slow(at_s=at_s, samples_per_s=rate, why=why))
+        file = SlowFile(**self._run.identity, slow=tuple(self._slow), action=self.chain.slower)
+        write_json(self._run_directory.slow, file.model_dump())
+        if self.chain.slower == "stop" and self._until_s is None:
+            self.say(f"{self.label}: it is being ended (production.slower: stop); the script gets SIGUSR1")
+            self._run_directory.warn_now.touch()
+            self._until_s = time.monotonic() + self.every_s + self.chain.warn_before_s  # agents look once a window
+
+
+# The table
+
+Cell = float | int | str | None
+COLUMNS = (
+    "link", "job_id", "began_at_s", "ended_at_s", "steps", "samples_per_s", "step_time_s", "data_wait_s_per_step",
+    "exposed_comm_s_per_step", "gpu_memory_bytes",
+)  # fmt: skip
+
+
+def row_of(link: int, job_id: str, window: Window, memory_bytes: float | None) -> tuple[Cell, ...]:
+    """Return the cells of a window; None where a figure is not known."""
+    times = (round(window.began_at_s, 3), round(window.ended_at_s, 3))
+    rate = None if window.samples_per_s is None else round(window.samples_per_s, 3)
+    figures = (window.step_time_s, window.data_wait_s, window.exposed_comm_s)
+    rounded = (None if figure is None else round(figure, 9) for figure in figures)
+    return (link, job_id, *times, window.steps, rate, *rounded, None if memory_bytes is None else int(memory_bytes))
+
+
+def append_row(path: Path, row: Sequence[Cell]) -> None:
+    """Append a line, in one piece; a new table begins with its header. Raises NotWritten."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    with writing(path), path.open("ab") as file:
+        if file.tell() == 0:
+            writer.writerow(COLUMNS)
+        writer.writerow(["" if cell is None else cell for cell in row])
+        file.write(text.getvalue().encode())
+
+
+@dataclass(frozen=True)
+class LastWindow:
+    """The last line of the table."""
+
+    link: int
+    ended_at_s: float
+    samples_per_s: float | None
+
+
+def last_window(path: Path) -> LastWindow | None:
+    """Return the last window of the table; None without one. Raises OSError or ValueError."""
+    with opened(path) as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - 4096))
+        *lines, _ = file.read().decode().split("\n")
+    cells = dict(zip(COLUMNS, lines[-1].split(","), strict=True)) if len(lines) > 1 else {}
+    if not cells:
+        return None
+    rate = cells["samples_per_s"]
+    return LastWindow(int(cells["link"]), float(cells["ended_at_s"]), float(rate) if rate else None)
