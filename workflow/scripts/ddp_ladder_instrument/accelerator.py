@@ -152,7 +152,9 @@ def describe(device: torch.device | None) -> dict[str, Any]:
         return {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"}
     index = device.index if device.index is not None else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)
+    # Of a slice (MIG), the variable says which one. The UUID is that of its GPU in some versions of CUDA.
+    named = os.environ.get(VISIBLE[0], "").partition(",")[0].strip()
+    uuid = named if named.startswith("MIG-") else getattr(properties, "uuid", None)
     # Without a UUID (torch 2.4), the index among the visible devices still distinguishes two ranks on a host. The only
     # device of a process that no variable limits may be another one for each: it is equal to none.
     alone = f"process {os.getpid()}" if torch.cuda.device_count() == 1 else ""
