@@ -26,7 +26,7 @@ from ddp_ladder.records.record import Failure
 LONGER = "raise production.rehearse_s, and run `snakemake rehearsal` again"
 SHORTER = "lower production.rehearse_s, so that the signal comes before the training is complete"
 BY_HAND = (
-    "compare the steps and the loss that the script prints at the end of the first start and at the begin of the second "
+    "compare the steps and the loss that the script prints at the end of the first start and at the begin of the next "
     "one; if it goes on, set production.unrehearsed: true"
 )
 SAVE = "let the script save at SIGUSR1 and end with exit code 75, and load its last checkpoint at each start"
