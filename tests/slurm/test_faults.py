@@ -1,7 +1,7 @@
 """Faults in whole climbs on the real Slurm: the cause is named soon, nothing is left behind, no later stage starts.
 
 Faults that end a rank, at whatever time, and a port that is taken are in tests/workflow/test_ranks_that_fail.py, a full
-disk in test_full_disk.py there, ends by Slurm in test_job_ends.py, what the preflight finds in
+disk in test_full_disk.py there, ends by Slurm in test_ends_by_slurm.py, what the preflight finds in
 test_preflight_on_slurm.py. `benchmarks/faults.py` measures all of them.
 """
 

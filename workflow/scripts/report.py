@@ -4,9 +4,10 @@ Example, after a ladder or while one is climbing:
 
     python workflow/scripts/report.py --results results
 
-It reads plan.json, the records below runs/ and the gates in gates/, all in the results directory,
-and writes report/ there: index.html (open it in a browser), scaling.md, scaling.csv, proposal.md and
-proposal.tex (the scalability section of an application), and the plots as SVG and PNG.
+It reads plan.json and, below runs/, the records and the raw files that they are of, all in the results
+directory, and judges again the gates that have been judged. It writes report/ there: index.html (open it
+in a browser), scaling.md, scaling.csv, runs.csv, proposal.md and proposal.tex (the scalability section of
+an application), and the plots as SVG and PNG; and accounting.csv beside report/.
 """
 
 from __future__ import annotations

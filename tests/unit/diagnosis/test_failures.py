@@ -453,6 +453,11 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "too many open files (rank 3 on node1): a process on node1 has as many files and sockets open as it may; 1. "
         "let the script close what it opens",
     ),
+    "a file that one rank misses, while the other one of its node was ended": (
+        both(raised(3, MISSING.replace("/data/cache", "a.txt")), in_rank(3, working_directory="/scratch"), without(2)),
+        "a file is missing (rank 3 on node1): rank 3 has no a.txt in /scratch",
+        "make it absolute", "if the script makes it, let one rank do so before the others look",
+    ),
     "told to end, and ended well": (
         both(*(in_agent(k, exit_code=1, told={"signal": "SIGUSR1", "at_s": AT_S + 60}) for k in (0, 1))),
         "stopped by a signal (): SIGUSR1 came after ", "ranks 0-3 then ended with exit code 0, after 60 steps",

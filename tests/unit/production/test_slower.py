@@ -161,7 +161,8 @@ def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
 
 
 def link(number: int = 1, end: End = "saved", **facts: Any) -> Link:
-    return Link(number, str(number), 1e9, 1e9 + 3600, 2.0, end, **facts)
+    times = {"begun_at_s": 1e9, "ended_at_s": 1e9 + 3600, "hours": 2.0}
+    return Link(number=number, job_id=str(number), end=end, **times, **facts)
 
 
 def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_reported_does_not(tmp_path: Path) -> None:

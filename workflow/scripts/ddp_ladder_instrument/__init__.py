@@ -25,6 +25,7 @@ may set environment variables before it does.
     flops *        the FLOPs of some steps of the warm-up
     ddp *          DistributedDataParallel's own timings
     accelerator *  the device: its name, precision and versions, marks on a GPU; alone says torch.cuda
+    states *       the state of a training before its first step and at its end: where another start goes on
     torch_facts *  rank and backend; the trained parameters: names, checksum, finite or sharded
     host           names and sizes of this process and its machine; sources, configuration and libraries of the program
     slow_settings  settings that slow down every step, with what they do

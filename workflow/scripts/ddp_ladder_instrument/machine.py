@@ -142,33 +142,33 @@ class Machine:
 
     def _on_begin(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         now_s = self._time_s(c, begin_s)
-        each = self._passes[thing] = Pass(int(thing), int(a), int(b), now_s)
+        pass_ = self._passes[thing] = Pass(int(thing), int(a), int(b), now_s)
         if c != log.OTHER_THREAD:
-            self.timer.enter(each, now_s)
+            self.timer.enter(pass_, now_s)
 
     def _on_made(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        each = self._passes[thing]
-        self.timer.leave(each, self._time_s(c, end_s))  # its first batch may be drawn much later
-        each.wait_s += end_s - begin_s
+        pass_ = self._passes[thing]
+        self.timer.leave(pass_, self._time_s(c, end_s))  # its first batch may be drawn much later
+        pass_.wait_s += end_s - begin_s
 
     def _on_draw(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        each = self._passes.get(thing)
-        if each is None or not each.living:
+        pass_ = self._passes.get(thing)
+        if pass_ is None or not pass_.living:
             return
         timer, count = self.timer, self.table.count
-        if timer.owner is not each:
-            timer.enter(each, self._time_s(c, begin_s))
+        if timer.owner is not pass_:
+            timer.enter(pass_, self._time_s(c, begin_s))
         if self._skipped:
             self._end_skipped()
-        if each.step != count:
-            each.begin_step(count)
-        if not each.batches:
-            self._pending.append(each)
-        each.batches += 1
-        each.between_steps = timer.evaluating and timer.between_steps
+        if pass_.step != count:
+            pass_.begin_step(count)
+        if not pass_.batches:
+            self._pending.append(pass_)
+        pass_.batches += 1
+        pass_.between_steps = timer.evaluating and timer.between_steps
         flag = NO_GRAD if self._without_grad else EVAL_MODE * timer.evaluating
-        self.trained.draw(each, Batch(int(a), int(b), flag))
-        each.wait_s += end_s - begin_s
+        self.trained.draw(pass_, Batch(int(a), int(b), flag))
+        pass_.wait_s += end_s - begin_s
         while self._comm and self._comm[-1][0] >= begin_s:  # made by the loader: they are a wait for data
             _, seconds, name, size, ranks = self._comm.pop()
             timer.communicate(-seconds)
@@ -180,21 +180,21 @@ class Machine:
         self._without_grad = False
 
     def _on_end(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        each = self._passes.get(thing)
-        if each is None:
+        pass_ = self._passes.get(thing)
+        if pass_ is None:
             return
         self._over.append(thing)
-        if each.drawn:
+        if pass_.drawn:
             count = self.pass_over_at = self.table.count
-            if count and not each.stepped:
-                self.phases.end_pass(each, self._time_s(c, end_s))
-        self.trained.end_pass(each, a == 1)
-        self.timer.leave(each, self._time_s(c, end_s))
+            if count and not pass_.stepped:
+                self.phases.end_pass(pass_, self._time_s(c, end_s))
+        self.trained.end_pass(pass_, a == 1)
+        self.timer.leave(pass_, self._time_s(c, end_s))
 
     def _on_epoch(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        each = self._passes.get(thing)
-        if each is not None:
-            each.epoch = int(a)
+        pass_ = self._passes.get(thing)
+        if pass_ is not None:
+            pass_.epoch = int(a)
 
     def _on_forward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         if not c:  # with gradients off

@@ -247,6 +247,11 @@ class Saves:
         else:
             self._count += 1
 
+    @property
+    def over(self) -> int:
+        """Return how many are written."""
+        return self._count + self._written
+
     def summary(self) -> dict[str, Any]:
         """Return the record's ``phases.saves``. seconds: in the main thread; aside_s: in others."""
         is_known = self._written >= self._begun and not math.isnan(self._bytes)
@@ -273,6 +278,11 @@ class Phases:
         self._evaluating_since_s: float | None = None
 
     @property
+    def saves(self) -> int:
+        """Number of saves so far that are written."""
+        return self._saves.over
+
+    @property
     def evaluations(self) -> int:
         """Number of validations and times in eval mode so far, with a running one."""
         return len(self._validations_s) + len(self._evals_s) + (self._evaluating_since_s is not None)
@@ -285,19 +295,19 @@ class Phases:
         """Note that what was done in eval mode is training: this was no validation."""
         self._evaluating_since_s = None
 
-    def end_evaluation(self, each: Pass | None, now_s: float) -> None:
-        """Note that it was put in training mode. each: the pass that began in between, if any."""
+    def end_evaluation(self, pass_: Pass | None, now_s: float) -> None:
+        """Note that it was put in training mode. pass_: the pass that began in between, if any."""
         began_s, self._evaluating_since_s = self._evaluating_since_s, None
         if began_s is None:
             return
-        if each is not None:
-            self._validations_s.append((began_s, now_s, each))
+        if pass_ is not None:
+            self._validations_s.append((began_s, now_s, pass_))
         else:
             self._evals_s.append((began_s, now_s))
 
-    def end_pass(self, each: Pass, now_s: float) -> None:
+    def end_pass(self, pass_: Pass, now_s: float) -> None:
         """Note a pass that ends now without a step. One may follow, if its batches were drawn ahead of it."""
-        self._validations_s.append((each.began_s, now_s, each))
+        self._validations_s.append((pass_.began_s, now_s, pass_))
 
     def add_save(self, begin_s: float, end_s: float, kind: int, size: float, is_aside: bool) -> None:
         """Note a save. kind, size, is_aside: as in the log."""

@@ -92,7 +92,7 @@ class PassTimer:
         self._phases.drop_evaluation()
 
     def _return_to(self, pass_: Pass | None) -> Pass | None:
-        """Return the owner of the time after an interruption of ``each``: that pass, if in the middle of a step."""
+        """Return the owner of the time after an interruption of ``pass_``: that pass, if in the middle of a step."""
         if pass_ is self.outside and self.without_loader:
             return pass_
         if pass_ is not None and pass_.living and pass_.is_drawn(self._table.count):

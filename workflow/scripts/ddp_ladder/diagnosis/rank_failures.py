@@ -258,11 +258,12 @@ def _missing_here(case: Case, end: RankEnd, usual: Failure) -> Failure | None:
         steps[0] += ", or make it absolute: a relative one begins where the script has changed to by then"
     if others:
         looked.append(f"{rank_numbers(others)} on the same node did not report that")
-        steps.insert(
-            0,
-            "if the script makes it, let one rank do so before the others look: workload.prepare in config.yaml, or "
-            "rank 0 and then a barrier()",
-        )
+    # The others may have been ended before they could report anything.
+    steps.insert(
+        0 if others else 1,
+        "if the script makes it, let one rank do so before the others look: workload.prepare in config.yaml, or "
+        "rank 0 and then a barrier()",
+    )
     return usual.replace(why=in_short(looked, NAMED, "; "), next=f"{numbered(steps)}; then {AGAIN}")
 
 

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import join, quote
 
+from ddp_ladder.accounting.jobs import job_files
 from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
 from ddp_ladder.assembly.run_records import RunRecords, as_made
@@ -15,8 +17,8 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.plan import Plan, ScaleJob, chain_plan
-from ddp_ladder.production.chain import Chain, Link, hours_of, unit_of
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
+from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, unit_of
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
@@ -66,6 +68,7 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
     scale, mode = point.scale if isinstance(point, ScalePoint) else point, experiment.modes[0]
     stage = ProductionStage(scales=(scale,), runtime=keys.runtime, slurm=keys.slurm)
     plan = chain_plan(settings, stage, scale, mode, f"{experiment.results}/{PRODUCTION}")
+    _require_same_chain(plan.jobs[0].runs[0], chain_directory(results))
     rate = point.samples_per_s if isinstance(point, ScalePoint) else None
     chain = Chain(
         scale=str(scale),
@@ -81,6 +84,23 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
     )
     return Production(plan, chain, rule, tuple(doubts))
+
+
+def _require_same_chain(spec: RunSpec, directory: Path) -> None:
+    """Raise UserError if the directory has links of another script, arguments or scale: their state is not this one's.
+
+    What a link may use, and Slurm's options, may change from one link to the next.
+    """
+    if next(job_files(directory), None) is None:
+        return
+    before = read_plan(directory / "plan.json").jobs[0].runs[0]
+    pairs = {name: (str(getattr(before, name)), str(getattr(spec, name))) for name in ("scale", "mode", "script")}
+    pairs["arguments"] = join(before.args), join(spec.args)
+    changed = [f"{name} {then} (now {now})" for name, (then, now) in pairs.items() if then != now]
+    if changed:
+        what = "the links in it are of another chain, whose state the script would go on from"
+        advice = f"set what it was, or move it: mv {quote(str(directory))} {quote(f'{directory}-1')}"
+        raise UserError(Problem(str(directory), what, "; ".join(changed), next=advice))
 
 
 def _runs_of(plan: Plan, scale: Scale, mode: str) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class ReportView:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Return the comparison of the variants; None if there is one, or nothing has been measured."""
+        """Return the comparison of the variants; None if the plan has only one, or nothing has been measured."""
         several = len({point.variant for point in self.rungs}) > 1 and self.anything_measured
         return compare_variants(self.plan, self.results.records, self.results.fit) if several else None
 

@@ -24,7 +24,7 @@ Phase = Literal["waiting", "running", "ended"]
 WAITING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
 RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED".split())
 ENDED_WELL = "COMPLETED"
-NODE_FAIL, TIMEOUT, FAILED = "NODE_FAIL", "TIMEOUT", "FAILED"
+CANCELLED, NODE_FAIL, TIMEOUT, FAILED = "CANCELLED", "NODE_FAIL", "TIMEOUT", "FAILED"
 GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
 
 SLURMS_MIN = 1  # Slurm ends a job that much before or after its time
@@ -69,7 +69,7 @@ class Advice:
 
 AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
-    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
+    CANCELLED: Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     FAILED: Advice("its batch script failed", f"read the end of its log; then {AGAIN}"),
     NODE_FAIL: Advice(
         "one of its nodes died",
