@@ -251,6 +251,7 @@ def test_a_chain_that_makes_no_progress_does_not_go_round(
         assert cluster.state(following) == "PENDING"
         cluster.run(["scancel", job])
     assert cluster.await_state(following, timeout_s=120) == ("FAILED" if is_killed else "CANCELLED")
+    cluster.await_state(int(job))
     assert queue(cluster) == []
     assert ends_of(checkout) == ["failed"]
     box = last_box(log_of(checkout, following if is_killed else int(job)))

@@ -185,7 +185,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
         links = read_links(directory, plan, time.time(), way.alive())
-        since = len(links)
+        since = sum(link.end != "running" for link in links)
         try:
             while True:
                 job = chain.within_hours(production.job, sum(link.hours for link in links))
