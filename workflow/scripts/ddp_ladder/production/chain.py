@@ -38,6 +38,8 @@ CLOSED = (
     "equal parameters", "finite", "disjoint data", "distinct devices", "equal steps", "order of samples", "world size",
 )  # fmt: skip
 """Checks that show a training whose result is worth nothing: another link would burn hours."""
+UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
+"""Those that say nothing of ranks that were ended from outside, each where it was."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
@@ -273,11 +275,13 @@ def _link(
     if last is None or last.job is None:
         return link.replace(failure=last.record.failure if last else None, steps=0, saves=0)
     end = end_of(last.record, last.raw)
+    if end == "failed" and state == TIMEOUT:
+        end = "time limit"
     return link.replace(
-        end="time limit" if end == "failed" and state == TIMEOUT else end,
+        end=end,
         attempt=last.job.attempt,
         failure=last.record.failure,
-        doubt=_doubt(last.record),
+        doubt=_doubt(last.record, end),
         steps=_steps(last),
         saves=_saves(last.raw) if last.raw else None,
         slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
@@ -317,9 +321,20 @@ def _progress(raw: RawRun) -> Progress | None:
     return None
 
 
-def _doubt(record: Record) -> Failure | None:
-    """Return the failed check that shows a training whose result is worth nothing; None if there is none."""
-    bad = next((check for check in record.checks if not check.ok and check.name in CLOSED), None)
+def _doubt(record: Record, end: End) -> Failure | None:
+    """Return the failed check that shows a training whose result is worth nothing; None if there is none.
+
+    Ranks that left no record, or trained nothing, show nothing.
+    """
+    ranks = record.ranks
+    if len(ranks) < record.spec.world_size or not any(rank.steps for rank in ranks):
+        return None
+    unknown = UNEQUAL_WHERE_CUT if end in ("time limit", "failed") else ()
+    if not all(rank.parameters for rank in ranks):
+        unknown = (*unknown, "equal parameters")
+    bad = next(
+        (each for each in record.checks if not each.ok and each.name in CLOSED and each.name not in unknown), None
+    )
     if bad is None:
         return None
     if record.failure is not None and record.failure.kind is None:
