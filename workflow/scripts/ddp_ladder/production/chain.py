@@ -296,11 +296,17 @@ def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
 
 
 def _steps(start: _Start) -> int | None:
-    """Return how many steps its ranks made; None if they are not known, or only its log tells of them."""
-    steps = max((rank.steps for rank in start.record.ranks), default=None)
-    if steps is None and start.raw is not None and (progress := _progress(start.raw)):
-        return progress.step
-    return None if steps == 0 and start.record.throughput is not None else steps
+    """Return how many steps its ranks made; None if they are not known, or only its log tells of them.
+
+    Of ranks that were killed the progress tells, which is there from the first step on.
+    """
+    record, raw = start.record, start.raw
+    steps = max((rank.steps for rank in record.ranks), default=None)
+    if steps is None and raw is not None and record.spec.instrument and record.spec.throughput_regex is None:
+        if progress := _progress(raw):
+            return progress.step
+        return None if any(raw.directory.ranks.glob("metrics*.jsonl")) else 0  # reported by the program itself
+    return None if steps == 0 and record.throughput is not None else steps
 
 
 def _saves(raw: RawRun) -> int | None:
