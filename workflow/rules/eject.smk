@@ -1,7 +1,7 @@
 """Eject: a batch script for each run, which needs no Snakemake, and one for the whole climb.
 
 needs: the plan
-makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh, results/climb.sh
+makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh, results/climb.sh, results/production/production.sh
 """
 
 

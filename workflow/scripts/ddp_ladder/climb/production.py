@@ -247,7 +247,7 @@ def _submit_next(script: Path, job_id: str, since: int) -> str | None:
     """Submit the next link, which waits for the end of this one; return its job, None if Slurm does not take it."""
     argv = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", str(script), "--since", str(since)]
     try:
-        return run_command(argv, slurm_jobs.SUBMIT_WITHIN_S).strip().split("\n")[-1].partition(";")[0]
+        return slurm_jobs.job_id_of(run_command(argv, slurm_jobs.SUBMIT_WITHIN_S))
     except SlurmError as error:
         notify(f"{PRODUCTION}: the next link is not submitted: {error}")
         return None
