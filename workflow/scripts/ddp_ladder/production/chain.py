@@ -26,6 +26,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
@@ -122,6 +123,7 @@ class Link(Model):
     doubt: Failure | None = None  # why the result of its training is worth nothing
     steps: Count | None = None  # that its ranks made; None: unknown
     saves: Count | None = None  # that were seen; None: unknown
+    is_anew: bool = False  # its states show that it began where the start before it had begun
     slow: SlowFile | None = None  # when it was slower than promised; None: it was not
 
     @property
@@ -219,6 +221,7 @@ class _Start:
 
     raw: RawRun | None
     record: Record
+    is_anew: bool = False  # it began where the one before it had begun
 
     @property
     def job(self) -> Job | None:
@@ -230,20 +233,33 @@ def _starts(records: RunRecords, spec: RunSpec, after: int) -> Sequence[_Start]:
     last = records.directory(spec)
     numbers = sorted(int(path.name) for path in last.attempts.glob("*") if path.name.isdecimal())
     earlier = (last.attempts / str(number) for number in numbers if number > after)
-    starts = []
+    starts, before = [], _raw(RunDirectory(last.attempts / str(after))) if after else None
     for directory in map(RunDirectory, (*earlier, last.path)):
         with suppress(OSError, ValueError):
-            record = records.stored_or_assembled(directory)
-            raw = None
-            with suppress(OSError, ValueError):
-                raw = read_raw_run(directory)
+            record, raw = records.stored_or_assembled(directory), _raw(directory)
             if record.job is not None and record.job.attempt > after:
-                starts.append(_Start(raw, record))
+                starts.append(_Start(raw, record, _is_anew(before, raw)))
+            before = raw
     with suppress(OSError, ValueError):
         record = read_record(last.record)
         if record.job is None and record.spec_hash == spec.hash:
             starts.append(_Start(None, record))
     return starts
+
+
+def _raw(directory: RunDirectory) -> RawRun | None:
+    with suppress(OSError, ValueError):
+        return read_raw_run(directory)
+    return None
+
+
+def _is_anew(before: RawRun | None, raw: RawRun | None) -> bool:
+    """Return True if all ranks of a start began where they had begun in the one before it."""
+    if before is None or raw is None:
+        return False
+    last = {end.rank: end.last_state for end in before.ends if end.last_state is not None}
+    kinds = {found.kind for found in resumptions(before.first_states, last, raw.first_states).values()}
+    return kinds == {"beginning"}
 
 
 def _is_of(start: _Start, file: JobFile, following: JobFile | None) -> bool:
@@ -284,6 +300,7 @@ def _link(
         doubt=_doubt(last.record, end),
         steps=_steps(last),
         saves=_saves(last.raw) if last.raw else None,
+        is_anew=starts[0].is_anew,
         slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
     )
 
@@ -436,6 +453,10 @@ def _after(links: Sequence[Link]) -> Step | None:
         return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
     if last.state == CANCELLED:
         return Step("stop", "the job was cancelled", f"{last.in_words}: {last.cause}", "start it again to go on")
+    if before is not None and before.has_progressed and last.is_anew:
+        why = f"{last.in_words} began where {before.in_words} had begun, although that one had saved its state"
+        advice = "let the script load its last checkpoint at each start; `snakemake rehearsal` shows whether it does"
+        return Step("stop", "the chain goes in a circle", why, advice)
     by_slurm = last.state in NOT_OF_THE_SCRIPT
     if before is not None and not by_slurm and _is_same_failure(last, before):
         why = f"{before.in_words} and {last.in_words}: {last.cause}"
