@@ -75,6 +75,7 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
         ([NODE_FAIL, NODE_FAIL, NODE_FAIL], "go on", "link 4"),
         ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})], "go on", "link 2"),
         ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})] * 2, "stop", "the chain goes in a circle"),
+        ([("failed", {"state": "CANCELLED", "failure": CRASH})], "stop", "the job was cancelled"),
         ([("saved", {"state": "CANCELLED"})], "stop", "the job was cancelled"),  # at SIGTERM the script saved
         ([("complete", {"state": "CANCELLED"})], "complete", "the training is complete"),
         # Hours

@@ -32,7 +32,7 @@ from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
-from ddp_ladder.slurm.jobs import CANCELLED, SUBMITTED, TIMEOUT, read_job_end
+from ddp_ladder.slurm.jobs import CANCELLED, ENDS, SUBMITTED, TIMEOUT, read_job_end
 
 CHAIN_FILE, LINKS_FILE = "chain.json", "links.json"
 CLOSED = (
@@ -134,6 +134,8 @@ class Link(Model):
     @property
     def cause(self) -> str:
         """Return what its end means, in words."""
+        if self.end == "failed" and self.state == CANCELLED:  # its processes show SIGTERM alone
+            return ENDS[CANCELLED].why
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
         if self.end == "failed":
             failure = self.failure
