@@ -81,7 +81,7 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
         # Hours
         ([("saved", {"hours": 38.0})], "go on", "link 2"),
         ([("saved", {"hours": 39.0})], "go on", "link 2"),  # the next one is half as long
-        ([("saved", {"hours": 39.95})], "stop", "production.up_to_hours is reached"),
+        ([("saved", {"hours": 39.9})], "stop", "production.up_to_hours is reached"),  # 3 min, of which 70 s are its end
     ],
 )
 def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, verdict: str) -> None:
