@@ -21,6 +21,7 @@ def run_twice(context: Context, each_s: float, warn_before_s: float) -> tuple[Ra
     """
     directory = context.directory(context.job.runs[0])
     shutil.rmtree(directory.path, ignore_errors=True)
+    context.console.expect(1)  # a second start
     for _ in range(2):
         deadline_s = min(context.deadline_s, time.monotonic() + each_s + warn_before_s)
         record = run_link(replace(context, deadline_s=deadline_s), warn_before_s)
