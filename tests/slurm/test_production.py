@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.accounting.jobs import read_rows
 from faults import SITE
-from project_copy import Checkout, copy_project, environment, last_box
+from project_copy import NO_TORCH, Checkout, copy_project, environment, last_box
 
 pytestmark = pytest.mark.slurm
 
@@ -181,3 +182,77 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     assert sum(row.gpu_hours_held for row in read_rows(checkout.results / "production")) == pytest.approx(
         hours, rel=0.02
     )
+
+
+# The chain that needs no login node
+
+STEPS = """
+import os, sys, time
+from pathlib import Path
+state = Path(sys.argv[1], "state")
+"""
+TWICE = f"""{STEPS}
+goes_on = state.exists()
+state.touch()
+{NO_TORCH.replace("sys.argv[1]", "16")}
+sys.exit(0 if goes_on else 75)
+"""
+
+
+def chain_by_itself(directory: Path, cluster: Cluster, script: str) -> tuple[Checkout, str]:
+    """Write production.sh, and submit it; return its first job."""
+    checkout = project(directory, cluster, script, scale="1x1")
+    checkout.site(launcher="srun")
+    said = checkout.snakemake("eject").stdout
+    (submit,) = re.findall(r"^    (sbatch .*production\.sh)$", said, re.MULTILINE)
+    job = cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout.strip()
+    return checkout, job
+
+
+def ends_of(checkout: Checkout) -> list[str]:
+    return [link["end"] for link in json.loads((checkout.results / "production/links.json").read_text())["links"]]
+
+
+def log_of(checkout: Checkout, job: int) -> str:
+    return (checkout.results / f"production/logs/{job}.log").read_text()
+
+
+def test_each_link_submits_the_next_one_until_the_training_is_complete(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    cluster = cluster_without_accounting
+    checkout, job = chain_by_itself(tmp_path, cluster, TWICE)
+    first, second, third = (int(job) + number for number in range(3))
+    assert cluster.await_state(second, timeout_s=120) == "COMPLETED", log_of(checkout, first)
+    assert cluster.await_state(third) == "CANCELLED"
+    assert queue(cluster) == []
+    assert ends_of(checkout) == ["saved", "complete"]
+    assert f"the next link is job {second}" in log_of(checkout, first)
+    assert last_box(log_of(checkout, second))["verdict"] == "the training is complete"
+    # Started again, it trains nothing, and submits nothing.
+    again = checkout.snakemake("production", *SLURM)
+    assert again.returncode == 0, again.stdout
+    assert last_box(again.stdout)["verdict"] == "the training is complete"
+    assert "submitted" not in again.stdout
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_chain_that_makes_no_progress_does_not_go_round(
+    cluster_without_accounting: Cluster, tmp_path: Path, is_killed: bool
+) -> None:
+    """The link itself ends the chain; if it is killed, the next one does, before it trains."""
+    cluster = cluster_without_accounting
+    script = f"{STEPS}\nstate.touch()\n{'time.sleep(10_000)' if is_killed else 'sys.exit(3)'}"
+    checkout, job = chain_by_itself(tmp_path, cluster, script)
+    state = checkout.results / "production/runs/default/weak/1x1/r1/state"
+    following = int(job) + 1
+    if is_killed:
+        cluster.await_true(state.exists, "slurmctld", "the first link", 120)
+        assert cluster.state(following) == "PENDING"
+        cluster.run(["scancel", job])
+    assert cluster.await_state(following, timeout_s=120) == ("FAILED" if is_killed else "CANCELLED")
+    cluster.await_state(int(job))
+    assert queue(cluster) == []
+    assert ends_of(checkout) == ["failed"]
+    box = last_box(log_of(checkout, following if is_killed else int(job)))
+    assert box["verdict"] == "a link ended without progress"

@@ -44,6 +44,9 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
 @pytest.mark.parametrize(
     ("links", "kind", "verdict"),
     [
+        ([SAVED, ("time limit", {"is_anew": True})], "stop", "the chain goes in a circle"),
+        ([NODE_FAIL, SAVED, ("failed", {"failure": OTHER, "is_anew": True})], "stop", "the chain goes in a circle"),
+        ([("failed", {"failure": OTHER, "state": "NODE_FAIL", "saves": 0}), ("saved", {"is_anew": True})], "go on", ""),
         ([], "go on", "link 1"),
         ([SAVED], "go on", "link 2"),
         ([TIME_UP, TIME_UP, SAVED], "go on", "link 4"),

@@ -68,13 +68,14 @@ def test_what_is_gone_on_from_is_found(training: Training, at: int, seeded: bool
 
     assert kind(last) == "end"
     begin = first if seeded else training.fresh()
-    assert kind(begin) == "beginning"
+    by_chance = () if seeded else ("unknown",)  # other initial values may lie on the way
+    assert kind(begin) == "beginning" or (not training.counts and kind(begin) in by_chance)
     earlier = kind(training.at(middle))
     assert earlier == "earlier" or (not training.counts and earlier == "unknown")
     if training.counts:
         assert kind(training.at(training.steps, optimizer=0)) == "no optimizer"
         assert kind(training.at(training.steps, optimizer=middle)) == "mixed"
-        assert kind(begin.replace(optimizer_steps=training.steps)) == "no parameters"
+        assert kind(begin.replace(optimizer_steps=training.steps)) in ("no parameters", *by_chance)
         assert kind(training.at(middle, optimizer=0)) in ("no optimizer", "beginning")
     assert kind(last.replace(lr=first.lr)) == "no rate"
 

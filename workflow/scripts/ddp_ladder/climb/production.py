@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import join
 
@@ -48,6 +48,7 @@ from ddp_ladder.slurm.query import SlurmError, run_command, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
 RUN_LINK, REHEARSE = SCRIPTS / "run_link.py", SCRIPTS / "rehearse.py"
+CTRL_C_S = 1.0  # a link in the same terminal gets the signal, too
 GOES_ON = "follow it with the same command; end it with `scancel {job}`"
 
 
@@ -85,6 +86,8 @@ class JobsHere:
         try:
             code = process.wait()
         except Interrupted:
+            with suppress(subprocess.TimeoutExpired):  # two signals at once: Python prints a traceback
+                process.wait(CTRL_C_S)
             process.terminate()
             process.wait()
             raise
@@ -182,7 +185,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
         links = read_links(directory, plan, time.time(), way.alive())
-        since = len(links)
+        since = sum(link.end != "running" for link in links)
         try:
             while True:
                 job = chain.within_hours(production.job, sum(link.hours for link in links))
@@ -244,7 +247,7 @@ def _submit_next(script: Path, job_id: str, since: int) -> str | None:
     """Submit the next link, which waits for the end of this one; return its job, None if Slurm does not take it."""
     argv = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", str(script), "--since", str(since)]
     try:
-        return run_command(argv, slurm_jobs.SUBMIT_WITHIN_S).strip().split("\n")[-1].partition(";")[0]
+        return slurm_jobs.job_id_of(run_command(argv, slurm_jobs.SUBMIT_WITHIN_S))
     except SlurmError as error:
         notify(f"{PRODUCTION}: the next link is not submitted: {error}")
         return None

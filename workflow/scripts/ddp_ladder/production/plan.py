@@ -95,7 +95,8 @@ def _require_same_chain(spec: RunSpec, directory: Path) -> None:
         return
     before = read_plan(directory / "plan.json").jobs[0].runs[0]
     pairs = {name: (str(getattr(before, name)), str(getattr(spec, name))) for name in ("scale", "mode", "script")}
-    pairs["arguments"] = join(before.args), join(spec.args)
+    if before.scale == spec.scale:  # the arguments may name the run's directory
+        pairs["arguments"] = join(before.args), join(spec.args)
     changed = [f"{name} {then} (now {now})" for name, (then, now) in pairs.items() if then != now]
     if changed:
         what = "the links in it are of another chain, whose state the script would go on from"
@@ -166,7 +167,8 @@ def _require(unproven: bool, where: str, what: str, proven: str) -> None:
     """Raise UserError unless the settings allow a scale that is not proven."""
     if not unproven:
         advice = "climb to it first (snakemake --profile ...); `unproven: true` below production takes it all the same"
-        raise UserError(Problem(where, what, None, f"recommended, or one of {proven or 'none yet'}", advice))
+        allowed = f"recommended, or one of {proven}" if proven else "nothing yet"
+        raise UserError(Problem(where, what, None, allowed, advice))
 
 
 def _measured(points: Sequence[ScalePoint]) -> str:
