@@ -25,6 +25,7 @@ COMMAND = re.compile(rf"(?m)^    ((?:{PROGRAMS}) .*)$|`((?:snakemake|make|python
 # What only other programs can judge: the test that runs it, and a word of it there.
 ELSEWHERE = {
     "git clone": ("tests/workflow/test_snakemake_citizen.py", "github"),
+    "sbatch results/production/production.sh": ("tests/slurm/test_production.py", "sbatch .*production"),
     "sbatch results/climb.sh": ("tests/slurm/test_eject_on_slurm.py", "sbatch"),
     "salloc": ("tests/slurm/test_inside_allocation.py", "salloc"),
     "pdflatex": ("tests/unit/report/test_proposal.py", "pdflatex"),
