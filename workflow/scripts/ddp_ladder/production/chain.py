@@ -7,6 +7,7 @@ belong.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -123,6 +124,7 @@ class Link:
     steps: int | None = None  # that its ranks made; None: unknown
     saves: int | None = None  # that were seen; None: no rank could tell
     slow: SlowFile | None = None  # when it was slower than promised; None: it was not
+    directory: RunDirectory | None = None  # of its last start of the script
 
     @property
     def in_words(self) -> str:
@@ -148,15 +150,27 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
     records = RunRecords(directory)
     starts = [] if not files else list(_starts(records, plan.jobs[0].runs[0]))
     return tuple(
-        _link(number, file, [start for start in starts if _is_of(start, file, following)], now_s, alive)
+        _link(
+            number,
+            file,
+            [start for start in starts if _is_of(start, file, following)],
+            _latest_end_s(file, following, plan.jobs[0], now_s),
+            alive,
+        )
         for number, (file, following) in enumerate(zip_longest(files, files[1:]), start=1)
     )
+
+
+def _latest_end_s(file: JobFile, following: JobFile | None, job: ScaleJob, now_s: float) -> float:
+    """Return until when a link without an end can have gone on: never beside the next one, nor beyond its time."""
+    return min(now_s, file.begun_at_s + 60 * job.runtime_min, following.begun_at_s if following else math.inf)
 
 
 @dataclass(frozen=True)
 class _Start:
     """One start of the script."""
 
+    directory: RunDirectory
     raw: RawRun | None
     record: Record
 
@@ -176,7 +190,7 @@ def _starts(records: RunRecords, spec: RunSpec) -> Sequence[_Start]:
             raw = None
             with suppress(OSError, ValueError):
                 raw = read_raw_run(directory)
-            starts.append(_Start(raw, record))
+            starts.append(_Start(directory, raw, record))
     return starts
 
 
@@ -188,11 +202,11 @@ def _is_of(start: _Start, file: JobFile, following: JobFile | None) -> bool:
     return began_s >= file.begun_at_s - CLOCKS_S and (following is None or began_s < following.begun_at_s)
 
 
-def _link(number: int, file: JobFile, starts: Sequence[_Start], now_s: float, alive: str | None) -> Link:
+def _link(number: int, file: JobFile, starts: Sequence[_Start], latest_s: float, alive: str | None) -> Link:
     goes_on = file.ended_at_s is None and file.job_id == alive
     last = starts[-1] if starts else None
     ended_at_s = file.ended_at_s
-    held_s = file.row.elapsed_s if file.row else max(0.0, (ended_at_s or now_s) - file.begun_at_s)
+    held_s = file.row.elapsed_s if file.row else max(0.0, (ended_at_s or latest_s) - file.begun_at_s)
     return Link(
         number=number,
         job_id=file.job_id,
@@ -205,6 +219,7 @@ def _link(number: int, file: JobFile, starts: Sequence[_Start], now_s: float, al
         steps=max((rank.steps for rank in last.record.ranks), default=None) if last else None,
         saves=_saves(last.raw) if last and last.raw else None,
         slow=_slow(last.raw) if last and last.raw else None,
+        directory=last.directory if last else None,
     )
 
 
