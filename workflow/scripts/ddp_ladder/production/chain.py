@@ -154,7 +154,7 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
             number,
             file,
             [start for start in starts if _is_of(start, file, following)],
-            _latest_end_s(file, following, plan.jobs[0], now_s),
+            now_s if file.job_id == alive else _latest_end_s(file, following, plan.jobs[0], now_s),
             alive,
         )
         for number, (file, following) in enumerate(zip_longest(files, files[1:]), start=1)
@@ -162,7 +162,7 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
 
 
 def _latest_end_s(file: JobFile, following: JobFile | None, job: ScaleJob, now_s: float) -> float:
-    """Return until when a link without an end can have gone on: never beside the next one, nor beyond its time."""
+    """Return until when a killed link can have gone on: never beside the next one, nor beyond its time limit."""
     return min(now_s, file.begun_at_s + 60 * job.runtime_min, following.begun_at_s if following else math.inf)
 
 

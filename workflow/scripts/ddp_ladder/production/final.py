@@ -44,6 +44,7 @@ PARTS: Mapping[str, str] = {
 """The parts of the time that links held their nodes, with what each has."""
 UNKEPT = ("failed", "time limit")  # ends after which the next link begins at the last save
 CERTAIN = 0.95
+ROUNDED_S = 1e-3  # of the ends of steps
 
 Figures = NDArray[np.float64]
 
@@ -138,10 +139,8 @@ class Campaign:
     @property
     def efficiency(self) -> float | None:
         """Return the share of training x its rate against the ladder's: 1 if each held second trained as promised."""
-        rate, promised = self.samples_per_s, self.chain.promised_samples_per_s
-        if self.training_share is None or rate is None or not promised:
-            return None
-        return self.training_share * rate / promised
+        promised = self.chain.promised_samples_per_s
+        return self.samples / promised / self.held_s if promised and self.held_s and self.samples is not None else None
 
     @property
     def without_kept(self) -> tuple[LinkUse, ...]:
@@ -170,7 +169,7 @@ class Campaign:
         return Checkpoints(
             count=sum(each.count for each in saves) if saves else None,
             seconds=known_sum(each.seconds for each in saves),
-            bytes=None if None in sizes else known_sum(map(float, filter(None, sizes))),
+            bytes=None if None in sizes or not sizes else sum(filter(None, sizes)),
             training_s=between_s,
             failures=self.failures,
             held_s=self.held_s,
@@ -183,7 +182,7 @@ class Checkpoints:
 
     count: int | None
     seconds: float | None  # that the training waited for them
-    bytes: float | None
+    bytes: int | None
     training_s: float  # that was kept, with the saves
     failures: int
     held_s: float
@@ -239,10 +238,9 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
     lock = look(Lock.of_scale(directory, chain.scale, ""))
     links = read_links(directory, plan, now_s, lock.holder.job_id if lock and lock.is_alive else None)
     if not links:
+        what = "no link of production has begun: there is nothing to report"
         advice = "follow it with `snakemake production`; the first link may wait in the queue"
-        raise UserError(
-            Problem(str(directory), "no link of production has begun: there is nothing to report", next=advice)
-        )
+        raise UserError(Problem(str(directory), what, next=advice))
     files = {file.begun_at_s: file for _, file in job_files(directory)}
     return Campaign(
         chain=chain,
@@ -315,12 +313,12 @@ def _saves_s(rank: RankFiles) -> Sequence[tuple[float, float]]:
 
 
 def _samples_until(rank: RankFiles, until_s: float) -> float:
-    """Return the samples of a rank up to a time; within a row of several steps they grow evenly."""
-    assert rank.steps.ended_at_s is not None
-    summed = np.cumsum(rank.steps.samples)
-    if math.isinf(until_s):
-        return float(summed[-1]) if until_s > 0 else 0.0
-    return float(np.interp(until_s, np.maximum.accumulate(rank.steps.ended_at_s), summed, left=0.0))
+    """Return the samples of the steps that a rank had ended by a time; within a row its steps are equally long."""
+    steps = rank.steps
+    assert steps.ended_at_s is not None
+    since_s = until_s + ROUNDED_S - (steps.ended_at_s - steps.step_time_s)
+    ended = np.floor(np.clip(since_s / steps.step_time_s, 0.0, 1.0) * steps.size)
+    return float((ended * steps.samples / steps.size).sum())
 
 
 def parts_of(link: Link, row: JobRow | None, elapsed_s: float, kept: Kept | None) -> dict[str, float]:
@@ -331,12 +329,14 @@ def parts_of(link: Link, row: JobRow | None, elapsed_s: float, kept: Kept | None
         PREFLIGHT: row.preflight_s if row else 0.0,
         STARTUP: row.startup_s + row.launcher_s if row else 0.0,
     }
+    if link.end in UNKEPT:
+        of_script_s = row.training_s + row.end_s - known[TRAINING] - known[CHECKPOINTS] if row else 0.0
+        known[FAILURES] = of_script_s if row and row.training_s else math.inf  # all of a link that shows no training
     parts, left_s = dict.fromkeys(PARTS, 0.0), elapsed_s
     for part, seconds in known.items():  # Slurm rounds the whole to seconds
-        parts[part] = min(seconds, left_s)
+        parts[part] = min(max(0.0, seconds), left_s)
         left_s -= parts[part]
-    parts[FAILURES if link.end in UNKEPT else REST] = left_s
-    return parts
+    return {**parts, REST: left_s}
 
 
 def _energy_j(raw: RawRun, record: Record) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -136,8 +136,8 @@ class FinalReport:
     def _against_plan(self) -> Iterator[Block]:
         plan, campaign, used = self.plan, self.campaign, self.campaign.used
         rows = (
-            (f"{self.unit} hours", plan.hours and plan.hours.gpus, used.gpus),
-            ("node hours", plan.hours and plan.hours.nodes, used.nodes),
+            (f"{self.unit} hours", plan.hours.gpus if plan.hours else None, used.gpus),
+            ("node hours", plan.hours.nodes if plan.hours else None, used.nodes),
             ("GPU energy, kWh", plan.gpu_energy_kwh, campaign.gpu_energy_kwh),
             ("samples", plan.samples, campaign.samples),
             ("samples/s", plan.samples_per_s, campaign.samples_per_s),
@@ -146,10 +146,7 @@ class FinalReport:
             name="Planned and used",
             headings=("", *map(_right, ("planned", "used", "used / planned"))),
             rows=tuple(
-                (
-                    name,
-                    *map(_right, (significant(a), significant(b), percent(b / a) if a and b is not None else UNKNOWN)),
-                )
+                (name, *map(_right, (significant(a), significant(b), _part(percent, b, a))))
                 for name, a, b in rows
                 if a is not None or b is not None
             ),
@@ -181,14 +178,8 @@ class FinalReport:
             name="Where the time went",
             headings=("part", *map(_right, ("time", f"{self.unit} h", "share")), "what it is"),
             rows=tuple(
-                (
-                    part,
-                    *map(
-                        _right, (duration(s), significant(gpus * s / HOUR_S), share(s / held_s) if held_s else UNKNOWN)
-                    ),
-                    PARTS[part],
-                )
-                for part, s in campaign.parts_s.items()
+                (part, *map(_right, (duration(s), significant(gpus * s / HOUR_S), _part(share, s, held_s))), what)
+                for (part, what), s in zip(PARTS.items(), campaign.parts_s.values(), strict=True)
             ),
         )
         yield Block(items=tuple(map(_sentence, self._beside())), style="notes")
@@ -202,11 +193,8 @@ class FinalReport:
         if campaign.queue_wait_s is None:
             yield "the time in the queue is not known: Slurm's accounting has no times of these links"
         else:
-            of = (
-                ""
-                if len(known) == len(campaign.links)
-                else f", of {len(known)} of {count(len(campaign.links), 'link')}"
-            )
+            all_known = len(known) == len(campaign.links)
+            of = "" if all_known else f" ({count(len(known), 'link')}; of the others it is not known)"
             yield f"the links waited {duration(campaign.queue_wait_s)} in the queue{of}, which takes no node hours"
 
     def _throughput(self) -> Iterator[str]:
@@ -233,7 +221,7 @@ class FinalReport:
         dark = [each for each in campaign.ended if each.saves is None]
         without = f", without those of {_named(dark)}, which are not known" * bool(dark)
         size = f", {gigabytes(saves.bytes)} GB" if saves.bytes is not None else ""
-        of_held = share(campaign.parts_s[CHECKPOINTS] / campaign.held_s) if campaign.held_s else UNKNOWN
+        of_held = self._share_of(CHECKPOINTS)
         took = f"{significant(saves.seconds)} s of training waited for them"
         yield f"{count(saves.count, 'save')}{size}; {took}, {of_held} of the held time{without}"
         if not saves.each_s or saves.taken_s is None:
@@ -311,8 +299,7 @@ class FinalReport:
         yield f"and {lost} after {count(len(ends), 'job')} that ended without a final save" if ends else f"and {lost}"
 
     def _share_of(self, *parts: str) -> str:
-        held_s = self.campaign.held_s
-        return share(sum(self.campaign.parts_s[part] for part in parts) / held_s) if held_s else UNKNOWN
+        return _part(share, sum(self.campaign.parts_s[part] for part in parts), self.campaign.held_s)
 
     @property
     def document(self) -> Document:
@@ -390,6 +377,10 @@ def _held(hours: Hours) -> Row:
 
 def _parts(parts_s: Mapping[str, float]) -> Row:
     return {f"{part.replace('-', '_')}_s": seconds for part, seconds in parts_s.items()}
+
+
+def _part(shown: Callable[[float], str], value: float | None, whole: float | None) -> str:
+    return shown(value / whole) if value is not None and whole else UNKNOWN
 
 
 def _right(text: str) -> Cell:
