@@ -163,14 +163,14 @@ class Campaign:
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
-        saves = [each.saves for each in self.ended if each.saves]
-        between_s = self.parts_s[TRAINING] + self.parts_s[CHECKPOINTS]
+        known = [each for each in self.ended if each.saves]
+        saves = [each.saves for each in known if each.saves]
         sizes = [each.bytes for each in saves]
         return Checkpoints(
             count=sum(each.count for each in saves) if saves else None,
             seconds=known_sum(each.seconds for each in saves),
             bytes=None if None in sizes or not sizes else sum(filter(None, sizes)),
-            training_s=between_s,
+            training_s=math.fsum(each.parts_s[part] for each in known for part in (TRAINING, CHECKPOINTS)),
             failures=self.failures,
             held_s=self.held_s,
         )

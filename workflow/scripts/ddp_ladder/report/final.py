@@ -100,7 +100,10 @@ class FinalReport:
             return Plan(training.of_one, energy, training.samples, training.samples_per_s, source)
         hours = None if chain.training_hours is None else Hours.held(chain.training_hours, nodes, chain.gpus)
         why = "no application was written for this scale before the first link (report.epochs, samples or steps)"
-        source = f"planned: one training as production was started with it, without a reserve; {why}"
+        known = (
+            "planned: one training, as the ladder's figure has it, without a reserve" if hours else "no plan is known"
+        )
+        source = f"{known}; {why}"
         return Plan(hours, None, chain.samples, chain.promised_samples_per_s, source)
 
     @property
@@ -178,7 +181,7 @@ class FinalReport:
             name="Where the time went",
             headings=("part", *map(_right, ("time", f"{self.unit} h", "share")), "what it is"),
             rows=tuple(
-                (part, *map(_right, (duration(s), significant(gpus * s / HOUR_S), _part(share, s, held_s))), what)
+                (part, *map(_right, (span(s), significant(gpus * s / HOUR_S), _part(share, s, held_s))), what)
                 for (part, what), s in zip(PARTS.items(), campaign.parts_s.values(), strict=True)
             ),
         )
@@ -188,14 +191,14 @@ class FinalReport:
         campaign = self.campaign
         first_s, last = campaign.links[0].link.begun_at_s, campaign.links[-1].link
         until_s = last.ended_at_s if last.ended_at_s is not None else campaign.now_s
-        yield f"from the begin of the first link it took {duration(until_s - first_s)}, with all that was between links"
+        yield f"from the begin of the first link it took {span(until_s - first_s)}, with all that was between links"
         known = [each for each in campaign.links if each.queue_wait_s is not None]
         if campaign.queue_wait_s is None:
             yield "the time in the queue is not known: Slurm's accounting has no times of these links"
         else:
             all_known = len(known) == len(campaign.links)
             of = "" if all_known else f" ({count(len(known), 'link')}; of the others it is not known)"
-            yield f"the links waited {duration(campaign.queue_wait_s)} in the queue{of}, which takes no node hours"
+            yield f"the links waited {span(campaign.queue_wait_s)} in the queue{of}, which takes no node hours"
 
     def _throughput(self) -> Iterator[str]:
         held, promised = self.campaign.held, self.campaign.chain.promised_samples_per_s
@@ -222,24 +225,24 @@ class FinalReport:
         without = f", without those of {_named(dark)}, which are not known" * bool(dark)
         size = f", {gigabytes(saves.bytes)} GB" if saves.bytes is not None else ""
         of_held = self._share_of(CHECKPOINTS)
-        took = f"{significant(saves.seconds)} s of training waited for them"
+        took = f"the training waited {span(saves.seconds)} for them"
         yield f"{count(saves.count, 'save')}{size}; {took}, {of_held} of the held time{without}"
         if not saves.each_s or saves.taken_s is None:
             yield "no interval can be recommended: no save took time"
             return
-        yield f"one save took {significant(saves.each_s)} s, one followed each {duration(saves.taken_s)} of training"
+        yield f"one save took {span(saves.each_s)}; the script saved every {span(saves.taken_s)} of training"
         between_s = saves.between_failures_s
         if between_s is not None:
-            failures = f"{count(saves.failures, 'failure')} in {duration(saves.held_s)}"
-            yield f"mean time between failures: {duration(between_s)} ({failures})"
+            failures = f"{count(saves.failures, 'failure')} in {span(saves.held_s)}"
+            yield f"mean time between failures: {span(between_s)} ({failures})"
             young, daly = young_s(saves.each_s, between_s), daly_s(saves.each_s, between_s)
-            yield f"the interval that loses the least: {duration(young)} by Young, {duration(daly)} by Daly"
+            yield f"the interval that loses the least: {span(young)} by Young, {span(daly)} by Daly"
             return
         least_s = saves.least_between_failures_s
-        seen = f"none was seen in {duration(saves.held_s)}, so it is at least {duration(least_s)}"
+        seen = f"none was seen in {span(saves.held_s)}, so it is at least {span(least_s)}"
         yield f"mean time between failures: unknown; {seen} ({percent(CERTAIN)} certain)"
         young, daly = young_s(saves.each_s, least_s), daly_s(saves.each_s, least_s)
-        yield f"the interval that loses the least is at least {duration(young)} by Young, {duration(daly)} by Daly"
+        yield f"the interval that loses the least is at least {span(young)} by Young, {span(daly)} by Daly"
 
     def _links(self) -> Block:
         shown = (TRAINING, CHECKPOINTS, STARTUP, PREFLIGHT, FAILURES)
@@ -252,8 +255,8 @@ class FinalReport:
                     str(each.link.number),
                     each.link.job_id,
                     clock(each.link.begun_at_s),
-                    *map(_right, (significant(each.hours.gpus), _duration(each.queue_wait_s))),
-                    *(_right(_duration(each.parts_s.get(part))) for part in shown),
+                    *map(_right, (significant(each.hours.gpus), span(each.queue_wait_s))),
+                    *(_right(span(each.parts_s.get(part))) for part in shown),
                     each.link.cause,
                 )
                 for each in self.campaign.links
@@ -276,7 +279,7 @@ class FinalReport:
         yield f"It used {significant(used.gpus)} {self.unit} hours ({significant(used.nodes)} node hours){measured}."
         if plan.hours:
             part = percent(used.gpus / plan.hours.gpus)
-            yield f"{significant(plan.hours.gpus)} {self.unit} hours had been planned for it, of which this is {part}."
+            yield f"That is {part} of the {significant(plan.hours.gpus)} {self.unit} hours that had been planned for it."
         if campaign.samples is not None:
             yield f"{significant(campaign.samples)} samples were trained{self._rates}."
         yield self._efficiency
@@ -391,8 +394,11 @@ def _sentence(text: str) -> Content:
     return full_stop(capitalised(text))
 
 
-def _duration(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else duration(seconds)
+def span(seconds: float | None) -> str:
+    """Return a time: of seconds with their fractions."""
+    if seconds is None:
+        return UNKNOWN
+    return duration(seconds) if seconds >= 10 or not seconds else f"{significant(seconds)} s"
 
 
 def _named(links: list[LinkUse] | tuple[LinkUse, ...]) -> str:
