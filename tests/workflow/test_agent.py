@@ -23,10 +23,10 @@ from ddp_ladder.plan.plan import RunSpec, make_plan
 from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import AgentEnd
 from ddp_ladder.settings.load import load_settings
-from fake_nvml import A100, H100, compiled, write_gpus
 from instrument_support import python_named
 from make_runs import monitor_file
 from project_copy import ROOT, environment
+from stand_in_gpus import A100, H100, HOT, compiled, write_gpus
 
 TIMEOUT_S = 90
 SCRIPTS = ROOT / "workflow/scripts"
@@ -267,11 +267,6 @@ def test_a_full_disk_under_the_log_ends_no_training(spec: RunSpec, tmp_path: Pat
     ]
 
 
-# GPUs that cannot exist here are those of a library in place of NVIDIA's. Bit 0x20 is NVML's thermal slowdown by
-# software; the clock is what an A100 falls to.
-HOT = {**A100, "uuid": "GPU-hot", "reasons": 0x20, "sm_mhz": 1065}
-
-
 def test_stand_in_gpus_that_the_run_may_use_and_one_that_is_throttled(
     spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +274,7 @@ def test_stand_in_gpus_that_the_run_may_use_and_one_that_is_throttled(
     compiled(tmp_path)
     write_gpus(tmp_path / "gpus", [A100, H100, HOT])
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "gpus"))
+    monkeypatch.setenv("STAND_IN_GPUS", str(tmp_path / "gpus"))
     sampled = spec.replace(gpus_per_node=1, device="cuda", setup="export CUDA_VISIBLE_DEVICES=1,2")
     samples = RunDirectory(tmp_path).samples(0)
     until_sampled = f"while Path({str(samples)!r}).read_text().count(chr(10)) < 5: threading.Event().wait(0.1)\n"

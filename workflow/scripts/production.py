@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
-from ddp_ladder.climb.production import run_production, run_rehearsal
+from ddp_ladder.climb.production import run_own_link, run_production, run_rehearsal
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.common.process import die_with_parent
@@ -29,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "production.py --on slurm")
     add_options(parser)
     parser.add_argument("--rehearse", action="store_true", help="only test whether the script goes on where it saved")
-    parser.add_argument("--on", choices=("slurm", "local"), required=True, help="local: here, or in this allocation")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--on", choices=("slurm", "local"), help="local: here, or in this allocation")
+    where.add_argument("--link-of", type=Path, metavar="SCRIPT", help="this job is one link; SCRIPT is the next one's")
+    parser.add_argument("--since", type=int, metavar="N", help="the links that the first job of the chain found")
     arguments = parser.parse_args(argv)
     os.environ.pop(BEHIND_PIPE, None)
     die_with_parent(signal.SIGTERM)
@@ -39,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.rehearse:
         return run_rehearsal(rehearsal_plan(settings), settings, rehearsal_directory(results), on_slurm)
     production = production_of(settings, planned(settings), results)
-    return run_production(production, settings, chain_directory(results), on_slurm)
+    directory = chain_directory(results)
+    if arguments.link_of is not None:
+        return run_own_link(production, settings, directory, arguments.link_of, arguments.since)
+    return run_production(production, settings, directory, on_slurm)
 
 
 if __name__ == "__main__":

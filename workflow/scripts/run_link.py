@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     context = replace(context_of(job, directory), console=LinkConsole(facts))
     say, label = context.console.say, f"{context.label} link {number}"
     if job.runs[0].instrument:
-        watch = SpeedWatch(chain, directory, number, label, say, windows_of_promise(chain, directory.parent))
+        watch = SpeedWatch(chain, directory, number, label, say, lambda: windows_of_promise(chain, directory.parent))
         context = replace(context, watch=watch)
     try:
         with holding_scale(context), accounted(directory, job, context.nodes.job_id, PRODUCTION):

@@ -186,6 +186,17 @@ def test_of_a_pipeline_the_ranks_with_its_first_stage_count_the_samples(tmp_path
     assert shown["samples_per_s"] == pytest.approx(2 * 4 / 0.5)
 
 
+def test_progress_counts_the_saves_that_are_written(tmp_path: Path) -> None:
+    recorder = Recorder()
+    heart = progress.Heartbeat(tmp_path, recorder, lambda: signs(recorder, NOTHING, False), lambda: 1)
+    add(recorder, 0.1)
+    for kind, saves in ((log.TORCH_SAVE, 1), (log.ASYNC_CHECKPOINT, 1), (log.CHECKPOINT, 2)):
+        recorder.saved(kind, 1.0, 2.0, 10.0, False)
+        recorder.feed()
+        heart._show(tmp_path / "progress.json")
+        assert json.loads((tmp_path / "progress.json").read_text())["saves"] == saves
+
+
 SCRIPT = """
 import ctypes, os, sys, _thread, threading
 def wait():

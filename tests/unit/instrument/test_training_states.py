@@ -6,10 +6,13 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from ddp_ladder_instrument import accelerator
+from ddp_ladder_instrument.measurement import Measurement
 from ddp_ladder_instrument.states import MOST_VALUES, States
 from instrument_support import python_named, run, script
 from scripts_support import run as run_script
@@ -185,6 +188,15 @@ def test_a_rank_that_is_killed_leaves_the_first_state_and_a_run_of_the_ladder_no
     assert first["state"] == {"optimizer_steps": 0, "lr": [0.5], "values": [1.0, 1.0], "count": 2}
     measured = run(tmp_path / "measured", script(tmp_path, ENDS), "return").rank()
     assert (measured["first_state"], measured["last_state"]) == (None, None)
+
+
+@pytest.mark.parametrize(("code", "is_idle", "answers"), [(75, True, True), (75, False, False), (1, True, False)])
+def test_a_gpu_is_read_after_exit_code_75_if_it_has_nothing_left_to_do(
+    monkeypatch: pytest.MonkeyPatch, code: int, is_idle: bool, answers: bool
+) -> None:
+    monkeypatch.setattr(accelerator, "is_idle", lambda device: is_idle)
+    ended = SimpleNamespace(program_end=SimpleNamespace(exit_code=code, after_training=False), _gpu="cuda:0")
+    assert Measurement._device_answers(ended) is answers
 
 
 @pytest.mark.parametrize("line", ["sharded.py fsdp1 flat", "sharded.py fsdp2", "compiled.py step eager"])

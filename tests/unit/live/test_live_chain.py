@@ -31,7 +31,7 @@ def start_chain(results: Path) -> Path:
     write_json(directory / "plan.json", plan.to_json())
     chain = Chain(
         scale="1x2", gpus=2, runtime_min=60, up_to_hours=40.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
-        promised_samples_per_s=1000.0, training_hours=10.0,
+        promised_samples_per_s=1000.0, training_hours=10.0, training_samples=3.6e7,
     )  # fmt: skip
     write_chain(directory, chain)
     now_s = time.time()

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 from ddp_ladder.platform.accelerators.accelerator import Gpus
 from ddp_ladder.platform.accelerators.nvml import open_nvidia, reasons
-from fake_nvml import A100, H100, GpuValues, compiled, install, write_gpus
+from stand_in_gpus import A100, H100, SLICED, GpuValues, compiled, install, write_gpus
 
 Open = Callable[..., Gpus]
 
@@ -70,19 +70,17 @@ def test_what_a_gpu_of_a_fake_library_lacks_stays_empty_and_what_fails_is_asked_
     assert gpus.sample()["gpu0_power_w"] == 360.0
 
 
-def test_stand_in_of_a_lost_gpu_leaves_those_of_its_node(open_gpus: Open) -> None:
-    gpus = open_gpus([A100, {**A100, "gone": 1}, H100])
-    assert [(gpu.about.index, gpu.about.name) for gpu in gpus.sampled] == [(0, A100["name"]), (1, H100["name"])]
-    assert gpus.notes == ("NVML: GPU 1 of the driver's: GPU is lost",)
-
-
-def test_stand_in_of_a_driver_that_has_the_older_name_of_the_reasons_alone(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new, old = (f"nvmlDeviceGetCurrentClocks{word}Reasons" for word in ("Event", "Throttle"))
-    install(compiled(tmp_path, f"-D{new}={old}"), file, monkeypatch)
-    write_gpus(file, [H100])
-    assert open_nvidia({}).sample()["gpu0_throttle_reasons"] == "power_cap"
+def test_stand_in_of_a_slice_and_of_a_gpu_whose_slice_nothing_names(open_gpus: Open) -> None:
+    """What its GPU does is of all slices, but for the clock and the temperature."""
+    row = open_gpus([A100, SLICED], CUDA_VISIBLE_DEVICES=str(SLICED["mig.uuid"])).sample()
+    assert row == {
+        "gpu0_memory_used_bytes": SLICED["mig.memory_used"],
+        "gpu0_temperature_c": 55,
+        "gpu0_sm_clock_mhz": 1410,
+        "gpu0_throttle_reasons": "none",
+    }
+    gpus = open_gpus([A100, SLICED], CUDA_VISIBLE_DEVICES="1")
+    assert (gpus.sampled, "in MIG mode, and CUDA_VISIBLE_DEVICES names no slice of it" in gpus.notes[0]) == ((), True)
 
 
 @pytest.mark.parametrize(("chosen", "names"), [(None, ["a", "b", "c"]), ("2,0", ["c", "a"]), ("-1", [])])

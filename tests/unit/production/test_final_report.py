@@ -32,6 +32,7 @@ from ddp_ladder.slurm.lock import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_jobs import write_job
+from make_live import progress_of
 from make_records import make_plan_of, make_record, make_spec, make_specs, repeated
 from make_results import make_results
 from make_runs import SAVED, STARTED_AT_S, edit, edit_agent, edit_rank, end_run, write_loop, write_run
@@ -264,8 +265,10 @@ def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_
     write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "complete")])
     first = tmp_path / "production/jobs/1x2/1.json"
     edit(first, lambda file: file.update(ended_at_s=None, row=None))
-    for path in (tmp_path / "production").glob("runs/*/*/*/r1/attempts/1/ranks/*"):
+    (start,) = (tmp_path / "production").glob("runs/*/*/*/r1/attempts/1")
+    for path in (start / "ranks").iterdir():
         path.unlink()
+    write_json(start / "progress.json", progress_of(5))
     campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
     killed, last = campaign.links
     assert killed.elapsed_s == pytest.approx(last.link.begun_at_s - killed.link.begun_at_s)

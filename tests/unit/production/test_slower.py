@@ -83,10 +83,11 @@ def test_the_part_that_grew_is_named(now: dict[str, Any], words: str) -> None:
 
 
 def test_the_samples_of_a_node_show_its_clocks() -> None:
-    cells = {"n1": {"gpu0_throttle_reasons": "none"}, "n2": {"gpu0_throttle_reasons": "sw_thermal"}, "n3": {}}
+    reasons = {"n1": "none", "n2": "power_cap+thermal", "n3": "power_cap"}
+    cells = {node: {"gpu0_throttle_reasons": cell} for node, cell in reasons.items()}
     samples = {"n1": {"gpu0_sm_clock_mhz": 1980.0}, "n2": {"gpu0_sm_clock_mhz": 1200.0}, "n3": {}}
     samples["n4"] = {"gpu0_sm_clock_mhz": 1980.0}
-    found = ["n2: GPU throttled (sw_thermal)", "n2: SM clock 1200 MHz, 1980 MHz elsewhere"]
+    found = ["n2: GPU throttled (thermal)", "n2: SM clock 1200 MHz, 1980 MHz elsewhere"]
     assert signs_of_nodes(cells, samples) == found
 
 
@@ -101,7 +102,7 @@ class Watched:
             scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0,
             slower=action, promised_samples_per_s=1000.0,
         )  # fmt: skip
-        self.watch = SpeedWatch(chain, results, 3, "production 1x2 link 3", self.said.append, (), 0.0, 10)
+        self.watch = SpeedWatch(chain, results, 3, "production 1x2 link 3", self.said.append, list, 0.0, 10)
         self.watch.begin(self.directory, self.run)
         self.at_s, self.steps, self.step_s = 1e9, 0, 0.0
 
@@ -160,7 +161,8 @@ def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
 
 
 def link(number: int = 1, end: End = "saved", **facts: Any) -> Link:
-    return Link(number, str(number), 1e9, 1e9 + 3600, 2.0, end, **facts)
+    times = {"begun_at_s": 1e9, "ended_at_s": 1e9 + 3600, "hours": 2.0}
+    return Link(number=number, job_id=str(number), end=end, **times, **facts)
 
 
 def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_reported_does_not(tmp_path: Path) -> None:
@@ -178,22 +180,24 @@ def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_re
 
 
 @pytest.mark.parametrize(
-    ("steps", "training_hours", "left_h"),
+    ("steps", "samples", "training_hours", "left_h"),
     [
-        ([900, 900], 1.0, 1.0),  # half of 3600 samples/s x 1 h in an hour of the clock
-        ([1], 1.0, 1.0),  # no trend yet
-        ([900, None], 1.0, None),
-        ([900, 900], None, None),
-        ([3600], 1.0, None),  # more than the ladder expected
-        ([], 1.0, None),
+        ([900, 900], 28_800, 1.0, 1.0),  # a half in an hour of the clock
+        ([900, 900], 28_800, None, 1.0),
+        ([1], 28_800, 1.0, 1.0),  # no trend yet
+        ([1], 28_800, None, None),
+        ([900, None], 28_800, 1.0, None),
+        ([900, 900], None, 1.0, None),
+        ([3600], 28_800, 1.0, None),  # more than a training has
+        ([], 28_800, 1.0, None),
     ],
 )
 def test_the_expected_end_follows_what_was_done_so_far(
-    steps: list[int | None], training_hours: float | None, left_h: float | None
+    steps: list[int | None], samples: float | None, training_hours: float | None, left_h: float | None
 ) -> None:
     chain = Chain(
         scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
-        promised_samples_per_s=8.0, training_hours=training_hours,
+        training_hours=training_hours, training_samples=samples, promised_samples_per_s=8.0,
     )  # fmt: skip
     links = [link(number, steps=made) for number, made in enumerate(steps, start=1)]
     now_s = 1e9 + 3600

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
 import warnings
 from array import array
@@ -151,7 +152,9 @@ def describe(device: torch.device | None) -> dict[str, Any]:
         return {"kind": "cpu", "index": None, "name": host.cpu_model(), "id": f"cpu:{os.getpid()}"}
     index = device.index if device.index is not None else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)
+    # Of a slice (MIG), the variable says which one. The UUID is that of its GPU in some versions of CUDA.
+    named = os.environ.get(VISIBLE[0], "").partition(",")[0].strip()
+    uuid = named if named.startswith("MIG-") else getattr(properties, "uuid", None)
     # Without a UUID (torch 2.4), the index among the visible devices still distinguishes two ranks on a host. The only
     # device of a process that no variable limits may be another one for each: it is equal to none.
     alone = f"process {os.getpid()}" if torch.cuda.device_count() == 1 else ""
@@ -162,6 +165,25 @@ def describe(device: torch.device | None) -> dict[str, Any]:
         "name": properties.name,
         "id": str(uuid) if uuid is not None else fallback,
     }
+
+
+class Captures:
+    """Whether a CUDA graph is captured in this process.
+
+    Meanwhile CUDA refuses every thread's question whether an event has passed, and the capture is lost, too.
+    """
+
+    def __init__(self) -> None:
+        self.asking = threading.Lock()  # held while an event is asked for: no capture begins then
+        self.is_under_way = False
+
+    def set(self, is_under_way: bool) -> None:
+        """Note that a capture begins, or that it is over."""
+        with self.asking:
+            self.is_under_way = is_under_way
+
+
+CAPTURES = Captures()
 
 
 class Marks:
@@ -180,10 +202,11 @@ class Marks:
         self._passed_s = array("d")  # when the device passed each mark that is kept, by the host's clock
         self._last_s = 0.0  # the same of the last one that was read
         self._kept = sys.maxsize  # marks whose times are kept
+        self._seen = 0  # marks that the device had passed when it was asked last
 
     def add(self) -> int:
         """Record an event now, and return its number; NO_MARK while a CUDA graph is being captured."""
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing() or CAPTURES.is_under_way:
             return NO_MARK
         event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
@@ -227,6 +250,12 @@ class Marks:
     @property
     def passed(self) -> int:
         """Return how many marks the device has passed; another thread than the one that trains may ask."""
+        with CAPTURES.asking:
+            if not CAPTURES.is_under_way:
+                self._seen = self._count_passed()
+            return self._seen
+
+    def _count_passed(self) -> int:
         waiting = [*self._open]
         first, last = 0, len(waiting)
         while first < last:

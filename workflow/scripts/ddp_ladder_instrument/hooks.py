@@ -171,6 +171,33 @@ def patch_method(owner: type, name: str, before: Callable[[Any], None]) -> None:
     patch(owner, name, wrap)
 
 
+def patch_captures(graphs: type, note: Callable[[bool], None]) -> None:
+    """Call ``note`` with True before a CUDA graph is captured, and with False afterwards."""
+
+    def begins(original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
+            note(True)
+            try:
+                return original(*args, **kwargs)
+            except BaseException:
+                note(False)
+                raise
+
+        return capture_begin
+
+    def ends(original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                note(False)
+
+        return capture_end
+
+    patch(graphs, "capture_begin", begins)
+    patch(graphs, "capture_end", ends)
+
+
 def patch_ddp(on_wrapped: Callable[[Any], None]) -> None:
     """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
     patch_call(DistributedDataParallel, "_ddp_init_helper", lambda _begin_s, args: on_wrapped(args[0]))

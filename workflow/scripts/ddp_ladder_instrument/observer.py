@@ -86,6 +86,7 @@ class TorchObserver:
         patch("backward passes", lambda: hooks.patch_call(torch.autograd, "backward", self._on_backward))
         patch("phases.saves_s", self.saves.patch_torch)
         patch("steps of CUDA graphs", lambda: hooks.patch_call(accelerator.graphs(), "replay", replayed))
+        patch("captures of CUDA graphs", lambda: hooks.patch_captures(accelerator.graphs(), accelerator.CAPTURES.set))
         patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)

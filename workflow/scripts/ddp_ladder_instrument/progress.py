@@ -167,7 +167,7 @@ class Heartbeat:
                 self._show(self._progress)
 
     def _show(self, path: Path) -> None:
-        """Write progress.json: the steps so far, and the throughput since it was last written."""
+        """Write progress.json: steps and saves so far, and the throughput since it was last written."""
         machine, stages, (steps, samples, ended_s) = self._recorder.machine, self._recorder.stages, self._shown
         # Of a pipeline, one of so many ranks counts the samples.
         counting = self._world_size() / (stages[1] if stages else 1)
@@ -176,6 +176,7 @@ class Heartbeat:
         took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": now[0],
+            "saves": machine.phases.saves,
             "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),

@@ -247,6 +247,11 @@ class Saves:
         else:
             self._count += 1
 
+    @property
+    def over(self) -> int:
+        """Return how many are written."""
+        return self._count + self._written
+
     def summary(self) -> dict[str, Any]:
         """Return the record's ``phases.saves``. seconds: in the main thread; aside_s: in others."""
         is_known = self._written >= self._begun and not math.isnan(self._bytes)
@@ -271,6 +276,11 @@ class Phases:
         self._saves = Saves()
         self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
+
+    @property
+    def saves(self) -> int:
+        """Number of saves so far that are written."""
+        return self._saves.over
 
     @property
     def evaluations(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import join
 
@@ -30,6 +32,7 @@ from ddp_ladder.production.chain import (
     decide,
     expected_end_s,
     hours_of,
+    keep_links,
     read_links,
     write_chain,
 )
@@ -39,12 +42,13 @@ from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL
 from ddp_ladder.slurm import jobs as slurm_jobs
-from ddp_ladder.slurm.jobs import JobEnd, NotSubmitted, Submission, Submitter, ask, job_left
-from ddp_ladder.slurm.lock import Lock, look
-from ddp_ladder.slurm.query import set_aside
+from ddp_ladder.slurm.jobs import JobEnd, NotSubmitted, Submission, Submitter, ask, cancel, job_left
+from ddp_ladder.slurm.lock import START, Lock, held, look
+from ddp_ladder.slurm.query import SlurmError, run_command, set_aside
 from ddp_ladder.slurm.steps import sbatch_options
 
 RUN_LINK, REHEARSE = SCRIPTS / "run_link.py", SCRIPTS / "rehearse.py"
+CTRL_C_S = 1.0  # a link in the same terminal gets the signal, too
 GOES_ON = "follow it with the same command; end it with `scancel {job}`"
 
 
@@ -82,6 +86,8 @@ class JobsHere:
         try:
             code = process.wait()
         except Interrupted:
+            with suppress(subprocess.TimeoutExpired):  # two signals at once: Python prints a traceback
+                process.wait(CTRL_C_S)
             process.terminate()
             process.wait()
             raise
@@ -121,8 +127,6 @@ class JobsOnSlurm:
         self._job_id = None
         if self._replaces_node(job, end):
             return None
-        if end.state == "CANCELLED":
-            return Step("stop", f"job {end.job_id} was cancelled", end.why, "start it again to go on")
         begun = any(path.stem == end.job_id for path in (self._directory / "jobs" / self._scale).glob("*.json"))
         return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
 
@@ -177,31 +181,107 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     plan, chain = production.plan, production.chain
     _rehearsed(production, settings, directory.parent)
     raise_on_signals()
-    way = _way(plan, settings, directory, link_command(directory), on_slurm)
-    write_chain(directory, chain)
-    links = read_links(directory, plan, time.time(), way.alive())
-    since = len(links)
-    try:
-        while True:
-            job = chain.within_hours(production.job, sum(link.hours for link in links))
-            ended = [link for link in links if link.end != "running"]
-            step = decide(chain, job, ended, since)
-            if way.alive() is None and step.kind != "go on":
-                break
+    with _holding(directory, START):
+        way = _way(plan, settings, directory, link_command(directory), on_slurm)
+        write_chain(directory, chain)
+        links = read_links(directory, plan, time.time(), way.alive())
+        since = sum(link.end != "running" for link in links)
+        try:
+            while True:
+                job = chain.within_hours(production.job, sum(link.hours for link in links))
+                step = decide(chain, job, [link for link in links if link.end != "running"], since)
+                if way.alive() is None and step.kind != "go on":
+                    break
+                stopped = way.run(job)
+                links = _links_over(directory, plan)
+                if isinstance(way, JobsOnSlurm) and way.has_replaced:
+                    since = len(links)
+                _say_end(chain, links, production.job)
+                if stopped is not None and not (links and links[-1].end == "complete"):
+                    step = stopped
+                    break
+        except Interrupted as interrupted:
+            notify(f"{PRODUCTION}: {interrupted}: {way.interrupted()}")
+            return 128 + interrupted.signum
+    return _over(step, production, links)
+
+
+def run_own_link(production: Production, settings: Settings, directory: Path, script: Path, since: int | None) -> int:
+    """Run the one link that this job of Slurm is; return 0 if the chain goes on or is complete, else 1.
+
+    script: the batch script of a link, which is submitted for the next one before this one begins, and cancelled if
+    the chain is over. since: as in decide; None: a person has submitted this job. Raises UserError.
+    """
+    plan, chain, job_id = production.plan, production.chain, os.environ["SLURM_JOB_ID"]
+    _rehearsed(production, settings, directory.parent)
+    raise_on_signals()
+    with _holding(directory, job_id):
+        way = _way(plan, settings, directory, link_command(directory), on_slurm=False)
+        write_chain(directory, chain)
+        scale = Lock.of_scale(directory, chain.scale, f"{PRODUCTION} {chain.scale}")
+        with held(scale, job_id, notify, _lost):  # a link of another start may still run
+            links = _links_over(directory, plan)
+        since = len(links) if since is None else since
+        job = chain.within_hours(production.job, sum(link.hours for link in links))
+        step = decide(chain, job, links, since)
+        if step.kind != "go on":
+            return _over(step, production, links)
+        following = _submit_next(script, job_id, since)
+        try:
             stopped = way.run(job)
-            for warning in update_or_warn(directory)[1]:
-                notify(f"warning: {warning}")
-            links = read_links(directory, plan, time.time())
-            if isinstance(way, JobsOnSlurm) and way.has_replaced:
-                since = len(links)
-            _say_end(chain, links, production.job)
-            if stopped is not None and not (links and links[-1].end == "complete"):
-                step = stopped
-                break
-    except Interrupted as interrupted:
-        notify(f"{PRODUCTION}: {interrupted}: {way.interrupted()}")
-        return 128 + interrupted.signum
-    used = f"{hours_of(chain, links, production.job)}, {count(len(links), 'link')}"
+        except Interrupted as interrupted:
+            notify(f"{PRODUCTION}: {interrupted}; {_follows(following, script)}")
+            return 128 + interrupted.signum
+        links = _links_over(directory, plan)
+        _say_end(chain, links, production.job)
+        step = decide(chain, chain.within_hours(production.job, sum(link.hours for link in links)), links, since)
+        if step.kind == "go on" and stopped is None:
+            notify(f"{PRODUCTION}: {_follows(following, script)}")
+            return 0
+        if following is not None:
+            notify(f"{PRODUCTION}: the next link: {cancel([following])}")
+        return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
+
+
+def _submit_next(script: Path, job_id: str, since: int) -> str | None:
+    """Submit the next link, which waits for the end of this one; return its job, None if Slurm does not take it."""
+    argv = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", str(script), "--since", str(since)]
+    try:
+        return slurm_jobs.job_id_of(run_command(argv, slurm_jobs.SUBMIT_WITHIN_S))
+    except SlurmError as error:
+        notify(f"{PRODUCTION}: the next link is not submitted: {error}")
+        return None
+
+
+def _follows(job_id: str | None, script: Path) -> str:
+    if job_id is None:
+        return f"no job follows; submit it yourself: sbatch {script}"
+    return f"the next link is job {job_id}; to end the chain: scancel {job_id}"
+
+
+@contextmanager
+def _holding(directory: Path, job_id: str) -> Iterator[None]:
+    """Hold the chain. Raises UserError while another start, or a link that submits the next one, holds it."""
+    with held(Lock.of_start(directory), job_id, notify, _lost):
+        yield
+
+
+def _lost() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
+    """Account for the links of a chain of which no job goes on, and return them. They are read once."""
+    for warning in update_or_warn(directory)[1]:
+        notify(f"warning: {warning}")
+    links = read_links(directory, plan, time.time())
+    keep_links(directory, links)
+    return links
+
+
+def _over(step: Step, production: Production, links: Sequence[Link]) -> int:
+    """Show why the chain is over; return the exit code."""
+    used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
     print(box(_rows(step, used)), file=sys.stderr, flush=True)
     return 0 if step.kind == "complete" else 1
 

@@ -1,6 +1,7 @@
-"""job.sh, a run as a batch script that needs neither Snakemake nor ddp-ladder; climb.sh, the whole climb as one job.
+"""job.sh, a run as a batch script that needs neither Snakemake nor ddp-ladder; climb.sh, the whole climb as one job;
+production.sh, a link of a chain that submits the next one.
 
-Their texts are workflow/templates/job.sh.j2 and climb.sh.j2. The launch lines come from ``node.launch`` and the options
+Their texts are workflow/templates/<name>.j2. The launch lines come from ``node.launch`` and the options
 from ``slurm.steps``, so that the script and the measured run stay the same.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ddp_ladder.common.files import OWN, TEMPLATES, RunDirectory, profile, write_atomically
+from ddp_ladder.common.files import OWN, SCRIPTS, TEMPLATES, RunDirectory, profile, write_atomically
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.node import launch
 from ddp_ladder.node.launch import Places, is_module
@@ -29,9 +30,10 @@ from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.torchrun import END_OF_OPTIONS, wrapped_ranks
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.settings.yaml import shown
+from ddp_ladder.slurm.jobs import new_job_name
 from ddp_ladder.slurm.steps import OF_GPUS, sbatch_options, srun_options, widest
 
-VENV = ".venv"
+VENV, PRODUCTION_SCRIPT = ".venv", "production.sh"
 WIDTH = 84  # of the lines of a command, without their indent
 _VARIABLE = re.compile("\0([A-Za-z_][A-Za-z0-9_]*)\0")
 
@@ -251,10 +253,33 @@ def climb_script(plan: Plan, sources: Sources, secrets: Sequence[str], project: 
     return render(
         "climb.sh.j2",
         sbatch_options=_directives(sbatch_options(widest(plan.jobs), own)),
-        venv=VENV,
-        bin=str(python.parent),
         options=[*_snakefile(project), *_settings(sources)],
-        secrets=secrets,
+        **_environment_of(secrets, python),
+    )
+
+
+def _environment_of(secrets: Sequence[str], python: Path) -> dict[str, Any]:
+    return {"venv": VENV, "bin": str(python.parent), "secrets": secrets}
+
+
+# production.sh
+
+
+def production_script(plan: Plan, sources: Sources, secrets: Sequence[str], project: Path, python: Path) -> str:
+    """Return the text of production.sh: a job that is one link of the chain, and submits the next one.
+
+    plan: of the chain. The rest is as in climb_script.
+    """
+    (job,) = plan.jobs
+    own = Path(plan.results, PRODUCTION_SCRIPT)
+    name = new_job_name(project / plan.results, str(job.scale))  # by which other starts find its links in the queue
+    log = f"{plan.results}/logs/".replace("%", "%%") + "%j.log"
+    return render(
+        "production.sh.j2",
+        name=name,
+        sbatch_options=_directives(sbatch_options(job, {"job-name": name, "chdir": str(project), "output": log})),
+        command=[str(SCRIPTS / "production.py"), *sources.options, "--link-of", str(own)],
+        **_environment_of(secrets, python),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import HOUR_S
@@ -91,4 +91,4 @@ class ChainReader:
         scale = state.scales[0]
         hours = max(0.0, state.now_s - link.begun_at_s) / HOUR_S * scale.job.runs[0].gpus
         progress = scale.running.progress if scale.running else None
-        return replace(link, hours=hours, steps=progress.step if progress else 0)
+        return link.replace(hours=hours, steps=progress.step if progress else 0)

@@ -153,7 +153,7 @@ def gpus_of_ranks(about: MonitorFile, ranks: Sequence[RankUse]) -> dict[int, Ran
     """
 
     def bare(uuid: str | None) -> str:
-        """Return a UUID as torch writes it, without NVML's ``GPU-``."""
+        """Return a UUID as torch writes it, without NVML's ``GPU-``. That of a slice has its ``MIG-`` in both."""
         return (uuid or "").removeprefix("GPU-").lower()
 
     own = [rank for rank in ranks if rank.node_rank == about.node_rank and rank.gpu is not None]

@@ -7,7 +7,6 @@ belong.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -24,20 +23,24 @@ from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model, Positive, Several, Version1
+from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
-from ddp_ladder.records.raw_models import SlowFile
-from ddp_ladder.records.record import Failure, Record
-from ddp_ladder.run.progress import end_of_link
+from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
+from ddp_ladder.records.record import Failure, Record, read_record
+from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
+from ddp_ladder.slurm.jobs import CANCELLED, SUBMITTED, TIMEOUT, read_job_end
 
-CHAIN_FILE = "chain.json"
+CHAIN_FILE, LINKS_FILE = "chain.json", "links.json"
 CLOSED = (
     "equal parameters", "finite", "disjoint data", "distinct devices", "equal steps", "order of samples", "world size",
 )  # fmt: skip
 """Checks that show a training whose result is worth nothing: another link would burn hours."""
+UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
+"""Those that say nothing of ranks that were ended from outside, each where it was."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
@@ -60,13 +63,7 @@ class Chain(Model):
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
     promised_by: Several[str] = ()  # the runs that it is from
     training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
-
-    @property
-    def samples(self) -> float | None:
-        """Return the samples of one training; None if they are not known."""
-        if self.training_hours is None or self.promised_samples_per_s is None:
-            return None
-        return self.training_hours * HOUR_S * self.promised_samples_per_s
+    training_samples: float | None = None  # of one training; None: unknown
 
     def most_hours(self, job: ScaleJob) -> float:
         """Return the GPU hours that a link can use."""
@@ -107,24 +104,27 @@ def read_chain(directory: Path) -> Chain:
 # Links
 
 End = Literal["running", "complete", "saved", "time limit", "failed"]
+NOT_OF_THE_SCRIPT = ("BOOT_FAIL", "NODE_FAIL", "PREEMPTED")
+"""States of Slurm in which a job ends whatever its script does; it may be so any number of times."""
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Model):
     """One job of the chain."""
 
-    number: int  # from 1
+    number: Positive
     job_id: str
     begun_at_s: float
     ended_at_s: float | None  # None: it goes on, or was killed
-    hours: float  # GPU hours that it held, so far
+    hours: Hours  # GPU hours that it held, so far
     end: End
+    state: str | None = None  # Slurm's, of a job that is over; None: not known
+    attempt: Count = 0  # its last start of the script; 0: it made none
     failure: Failure | None = None  # what its run's record says; None for a good end, or if it left no run
-    record: Record | None = None  # of its last start of the script
-    steps: int | None = None  # that its ranks made; None: unknown
-    saves: int | None = None  # that were seen; None: no rank could tell
+    doubt: Failure | None = None  # why the result of its training is worth nothing
+    steps: Count | None = None  # that its ranks made; None: unknown
+    saves: Count | None = None  # that were seen; None: unknown
+    is_anew: bool = False  # its states show that it began where the start before it had begun
     slow: SlowFile | None = None  # when it was slower than promised; None: it was not
-    directory: RunDirectory | None = None  # of its last start of the script
 
     @property
     def in_words(self) -> str:
@@ -134,11 +134,43 @@ class Link:
     @property
     def cause(self) -> str:
         """Return what its end means, in words."""
-        if self.record is None:
-            return "it left no record" if self.end == "failed" else self.end
-        if self.end in ("saved", "time limit", "complete"):
-            return end_of_link(self.record)
-        return self.end if self.failure is None else f"{self.failure.verdict}: {self.failure.why}"
+        ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
+        if self.end == "failed":
+            failure = self.failure
+            return f"{f'{failure.verdict}: {failure.why}' if failure else 'it left no record'}{ended}"
+        if self.end == "running":
+            return self.end
+        return good_end("saved state" if self.end == "saved" else self.end, self.steps) + ended
+
+    @property
+    def has_progressed(self) -> bool | None:
+        """Return whether the next link goes on from a later state; None if that is not known.
+
+        Exit code 75 says so. A save is only known if torch wrote it.
+        """
+        if self.steps == 0 or (self.end != "saved" and self.saves == 0):
+            return False
+        return True if self.end == "saved" or self.saves else None
+
+
+class LinksFile(Model):
+    """What is known of the links that are over (links.json): their files are many, and are read once."""
+
+    schema_version: Version1 = 1
+    links: Several[Link]
+
+
+def keep_links(directory: Path, links: Sequence[Link]) -> None:
+    """Write links.json. links: of a chain of which no job goes on. Raises NotWritten."""
+    write_json(directory / LINKS_FILE, LinksFile(links=tuple(links)).model_dump())
+
+
+def _kept(directory: Path) -> dict[tuple[str, float], Link]:
+    """Return the links in links.json, by job and begin; without a file that can be read, the others tell it all."""
+    with suppress(OSError, ValueError):
+        file = LinksFile.from_json(read_json(directory / LINKS_FILE))
+        return {(link.job_id, link.begun_at_s): link for link in file.links}
+    return {}
 
 
 def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = None) -> tuple[Link, ...]:
@@ -146,92 +178,191 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
 
     directory: of the chain. now_s: unix time, for links that have no end. alive: the job that goes on.
     """
+    (job,) = plan.jobs
     files = sorted((file for _, file in job_files(directory)), key=lambda file: file.begun_at_s)
-    records = RunRecords(directory)
-    starts = [] if not files else list(_starts(records, plan.jobs[0].runs[0]))
-    return tuple(
-        _link(
-            number,
-            file,
-            [start for start in starts if _is_of(start, file, following)],
-            now_s if file.job_id == alive else _latest_end_s(file, following, plan.jobs[0], now_s),
-            alive,
-        )
-        for number, (file, following) in enumerate(zip_longest(files, files[1:]), start=1)
-    )
+    records, spec, kept = RunRecords(directory), job.runs[0], _kept(directory)
+    starts: Sequence[_Start] | None = None
+    links = []
+    for number, (file, following) in enumerate(zip_longest(files, files[1:]), start=1):
+        until_s = min(now_s, file.begun_at_s + 60 * job.runtime_min, following.begun_at_s if following else now_s)
+        known = kept.get((file.job_id, file.begun_at_s))
+        goes_on = file.ended_at_s is None and file.job_id == alive
+        if known is None and not goes_on and starts is None:
+            after = max((link.attempt for link in kept.values()), default=0)
+            starts = _starts(records, spec, after)
+        its = [start for start in starts or () if _is_of(start, file, following)]
+        going_on = records.directory(spec) if goes_on else None
+        link = known or _link(number, file, its, _state(directory, file), going_on)
+        held_s = _held_s(file, now_s if goes_on else until_s)
+        if known is None or file.row is not None:
+            link = link.replace(hours=held_s * file.gpus / HOUR_S)
+        links.append(link)
+    return tuple(links)
 
 
-def _latest_end_s(file: JobFile, following: JobFile | None, job: ScaleJob, now_s: float) -> float:
-    """Return until when a killed link can have gone on: never beside the next one, nor beyond its time limit."""
-    return min(now_s, file.begun_at_s + 60 * job.runtime_min, following.begun_at_s if following else math.inf)
+def _held_s(file: JobFile, until_s: float) -> float:
+    return file.row.elapsed_s if file.row else max(0.0, (file.ended_at_s or until_s) - file.begun_at_s)
+
+
+def _state(directory: Path, file: JobFile) -> str | None:
+    """Return Slurm's state of a job that is over, of its accounting, or as it was followed; None if it is not known."""
+    if file.row is not None and file.row.source == "sacct":
+        return file.row.state
+    with suppress(OSError, ValueError):
+        end = read_job_end(directory, file.scale)
+        if end is not None and end.job_id == file.job_id and end.state != SUBMITTED:
+            return end.state
+    return None
 
 
 @dataclass(frozen=True)
 class _Start:
-    """One start of the script."""
+    """One start of the script, or the record of why it was not started."""
 
-    directory: RunDirectory
     raw: RawRun | None
     record: Record
+    is_anew: bool = False  # it began where the one before it had begun
 
     @property
-    def job_id(self) -> str:
-        return self.record.job.id if self.record.job else ""
+    def job(self) -> Job | None:
+        return self.record.job
 
 
-def _starts(records: RunRecords, spec: RunSpec) -> Sequence[_Start]:
-    """Return the starts of the script, oldest first, as far as their files can be read."""
+def _starts(records: RunRecords, spec: RunSpec, after: int) -> Sequence[_Start]:
+    """Return the starts of the script after so many, oldest first, as far as their files can be read."""
     last = records.directory(spec)
-    earlier = sorted(last.attempts.glob("*"), key=lambda path: int(path.name) if path.name.isdecimal() else 0)
-    starts = []
+    numbers = sorted(int(path.name) for path in last.attempts.glob("*") if path.name.isdecimal())
+    earlier = (last.attempts / str(number) for number in numbers if number > after)
+    starts, before = [], _raw(RunDirectory(last.attempts / str(after))) if after else None
     for directory in map(RunDirectory, (*earlier, last.path)):
         with suppress(OSError, ValueError):
-            record = records.stored_or_assembled(directory)
-            raw = None
-            with suppress(OSError, ValueError):
-                raw = read_raw_run(directory)
-            starts.append(_Start(directory, raw, record))
+            record, raw = records.stored_or_assembled(directory), _raw(directory)
+            if record.job is not None and record.job.attempt > after:
+                starts.append(_Start(raw, record, _is_anew(before, raw)))
+            before = raw
+    with suppress(OSError, ValueError):
+        record = read_record(last.record)
+        if record.job is None and record.spec_hash == spec.hash:
+            starts.append(_Start(None, record))
     return starts
+
+
+def _raw(directory: RunDirectory) -> RawRun | None:
+    with suppress(OSError, ValueError):
+        return read_raw_run(directory)
+    return None
+
+
+def _is_anew(before: RawRun | None, raw: RawRun | None) -> bool:
+    """Return True if all ranks of a start began where they had begun in the one before it."""
+    if before is None or raw is None:
+        return False
+    last = {end.rank: end.last_state for end in before.ends if end.last_state is not None}
+    kinds = {found.kind for found in resumptions(before.first_states, last, raw.first_states).values()}
+    return kinds == {"beginning"}
 
 
 def _is_of(start: _Start, file: JobFile, following: JobFile | None) -> bool:
     """Return True if a start belongs to a link. Links in one allocation have one job id, and differ in their times."""
-    if start.job_id != file.job_id or start.raw is None or start.raw.ended is None:
-        return start.job_id == file.job_id and (following is None or following.job_id != file.job_id)
+    if start.job is None:  # a link deletes it when it begins
+        return following is None
+    if start.job.id != file.job_id or start.raw is None or start.raw.ended is None:
+        return start.job.id == file.job_id and (following is None or following.job_id != file.job_id)
     began_s = start.raw.ended.started_at_s
     return began_s >= file.begun_at_s - CLOCKS_S and (following is None or began_s < following.begun_at_s)
 
 
-def _link(number: int, file: JobFile, starts: Sequence[_Start], latest_s: float, alive: str | None) -> Link:
-    goes_on = file.ended_at_s is None and file.job_id == alive
+def _link(
+    number: int, file: JobFile, starts: Sequence[_Start], state: str | None, going_on: RunDirectory | None
+) -> Link:
+    """Return a link. going_on: the run's directory, if it has not ended."""
     last = starts[-1] if starts else None
-    ended_at_s = file.ended_at_s
-    held_s = file.row.elapsed_s if file.row else max(0.0, (ended_at_s or latest_s) - file.begun_at_s)
-    return Link(
+    link = Link(
         number=number,
         job_id=file.job_id,
         begun_at_s=file.begun_at_s,
-        ended_at_s=ended_at_s,
-        hours=held_s * file.gpus / HOUR_S,
-        end="running" if goes_on else "failed" if last is None else end_of(last.record, last.raw),
-        failure=last.record.failure if last else None,
-        record=last.record if last else None,
-        steps=max((rank.steps for rank in last.record.ranks), default=None) if last else None,
-        saves=_saves(last.raw) if last and last.raw else None,
-        slow=_slow(last.raw) if last and last.raw else None,
-        directory=last.directory if last else None,
+        ended_at_s=file.ended_at_s,
+        hours=0.0,
+        end="failed" if going_on is None else "running",
+        state=state,
+    )
+    if going_on is not None:
+        return link.replace(slow=_slow(going_on, file.job_id))
+    if last is None or last.job is None:
+        return link.replace(failure=last.record.failure if last else None, steps=0, saves=0)
+    end = end_of(last.record, last.raw)
+    if end == "failed" and state == TIMEOUT:
+        end = "time limit"
+    return link.replace(
+        end=end,
+        attempt=last.job.attempt,
+        failure=last.record.failure,
+        doubt=_doubt(last.record, end),
+        steps=_steps(last),
+        saves=_saves(last.raw) if last.raw else None,
+        is_anew=starts[0].is_anew,
+        slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
     )
 
 
-def _slow(raw: RawRun) -> SlowFile | None:
+def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
     with suppress(OSError, ValueError):
-        return of_run(raw.run, SlowFile, raw.directory.slow)
+        run = read_run_file(directory)
+        return of_run(run, SlowFile, directory.slow) if run.job.id == job_id else None
     return None
 
 
+def _steps(start: _Start) -> int | None:
+    """Return how many steps its ranks made; None if they are not known, or only its log tells of them.
+
+    Of ranks that were killed the progress tells, which is there from the first step on.
+    """
+    record, raw = start.record, start.raw
+    steps = max((rank.steps for rank in record.ranks), default=None)
+    if steps is None and raw is not None and record.spec.instrument and record.spec.throughput_regex is None:
+        if progress := _progress(raw):
+            return progress.step
+        return None if any(raw.directory.ranks.glob("metrics*.jsonl")) else 0  # reported by the program itself
+    return None if steps == 0 and record.throughput is not None else steps
+
+
 def _saves(raw: RawRun) -> int | None:
-    """Return how often a rank saved with torch.save; None if no rank left its phases."""
-    return max((len(end.phases.saves_s) for end in raw.ends if end.phases), default=None)
+    """Return how often a rank saved; None if that is not known of all of them, and none is known to have saved.
+
+    Of a rank 0 that was killed, its progress tells.
+    """
+    saves = [len(end.phases.saves_s) if end.phases else None for end in raw.ends]
+    if 0 not in raw.ranks and (progress := _progress(raw)):
+        saves.append(progress.saves)
+    most = max((count for count in saves if count is not None), default=0)
+    return most if most or (len(saves) == raw.spec.world_size and None not in saves) else None
+
+
+def _progress(raw: RawRun) -> Progress | None:
+    with suppress(OSError, ValueError):
+        return read_progress(raw.directory.progress)
+    return None
+
+
+def _doubt(record: Record, end: End) -> Failure | None:
+    """Return the failed check that shows a training whose result is worth nothing; None if there is none.
+
+    Ranks that left no record, or trained nothing, show nothing.
+    """
+    ranks = record.ranks
+    if len(ranks) < record.spec.world_size or not any(rank.steps for rank in ranks):
+        return None
+    unknown = UNEQUAL_WHERE_CUT if end in ("time limit", "failed") else ()
+    if not all(rank.parameters for rank in ranks):
+        unknown = (*unknown, "equal parameters")
+    bad = next(
+        (each for each in record.checks if not each.ok and each.name in CLOSED and each.name not in unknown), None
+    )
+    if bad is None:
+        return None
+    if record.failure is not None and record.failure.kind is None:
+        return record.failure
+    return Failure(verdict=bad.name, why=f"{bad.measured}, wanted {bad.wanted}", next="correct the script")
 
 
 def end_of(record: Record, raw: RawRun | None) -> End:
@@ -262,14 +393,14 @@ def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_bat
     The time since the first link began counts with its queues, starts and failures; steps that were made again are
     counted twice. With little done, the ladder's figure says how long the rest takes.
     """
-    samples = chain.samples
-    if not samples or chain.training_hours is None or not links or any(link.steps is None for link in links):
+    samples = chain.training_samples
+    if not samples or not links or any(link.steps is None for link in links):
         return None
     done = sum(link.steps or 0 for link in links) * global_batch / samples
     if done >= 1:
         return None
     if done < LEAST_DONE:
-        return now_s + (1 - done) * chain.training_hours * HOUR_S
+        return None if chain.training_hours is None else now_s + (1 - done) * chain.training_hours * HOUR_S
     return now_s + (now_s - links[0].begun_at_s) * (1 - done) / done
 
 
@@ -305,20 +436,9 @@ def decide(chain: Chain, job: ScaleJob, links: Sequence[Link], since: int = 0) -
 
 
 def _complete(last: Link) -> Step:
-    if bad := _closed(last):
+    if bad := last.doubt:
         return Step("stop", f"the training ended, and its result is doubtful: {bad.verdict}", bad.why, bad.next)
     return Step("complete", "the training is complete", f"{last.in_words} ended with exit code 0 on every rank")
-
-
-def _closed(link: Link) -> Failure | None:
-    """Return the failed check of a link whose training is worth nothing; None if there is none."""
-    record = link.record
-    bad = next((check for check in record.checks if not check.ok and check.name in CLOSED), None) if record else None
-    if record is None or bad is None:
-        return None
-    if record.failure is not None and record.failure.kind is None:
-        return record.failure
-    return Failure(verdict=bad.name, why=f"{bad.measured}, wanted {bad.wanted}", next="correct the script")
 
 
 def _after(links: Sequence[Link]) -> Step | None:
@@ -326,43 +446,55 @@ def _after(links: Sequence[Link]) -> Step | None:
     if not links:
         return None
     last, before = links[-1], links[-2] if len(links) > 1 else None
-    if last.end != "failed" and (bad := _closed(last)):
-        return Step("stop", bad.verdict, f"{last.in_words}: {bad.why}", bad.next)
+    if last.doubt is not None and last.end != "failed":
+        return Step("stop", last.doubt.verdict, f"{last.in_words}: {last.doubt.why}", last.doubt.next)
     if last.slow is not None and last.slow.action == "stop":
         advice = "correct what is named, and start it again; `slower: warn` below production goes on all the same"
         return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
-    if last.end == "saved":
-        circle = before is not None and before.end == "saved" and last.steps == 0 == before.steps
-        why = f"{before.in_words if before else ''} and {last.in_words} saved their state without a step"
-        look = "look at how the script finds its checkpoint, and at the signal: it may come before the first step"
-        return Step("stop", "the chain goes in a circle", why, look) if circle else None
-    if last.end == "time limit":
-        return _after_time_limit(last, before)
-    return _after_failure(last, before)
-
-
-def _after_time_limit(last: Link, before: Link | None) -> Step | None:
-    unseen = not last.saves and (last.saves == 0 or (before is not None and before.end == "time limit"))
-    if not unseen or (last.saves is None and before is not None and before.saves):
-        return None
-    why = f"{last.in_words} reached its time limit after {count(last.steps or 0, 'step')}, and no save was seen"
-    advice = f"raise {runtime_key(PRODUCTION)}, save more often, or let the script save at SIGUSR1 and end with code 75"
-    return Step("stop", "a link ended without progress", why, advice)
-
-
-def _after_failure(last: Link, before: Link | None) -> Step | None:
-    advice = last.failure.next if last.failure else "look at the log of its job"
-    if before is not None and before.end == "failed" and _is_same(last, before):
+    if last.state == CANCELLED:
+        return Step("stop", "the job was cancelled", f"{last.in_words}: {last.cause}", "start it again to go on")
+    if before is not None and before.has_progressed and last.is_anew:
+        why = f"{last.in_words} began where {before.in_words} had begun, although that one had saved its state"
+        advice = "let the script load its last checkpoint at each start; `snakemake rehearsal` shows whether it does"
+        return Step("stop", "the chain goes in a circle", why, advice)
+    by_slurm = last.state in NOT_OF_THE_SCRIPT
+    if before is not None and not by_slurm and _is_same_failure(last, before):
         why = f"{before.in_words} and {last.in_words}: {last.cause}"
-        return Step("stop", "the same failure twice", why, advice)
-    if not last.saves:
-        seen = "no save was seen" if last.saves == 0 else "whether it saved is not known"
-        return Step("stop", "a link failed without progress", f"{last.in_words}: {last.cause}; {seen}", advice)
-    return None
+        return Step("stop", "the same failure twice", why, _advice(last))
+    if last.has_progressed:
+        return None
+    if before is not None and not before.has_progressed:
+        why = f"{_without_progress(before)}; {_without_progress(last)}"
+        return Step("stop", "the chain goes in a circle", why, _advice(last))
+    if last.has_progressed is None or last.end == "saved" or by_slurm:
+        return None  # once: the next link shows whether it was progress, or an accident
+    return Step("stop", "a link ended without progress", _without_progress(last), _advice(last))
 
 
-def _is_same(one: Link, other: Link) -> bool:
-    """Return True if two links failed alike: of the same kind, or with the same verdict at the same place."""
+def _without_progress(link: Link) -> str:
+    if link.end == "saved":
+        return f"{link.in_words} saved its state without a step"
+    steps = "an unknown number of steps" if link.steps is None else count(link.steps, "step")
+    seen = "whether it saved is not known" if link.saves is None else count(link.saves, "save") + " seen"
+    return f"{link.in_words}: {link.cause}; {steps}, {seen}"
+
+
+def _advice(link: Link) -> str:
+    """Return what to do about a link that ended badly, or without progress."""
+    if link.end == "saved":
+        return "look at how the script finds its checkpoint, and at the signal: it may come before the first step"
+    if link.end == "time limit":
+        return (
+            f"raise {runtime_key(PRODUCTION)}, save more often, or save at SIGUSR1 and end with code 75: that counts "
+            "whatever writes the state, and of saves only torch's are seen"
+        )
+    return link.failure.next if link.failure else "look at the log of its job"
+
+
+def _is_same_failure(one: Link, other: Link) -> bool:
+    """Return True if two links failed alike: with the same verdict at the same place."""
+    if one.end != "failed" or other.end != "failed":
+        return False
     if one.failure is None or other.failure is None:
         return one.failure is other.failure
     return (one.failure.verdict, one.failure.rank, one.failure.node) == (

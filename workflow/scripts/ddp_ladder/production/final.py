@@ -19,15 +19,17 @@ from numpy.typing import NDArray
 
 from ddp_ladder.accounting.jobs import HOUR_S, JobFile, JobRow, job_files
 from ddp_ladder.analysis.cost import Hours, kwh
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.plan.plan import ScaleJob, read_plan
+from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
 from ddp_ladder.production.chain import Chain, Link, chain_directory, read_chain, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
+from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record, Saves
 from ddp_ladder.slurm.lock import Lock, look
 
@@ -234,7 +236,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
     """Read a chain, also while a link runs. results: of the ladder. Raises UserError if no link has begun."""
     directory = chain_directory(results)
     chain, plan = read_chain(directory), read_plan(directory / "plan.json")
-    (job,) = plan.jobs
+    (job,), records = plan.jobs, RunRecords(directory)
     lock = look(Lock.of_scale(directory, chain.scale, ""))
     links = read_links(directory, plan, now_s, lock.holder.job_id if lock and lock.is_alive else None)
     if not links:
@@ -246,21 +248,20 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
         chain=chain,
         job=job,
         site=plan.site,
-        links=tuple(_use(link, files[link.begun_at_s], chain) for link in links),
+        links=tuple(_use(link, files[link.begun_at_s], chain, _start(records, job.runs[0], link)) for link in links),
         held=held_of(_windows(directory / TABLE)),
         planned=read_planned(results),
         now_s=now_s,
     )
 
 
-def _use(link: Link, file: JobFile, chain: Chain) -> LinkUse:
-    raw = _raw(link.directory)
-    wall_hours = link.hours / chain.gpus
-    kept = None
-    if link.directory is None and file.ended_at_s is not None:
-        kept = Kept(0.0, 0.0, 0.0)  # it ended in order, and started no script
-    elif raw is not None and link.end != "running":
-        kept = kept_of(link, raw, file.row)
+def _use(link: Link, file: JobFile, chain: Chain, start: Start | None) -> LinkUse:
+    """Return what a link used. start: its last one of the script; None: it made none, or goes on."""
+    wall_hours, record = link.hours / chain.gpus, start.record if start else None
+    if link.steps == 0:
+        kept: Kept | None = Kept(0.0, 0.0, 0.0)
+    else:
+        kept = kept_of(link, start, file.row) if start else None
     return LinkUse(
         link=link,
         elapsed_s=HOUR_S * wall_hours,
@@ -268,24 +269,35 @@ def _use(link: Link, file: JobFile, chain: Chain) -> LinkUse:
         queue_wait_s=file.row.queue_wait_s if file.row else None,
         parts_s={} if link.end == "running" else parts_of(link, file.row, HOUR_S * wall_hours, kept),
         kept=kept,
-        saves=link.record.saves if link.record else None,
-        gpu_energy_j=_energy_j(raw, link.record) if raw and link.record else None,
+        saves=record.saves if record else None,
+        gpu_energy_j=_energy_j(start) if start else None,
     )
 
 
-def _raw(directory: RunDirectory | None) -> RawRun | None:
-    if directory is not None:
+@dataclass(frozen=True)
+class Start:
+    """The files of one start of the script."""
+
+    raw: RawRun
+    record: Record
+
+
+def _start(records: RunRecords, spec: RunSpec, link: Link) -> Start | None:
+    last = records.directory(spec)
+    for directory in (last, RunDirectory(last.attempts / str(link.attempt))):
         with suppress(OSError, ValueError):
-            return read_raw_run(directory)
+            if read_run_file(directory).job.attempt == link.attempt:
+                return Start(read_raw_run(directory), records.stored_or_assembled(directory))
     return None
 
 
-def kept_of(link: Link, raw: RawRun, row: JobRow | None) -> Kept | None:
+def kept_of(link: Link, start: Start, row: JobRow | None) -> Kept | None:
     """Return what was kept of a link's training; None if nothing says it.
 
     The times are those of the rank with the most saves. The samples of ranks without files are taken for those of the
     others, which is so in data parallel training but for the last steps.
     """
+    raw, saves = start.raw, start.record.saves
     known = [rank for rank in raw.ranks.values() if rank.end.phases and len(rank.steps.size)]
     known = [rank for rank in known if rank.steps.ended_at_s is not None]
     if not known:
@@ -302,7 +314,7 @@ def kept_of(link: Link, raw: RawRun, row: JobRow | None) -> Kept | None:
     saving_s = math.fsum(max(0.0, min(end, last_s) - max(begin, first_s)) for begin, end in _saves_s(saver))
     if link.end not in UNKEPT and row is not None and row.training_s:
         last_s = first_s + row.training_s  # of the slowest rank, with what it saved after the last step
-        saving_s = link.record.saves.seconds if link.record and link.record.saves else saving_s
+        saving_s = saves.seconds if saves else saving_s
     seconds = max(0.0, last_s - first_s - saving_s)
     samples = math.fsum(_samples_until(rank, until_s) for rank in known) / len(known) * raw.spec.world_size
     return Kept(seconds, saving_s, samples)
@@ -339,11 +351,12 @@ def parts_of(link: Link, row: JobRow | None, elapsed_s: float, kept: Kept | None
     return {**parts, REST: left_s}
 
 
-def _energy_j(raw: RawRun, record: Record) -> float | None:
+def _energy_j(start: Start) -> float | None:
     """Return the energy of the GPUs that trained, over all samples of a link; None if one is not known."""
-    if record.usage is None:
+    raw, usage = start.raw, start.record.usage
+    if usage is None:
         return None
-    used = {node.node_rank: {gpu.index for gpu in node.used_gpus} for node in record.usage.nodes}
+    used = {node.node_rank: {gpu.index for gpu in node.used_gpus} for node in usage.nodes}
     with suppress(OSError, ValueError):
         nodes = read_node_samples(raw, {})
         joules = [energy_of_gpus_j(samples, used.get(node, set())) for node, samples in nodes.items()]

@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import join, quote
 
+from ddp_ladder.accounting.jobs import job_files
+from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
@@ -14,8 +17,9 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
-from ddp_ladder.plan.plan import Plan, ScaleJob, chain_plan
-from ddp_ladder.production.chain import Chain, Link, hours_of, unit_of
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
+from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, unit_of
+from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
 
@@ -64,6 +68,7 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
     scale, mode = point.scale if isinstance(point, ScalePoint) else point, experiment.modes[0]
     stage = ProductionStage(scales=(scale,), runtime=keys.runtime, slurm=keys.slurm)
     plan = chain_plan(settings, stage, scale, mode, f"{experiment.results}/{PRODUCTION}")
+    _require_same_chain(plan.jobs[0].runs[0], chain_directory(results))
     rate = point.samples_per_s if isinstance(point, ScalePoint) else None
     chain = Chain(
         scale=str(scale),
@@ -76,8 +81,27 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         promised_samples_per_s=rate,
         promised_by=_runs_of(as_made(ladder, runs), scale, mode) if rate else (),
         training_hours=decision.hours(point) if decision and isinstance(point, ScalePoint) else None,
+        training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
     )
     return Production(plan, chain, rule, tuple(doubts))
+
+
+def _require_same_chain(spec: RunSpec, directory: Path) -> None:
+    """Raise UserError if the directory has links of another script, arguments or scale: their state is not this one's.
+
+    What a link may use, and Slurm's options, may change from one link to the next.
+    """
+    if next(job_files(directory), None) is None:
+        return
+    before = read_plan(directory / "plan.json").jobs[0].runs[0]
+    pairs = {name: (str(getattr(before, name)), str(getattr(spec, name))) for name in ("scale", "mode", "script")}
+    if before.scale == spec.scale:  # the arguments may name the run's directory
+        pairs["arguments"] = join(before.args), join(spec.args)
+    changed = [f"{name} {then} (now {now})" for name, (then, now) in pairs.items() if then != now]
+    if changed:
+        what = "the links in it are of another chain, whose state the script would go on from"
+        advice = f"set what it was, or move it: mv {quote(str(directory))} {quote(f'{directory}-1')}"
+        raise UserError(Problem(str(directory), what, "; ".join(changed), next=advice))
 
 
 def _runs_of(plan: Plan, scale: Scale, mode: str) -> tuple[str, ...]:
@@ -96,6 +120,14 @@ def _warn_before_s(settings: Settings) -> float:
     return keys.warn_before_s
 
 
+def _work(settings: Settings, ladder: Plan, runs: RunRecords) -> Work:
+    """Return the whole training, by the keys of the report."""
+    keys = settings.experiment.report
+    made = (runs.made(spec) for spec in ladder.runs)
+    sizes = (record.fingerprint.dataset_size for record in made if isinstance(record, Record))
+    return Work(keys.epochs, keys.samples, next(filter(None, sizes), None), keys.steps)
+
+
 Proven = tuple[ScalePoint | Scale, str, list[str], Decision | None]
 
 
@@ -103,7 +135,8 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
     """Return the point of the scale, or the scale alone if it was not measured; why it, doubts, and the decision."""
     keys, where = settings.experiment.production, settings.config.where(PRODUCTION, "scale")
     verdicts = {stage: judge(ladder, stage, results, runs) for stage in ladder.stages}
-    points = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
+    judged = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
+    points = with_cost(judged, _work(settings, ladder, runs))
     decisions = decide(points, {stage: gate.min_efficiency for stage, gate in ladder.gates.items()})
     decision = next((each for each in decisions if each.mode == settings.experiment.modes[0]), None)
     if keys.scale == "recommended":
@@ -134,7 +167,8 @@ def _require(unproven: bool, where: str, what: str, proven: str) -> None:
     """Raise UserError unless the settings allow a scale that is not proven."""
     if not unproven:
         advice = "climb to it first (snakemake --profile ...); `unproven: true` below production takes it all the same"
-        raise UserError(Problem(where, what, None, f"recommended, or one of {proven or 'none yet'}", advice))
+        allowed = f"recommended, or one of {proven}" if proven else "nothing yet"
+        raise UserError(Problem(where, what, None, allowed, advice))
 
 
 def _measured(points: Sequence[ScalePoint]) -> str:

@@ -29,9 +29,9 @@ from ddp_ladder.measuring.windows import (
 )
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.files import THROTTLE_REASONS
+from ddp_ladder.nodes.findings import THROTTLES
 from ddp_ladder.nodes.last_sample import last_cells, last_sample, of_gpus
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.platform.accelerators.accelerator import NO_REASON
 from ddp_ladder.production.chain import Chain
 from ddp_ladder.records.raw_files import of_run, read_raw_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
@@ -133,9 +133,11 @@ def signs_of_nodes(cells: Mapping[str, Mapping[str, str]], samples: Mapping[str,
     clocks = {node: min(mhz) for node, sample in samples.items() if (mhz := of_gpus(sample, "sm_clock_mhz"))}
     usual = float(np.median([*clocks.values()])) if clocks else 0.0
     for node, line in cells.items():
-        reasons = {value for name, value in line.items() if name.endswith(THROTTLE_REASONS)} - {NO_REASON}
-        if reasons:
-            found.append(f"{node}: GPU throttled ({', '.join(sorted(reasons))})")
+        reported = {
+            part for name, value in line.items() if name.endswith(THROTTLE_REASONS) for part in value.split("+")
+        }
+        if reasons := [reason for reason in THROTTLES if reason in reported]:
+            found.append(f"{node}: GPU throttled ({', '.join(reasons)})")
         if node in clocks and clocks[node] < SLOWER_CLOCK * usual:
             found.append(f"{node}: SM clock {clocks[node]:.0f} MHz, {usual:.0f} MHz elsewhere")
     return found
@@ -164,7 +166,7 @@ class SpeedWatch:
     link: int
     label: str  # of the link, in lines
     say: Callable[[str], None]
-    promised: Sequence[Sums]
+    promised: Callable[[], Sequence[Sums]]  # windows of the ladder's run: many files, read when they are needed
     every_s: float = WINDOW_S
     windows: int = WINDOWS
     _sums: deque[Sums] = field(default_factory=deque)
@@ -229,7 +231,7 @@ class SpeedWatch:
         spec, run = self._run.spec, self._run
         places = [rank // spec.gpus_per_node for rank in range(spec.world_size)]
         grown = [after - before for before, after in pairwise(self._sums)]
-        then, now = (parts_of(windows, places, is_gpu(spec.device)) for windows in (self.promised, grown))
+        then, now = (parts_of(windows, places, is_gpu(spec.device)) for windows in (self.promised(), grown))
         shown = signs_of_nodes(self._samples(last_cells), self._samples(last_sample))
         return "; ".join([what_grew(then, now, [run.nodes[place] for place in places]), *shown[:MOST_NAMED]])
 

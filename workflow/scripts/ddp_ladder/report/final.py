@@ -100,11 +100,9 @@ class FinalReport:
             return Plan(training.of_one, energy, training.samples, training.samples_per_s, source)
         hours = None if chain.training_hours is None else Hours.held(chain.training_hours, nodes, chain.gpus)
         why = "no application was written for this scale before the first link (report.epochs, samples or steps)"
-        known = (
-            "planned: one training, as the ladder's figure has it, without a reserve" if hours else "no plan is known"
-        )
-        source = f"{known}; {why}"
-        return Plan(hours, None, chain.samples, chain.promised_samples_per_s, source)
+        found = "planned: one training, as the ladder expects it, without a reserve" if hours else "no plan is known"
+        source = f"{found}; {why}"
+        return Plan(hours, None, chain.training_samples, chain.promised_samples_per_s, source)
 
     @property
     def headline(self) -> str:
@@ -279,7 +277,7 @@ class FinalReport:
         yield f"It used {significant(used.gpus)} {self.unit} hours ({significant(used.nodes)} node hours){measured}."
         if plan.hours:
             part = percent(used.gpus / plan.hours.gpus)
-            yield f"That is {part} of the {significant(plan.hours.gpus)} {self.unit} hours that had been planned for it."
+            yield f"That is {part} of the {significant(plan.hours.gpus)} {self.unit} hours that had been planned."
         if campaign.samples is not None:
             yield f"{significant(campaign.samples)} samples were trained{self._rates}."
         yield self._efficiency

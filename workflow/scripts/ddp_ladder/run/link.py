@@ -24,6 +24,7 @@ def run_link(context: Context, warn_before_s: float) -> Record:
     context = replace(context, warn_before_s=warn_before_s)
     (spec,) = context.job.runs
     directory = context.directory(spec)
+    directory.record.unlink(missing_ok=True)  # of the link before: this one may be killed before it has its own
     failed = failed_preflight(context) if context.job.preflight.enabled else None
     if failed is not None:
         record = leave_out_for_preflight(directory, spec, failed)

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Literal, TextIO
 
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import duration, percent, significant
 from ddp_ladder.common.messages import for_terminal, printable
-from ddp_ladder.common.model import Model
+from ddp_ladder.common.model import Count, Model
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.record import Record, placed
 
@@ -39,7 +39,8 @@ Amount = Annotated[float, Field(ge=0, strict=False)]
 class Progress(Model):
     """What rank 0 writes once a second (progress.json)."""
 
-    step: int = Field(ge=0)
+    step: Count
+    saves: Count | None = None  # of rank 0; None: an earlier version wrote it
     elapsed_s: float  # since the end of the first step
     samples_per_s: Amount | None  # None before the second step
     updated_at_s: Amount
@@ -219,15 +220,23 @@ def of_promised(rate: float | None, promised: float | None) -> str:
 
 
 def end_of_link(record: Record) -> str:
-    """Return one line on how a link ended: it fails neither at its time limit nor with exit code 75."""
-    made = max((rank.steps for rank in record.ranks), default=None)
-    after = "" if made is None else f" after {made:,} step{'s' * (made != 1)}"
-    kind = record.failure and record.failure.kind
-    if kind == "saved state":
-        return f"saved its state{after} (exit code {os.EX_TEMPFAIL})"
-    if kind == "time limit":
-        return f"its time was up{after}"
-    return outcome(record) if record.failure else f"the script ended with exit code 0{after}"
+    """Return one line on how a link ended: no failure is its time limit, exit code 75, or a last link that is short."""
+    kind = record.failure.kind if record.failure else "complete"
+    if kind == "too few steps":  # what was left of the training
+        kind = "complete"
+    if kind not in ("saved state", "time limit", "complete"):
+        return outcome(record)
+    return good_end(kind, max((rank.steps for rank in record.ranks), default=None))
+
+
+def good_end(kind: Literal["saved state", "time limit", "complete"], steps: int | None) -> str:
+    """Return one line on a link that ended as a link may. steps: None for unknown."""
+    after = "" if steps is None else f" after {steps:,} step{'s' * (steps != 1)}"
+    return {
+        "saved state": f"saved its state{after} (exit code {os.EX_TEMPFAIL})",
+        "time limit": f"its time was up{after}",
+        "complete": f"the script ended with exit code 0{after}",
+    }[kind]
 
 
 def outcome(record: Record) -> str:

@@ -24,7 +24,7 @@ Phase = Literal["waiting", "running", "ended"]
 WAITING = frozenset("PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT".split())
 RUNNING = frozenset("RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED".split())
 ENDED_WELL = "COMPLETED"
-NODE_FAIL, TIMEOUT, FAILED = "NODE_FAIL", "TIMEOUT", "FAILED"
+CANCELLED, NODE_FAIL, TIMEOUT, FAILED = "CANCELLED", "NODE_FAIL", "TIMEOUT", "FAILED"
 GONE = "GONE"  # our own word: neither the controller nor the accounting knows the job any more
 
 SLURMS_MIN = 1  # Slurm ends a job that much before or after its time
@@ -69,7 +69,7 @@ class Advice:
 
 AGAIN = "start snakemake again: finished runs are kept"
 ENDS: Mapping[str, Advice] = {
-    "CANCELLED": Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
+    CANCELLED: Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     FAILED: Advice("its batch script failed", f"read the end of its log; then {AGAIN}"),
     NODE_FAIL: Advice(
         "one of its nodes died",
@@ -352,6 +352,14 @@ STOP_WITHIN_S = 10.0  # for the job of a try that Ctrl-C ended, which may have b
 _JOB_ID = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)  # of --parsable; a cluster's name may follow
 
 
+def job_id_of(printed: str) -> str:
+    """Return the job that `sbatch --parsable` has printed, perhaps between lines of the site. Raises SlurmError."""
+    ids = _JOB_ID.findall(printed)
+    if len(ids) != 1:
+        raise unreadable("sbatch", printed)
+    return str(ids[0])
+
+
 class NotSubmitted(Exception):
     """The job is not submitted; the text says why, ``next`` what to do."""
 
@@ -442,13 +450,11 @@ class Submitter:
 
     def _sbatch(self, wanted: Submission, again: bool) -> str:
         printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script, given_up=self._is_given_up)
-        ids = _JOB_ID.findall(printed)
-        if len(ids) != 1:
-            raise unreadable("sbatch", printed)
+        job_id = job_id_of(printed)
         if again:
             with contextlib.suppress(SlurmError):  # the first try may have submitted it late
-                return self._look(wanted, 0.0) or ids[0]
-        return str(ids[0])
+                return self._look(wanted, 0.0) or job_id
+        return job_id
 
     def _look(self, wanted: Submission, for_s: float) -> str | None:
         """Return the job with this name; None if the queue is without it until the end. Cancels all but the first.

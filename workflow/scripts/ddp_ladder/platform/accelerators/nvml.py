@@ -17,6 +17,10 @@ REASONS = {
 """Names of nvmlClocksEventReason*; that a GPU is idle (0x1) is none. thermal: by the driver, or by the hardware."""
 
 
+MIG = "MIG-"
+"""A UUID that begins so is of a slice of a GPU. CUDA shows a process one, the first that is named."""
+
+
 def visible_gpus(value: str | None, uuids: Sequence[str]) -> list[int]:
     """Return the places of the GPUs that CUDA_VISIBLE_DEVICES leaves to a process, in its order.
 
@@ -48,57 +52,81 @@ def open_nvidia(environment: Mapping[str, str]) -> Gpus:
 
 
 def _gpus(nvml: Any, chosen: str | None) -> Gpus:
-    answering: list[tuple[Any, str, str]] = []  # handle, name and UUID
+    if (first := (chosen or "").partition(",")[0].strip()).startswith(MIG):
+        return Gpus([NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByUUID(first), 0)])
+    answering: list[tuple[Any, str]] = []  # handle and UUID
     notes: list[str] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            answering.append((handle, nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)))
+            answering.append((handle, nvml.nvmlDeviceGetUUID(handle)))
         except nvml.NVMLError_NoPermission:  # a cgroup keeps it for other jobs, also from CUDA
             continue
         except nvml.NVMLError as error:  # the others of its node still answer
             notes.append(f"NVML: GPU {index} of the driver's: {error}")
     places = visible_gpus(chosen, [uuid for *_, uuid in answering])
-    gpus = [NvidiaGpu(nvml, *answering[place], index) for index, place in enumerate(places)]
+    if sliced := [place for place in places if _is_sliced(nvml, answering[place][0])]:
+        names = ", ".join(answering[place][1] for place in sliced)
+        return Gpus(notes=(*notes, f"NVML: {names}: in MIG mode, and CUDA_VISIBLE_DEVICES names no slice of it"))
+    gpus = [NvidiaGpu(nvml, answering[place][0], index) for index, place in enumerate(places)]
     if not gpus:
         value = "not set" if chosen is None else repr(chosen)
         notes.append(f"NVML: {len(answering)} GPUs are seen; CUDA_VISIBLE_DEVICES is {value}")
     return Gpus(gpus, tuple(notes))
 
 
-class NvidiaGpu:
-    """A GPU, as SampledGpu describes it."""
+def _is_sliced(nvml: Any, handle: Any) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError:  # a GPU without MIG
+        return False
 
-    def __init__(self, nvml: Any, handle: Any, name: str, uuid: str, index: int) -> None:
+
+class NvidiaGpu:
+    """A GPU, or a slice of one (MIG), as SampledGpu describes it.
+
+    A slice has memory of its own. Its clock and its temperature are those of its GPU; power, energy and use of that one
+    are also of the other slices, which says nothing of this one.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, index: int) -> None:
+        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
+        self._is_slice = uuid.startswith(MIG)
         self._nvml, self._handle = nvml, handle
+        self._whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if self._is_slice else handle
         self._first_mj: float | None = None  # of energy, when it was opened
         self._lacks: set[str] = set()  # what it does not report at all: no error later
         self.errors: dict[str, str] = {}
         self.read()
         memory_bytes = self._answer("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
+        limit_w = None
+        if not self._is_slice:
+            limit_w = self._answer("power limit", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
         self._lacks, self.errors = {*self.errors}, {}
         self.about = MonitoredGpu(index=index, name=name, uuid=uuid, memory_bytes=memory_bytes, power_limit_w=limit_w)
 
     def read(self) -> dict[str, Value]:
-        nvml, handle = self._nvml, self._handle
+        nvml, handle, whole = self._nvml, self._handle, self._whole
         calls: dict[str, Callable[[], Value]] = {
-            "busy_fraction": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
             "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "energy_j": self._energy_j,
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU),
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM),
             "throttle_reasons": lambda: reasons(self._reasons()),
         }
+        if not self._is_slice:
+            calls |= {
+                "busy_fraction": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+                "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+                "energy_j": self._energy_j,
+            }
         answers = {name: self._answer(name, call) for name, call in calls.items()}
         return {name: value for name, value in answers.items() if value is not None}
 
     def _reasons(self) -> int:
         try:
-            bits = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+            bits = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._whole)
         except self._nvml.NVMLError_FunctionNotFound:  # its name before driver 535
-            bits = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+            bits = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._whole)
         return int(bits)
 
     def _energy_j(self) -> float:

@@ -1,4 +1,4 @@
-"""NVIDIA's libnvidia-ml.so.1, which cannot exist here, as a library with the same functions (fake_nvml.c).
+"""NVIDIA's libnvidia-ml.so.1, which cannot exist here, as a library with the same functions (stand_ins/nvml.c).
 
 The values of an A100 and of an H100 are those that `nvidia-smi dmon` and `nvidia-smi -q` printed on public machines,
 unless a comment says otherwise.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from needed import need
 
-SOURCE = Path(__file__).with_name("fake_nvml.c")
-GpuValues = Mapping[str, object]
+STAND_INS = Path(__file__).with_name("stand_ins")
+SOURCE = STAND_INS / "nvml.c"
+GpuValues = dict[str, object]
 
 # `nvidia-smi dmon`: "360 55 56 100 16 ... 1593 1410"; `nvidia-smi -q`: limit.
 A100: GpuValues = {
@@ -47,6 +48,19 @@ H100: GpuValues = {
     "reasons": 0x4,
 }
 
+# Bit 0x20 is NVML's thermal slowdown by software; the clock is what an A100 falls to.
+HOT: GpuValues = {**A100, "uuid": "GPU-0a1b2c3d-0000-0000-0000-00000000000c", "reasons": 0x20, "sm_mhz": 1065}
+LOST: GpuValues = {**A100, "uuid": "GPU-0a1b2c3d-0000-0000-0000-00000000000d", "gone": 1}
+# In MIG mode, with one slice. What the other slices use is also in the values of the whole GPU.
+SLICED: GpuValues = {
+    **A100,
+    "uuid": "GPU-0a1b2c3d-0000-0000-0000-00000000000e",
+    "mig.name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+    "mig.uuid": "MIG-0a1b2c3d-0000-0000-0000-00000000000f",
+    "mig.memory_total": 10_200_547_328,
+    "mig.memory_used": 2_147_483_648,
+}
+
 
 def compiled(directory: Path, *options: str) -> Path:
     """Compile the library into a directory, for LD_LIBRARY_PATH; return its path. options: of the compiler."""
@@ -58,7 +72,7 @@ def compiled(directory: Path, *options: str) -> Path:
 
 
 def write_gpus(file: Path, gpus: Sequence[GpuValues]) -> None:
-    """Write the file that FAKE_NVML names."""
+    """Write the file that STAND_IN_GPUS names."""
     lines = [f"{index}.{key} {value}\n" for index, gpu in enumerate(gpus) for key, value in gpu.items()]
     file.write_text("".join(lines))
 
@@ -67,6 +81,6 @@ def install(library: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pynvml load this library in this process, with the GPUs of the file."""
     import pynvml
 
-    monkeypatch.setenv("FAKE_NVML", str(file))
+    monkeypatch.setenv("STAND_IN_GPUS", str(file))
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})

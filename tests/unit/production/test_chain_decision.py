@@ -1,0 +1,139 @@
+"""Whether another link follows: chains of any links, and the cases that are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ddp_ladder.production.chain import Chain, Link, decide
+from ddp_ladder.records.record import Failure
+from hypothesis import given
+from hypothesis import strategies as st
+from make_records import make_plan_of, make_spec
+
+CRASH = Failure(verdict="killed", why="SIGKILL", next="look at the node", rank=1, node="node2")
+OTHER = Failure(verdict="CUDA out of memory", why="full", next="lower the batch", rank=0, node="node1")
+DOUBT = Failure(verdict="ranks on the same data", why="no sampler", next="use a sampler")
+CHAIN = Chain(
+    scale="2x1", gpus=2, runtime_min=60, up_to_hours=40, warn_before_s=60, slower_percent=15, slower="warn",
+    promised_samples_per_s=None,
+)  # fmt: skip
+JOB = replace(make_plan_of([make_spec("2x1")]).jobs[0], runtime_min=CHAIN.runtime_min)
+
+
+def link(end: str, number: int = 1, **changes: Any) -> Link:
+    common = {"number": number, "job_id": str(number), "begun_at_s": float(number), "ended_at_s": None, "hours": 2.0}
+    return Link.from_json({**common, "steps": 10, "saves": 1, "end": end, **changes})
+
+
+def chain_of(*ends: tuple[str, dict[str, Any]]) -> list[Link]:
+    return [link(end, number, **changes) for number, (end, changes) in enumerate(ends, start=1)]
+
+
+SAVED, TIME_UP, COMPLETE = ("saved", {}), ("time limit", {}), ("complete", {})
+NO_STEP = ("saved", {"steps": 0, "saves": 1})
+OWN_SAVES = ("time limit", {"saves": None})
+FAILED = ("failed", {"failure": CRASH})
+NO_SAVE = ("failed", {"failure": CRASH, "saves": 0})
+NODE_FAIL = ("failed", {"failure": OTHER, "state": "NODE_FAIL"})
+LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
+
+
+@pytest.mark.parametrize(
+    ("links", "kind", "verdict"),
+    [
+        ([SAVED, ("time limit", {"is_anew": True})], "stop", "the chain goes in a circle"),
+        ([NODE_FAIL, SAVED, ("failed", {"failure": OTHER, "is_anew": True})], "stop", "the chain goes in a circle"),
+        ([("failed", {"failure": OTHER, "state": "NODE_FAIL", "saves": 0}), ("saved", {"is_anew": True})], "go on", ""),
+        ([], "go on", "link 1"),
+        ([SAVED], "go on", "link 2"),
+        ([TIME_UP, TIME_UP, SAVED], "go on", "link 4"),
+        ([SAVED, COMPLETE], "complete", "the training is complete"),
+        ([("complete", {"doubt": DOUBT})], "stop", "the training ended, and its result is doubtful: ranks on the same"),
+        ([("saved", {"doubt": DOUBT})], "stop", "ranks on the same data"),
+        # Progress
+        ([NO_STEP], "go on", "link 2"),  # the signal came early
+        ([NO_STEP, NO_STEP], "stop", "the chain goes in a circle"),
+        ([NO_STEP, OWN_SAVES], "stop", "the chain goes in a circle"),
+        ([("saved", {"steps": None, "saves": None})] * 3, "go on", "link 4"),  # code 75 says so
+        ([("time limit", {"saves": 0})], "stop", "a link ended without progress"),
+        ([("time limit", {"steps": 0})], "stop", "a link ended without progress"),
+        ([OWN_SAVES], "go on", "link 2"),
+        ([OWN_SAVES, OWN_SAVES], "stop", "the chain goes in a circle"),
+        ([OWN_SAVES, SAVED, OWN_SAVES], "go on", "link 4"),
+        # Failures
+        ([FAILED], "go on", "link 2"),
+        ([FAILED, FAILED], "stop", "the same failure twice"),
+        ([FAILED, SAVED, FAILED], "go on", "link 4"),
+        ([FAILED, ("failed", {"failure": OTHER})], "go on", "link 3"),
+        ([NO_SAVE], "stop", "a link ended without progress"),
+        ([("failed", {"failure": CRASH, "saves": None, "steps": None})], "go on", "link 2"),
+        ([LEFT_NOTHING], "stop", "a link ended without progress"),
+        # Slurm's ends
+        ([NODE_FAIL, NODE_FAIL, NODE_FAIL], "go on", "link 4"),
+        ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})], "go on", "link 2"),
+        ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})] * 2, "stop", "the chain goes in a circle"),
+        ([("saved", {"state": "CANCELLED"})], "stop", "the job was cancelled"),  # at SIGTERM the script saved
+        ([("complete", {"state": "CANCELLED"})], "complete", "the training is complete"),
+        # Hours
+        ([("saved", {"hours": 38.0})], "go on", "link 2"),
+        ([("saved", {"hours": 39.0})], "go on", "link 2"),  # the next one is half as long
+        ([("saved", {"hours": 39.95})], "stop", "production.up_to_hours is reached"),
+    ],
+)
+def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, verdict: str) -> None:
+    found = decide(*_next(chain_of(*links)))
+    assert (found.kind, found.verdict[: len(verdict)]) == (kind, verdict), found
+
+
+def _next(links: list[Link], chain: Chain = CHAIN, since: int = 0) -> tuple[Any, ...]:
+    return chain, chain.within_hours(JOB, sum(each.hours for each in links)), links, since
+
+
+FAILURES = st.one_of(st.none(), st.sampled_from([CRASH, OTHER]))
+LINKS = st.builds(
+    lambda end, **changes: link(end, **changes),
+    st.sampled_from(["saved", "time limit", "failed", "complete"]),
+    steps=st.sampled_from([None, 0, 7]),
+    saves=st.sampled_from([None, 0, 2]),
+    failure=FAILURES,
+    doubt=st.sampled_from([None, None, None, DOUBT]),
+    state=st.sampled_from([None, "COMPLETED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "CANCELLED"]),
+)
+
+
+@given(
+    worlds=st.lists(st.tuples(LINKS, st.floats(0.01, 1.0)), max_size=40),
+    up_to_hours=st.floats(0.05, 30),
+    stopped_after=st.integers(0, 3),
+)
+def test_no_chain_goes_in_a_circle_or_over_its_hours(
+    worlds: list[tuple[Link, float]], up_to_hours: float, stopped_after: int
+) -> None:
+    """worlds: how each link ends, if it is begun, and the part of its time that it takes."""
+    chain, links = CHAIN.replace(up_to_hours=up_to_hours), list[Link]()
+    since, restarts = 0, 0
+    for number, (end, part) in enumerate(worlds, start=1):
+        _, job, *_ = arguments = _next(links, chain, since)
+        step = decide(*arguments)
+        if step.kind == "complete":
+            assert links[-1].end == "complete"
+            assert links[-1].doubt is None
+        if step.kind == "stop":
+            assert step.why
+            assert step.next
+            if restarts == stopped_after or (links and links[-1].end == "complete"):
+                return
+            # A person starts it again: what has happened stops it no more, only what is used up.
+            since, restarts = len(links), restarts + 1
+            step = decide(*_next(links, chain, since))
+            assert step.kind == "go on" or "up_to_hours" in step.verdict
+        if step.kind != "go on":
+            return
+        hours = part * chain.most_hours(job)
+        assert sum(each.hours for each in links) + hours <= up_to_hours * (1 + 1e-12)
+        links.append(end.replace(number=number, hours=hours))
+        recent = links[since:][-3:]
+        assert len(recent) < 3 or any(each.has_progressed for each in recent)

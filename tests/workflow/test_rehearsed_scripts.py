@@ -1,0 +1,151 @@
+"""Scripts that go on, and scripts that only claim to, really started twice: what the rehearsal finds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.production.rehearsal import Rehearsal, judge_rehearsal
+from ddp_ladder.records.record import Failure
+from ddp_ladder.run.job import Context
+from ddp_ladder.run.nodes import ThisMachine
+from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.run.rehearse import run_twice
+from ddp_ladder.settings.keys import Preflight
+from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.terms import REHEARSAL
+from one_run import JOB, Here
+
+LONG_S = 200.0
+SCRIPT = """
+import os, signal, sys, time, torch, torch.distributed as dist
+from pathlib import Path
+from torch.nn.parallel import DistributedDataParallel
+
+how, folder = sys.argv[1], Path(sys.argv[2])
+folder.mkdir(exist_ok=True)
+told = torch.zeros(1)
+
+
+def on_signal(*_):
+    told.fill_(1)
+    if how == "at once":
+        save()
+        sys.exit(75)
+
+
+if how != "ignores":
+    signal.signal(signal.SIGUSR1, on_signal)
+dist.init_process_group("gloo")
+rank, done = dist.get_rank(), 0
+model = torch.nn.Linear(16, 16)
+if how == "shards":
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model)
+else:
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+
+
+def save():
+    if how == "shards":
+        state = dict(zip(parts, get_state_dict(model, optimizer)))
+        checkpoint.save({**state, "scheduler": scheduler.state_dict()}, checkpoint_id=folder / "shards")
+    elif rank == 0:
+        name = f"step{done}.pt" if how == "older" else f"rank{rank}.pt"
+        state = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({**state, "done": done}, folder / "partial")
+        os.replace(folder / "partial", folder / name)
+    if how != "at once":
+        dist.barrier()
+
+
+files = sorted(folder.glob(f"rank{rank}.pt" if how == "own" else "*.pt"))  # as text: step5 comes after step15
+if files and how != "anew":
+    state = torch.load(files[-1])
+    done = state["done"]
+    for name in parts if how != "model" else ["model"]:
+        parts[name].load_state_dict(state[name])
+if (folder / "shards").exists():
+    state = dict(zip(parts, get_state_dict(model, optimizer)))  # it makes a step, for an optimizer state to load into
+    state["scheduler"] = scheduler.state_dict()
+    checkpoint.load(state, checkpoint_id=folder / "shards")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+dist.barrier()
+for step in range(1, 1_000_000):
+    optimizer.zero_grad()
+    loss = (model(torch.ones(8, 16)) - torch.arange(16.0)).square().mean()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    done += 1
+    if rank == 0:
+        print(f"step {done} loss: {loss.item():.4f}", flush=True)
+    if how in ("older", "ignores") and done % 5 == 0:
+        save()
+    if how in ("ignores", "zero"):
+        time.sleep(0.02)
+    elif step == 18 and (rank == 1 or how == "at once"):  # when the signal comes
+        os.kill(os.getpid(), signal.SIGUSR1)
+    all_told = told.clone()
+    dist.all_reduce(all_told)
+    if all_told.item():
+        save()
+        sys.exit(0 if how == "zero" else 75)
+"""
+
+
+def rehearsed(here: Here, how: str, each_s: float = LONG_S, warn_before_s: float = LONG_S) -> Rehearsal:
+    """Start the script twice, on two ranks; return what that shows."""
+    script = here.path / "train.py"
+    script.write_text(SCRIPT)
+    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+    shipped = next(job for job in plan.jobs if str(job.scale) == "1x2")
+    changes = {"script": str(script), "args": (how, str(here.path / "saved")), "stage": REHEARSAL, "max_steps": None}
+    job = replace(shipped, runs=(shipped.runs[0].replace(**changes),), preflight=Preflight(enabled=False))
+    deadline_s = time.monotonic() + 2 * (each_s + warn_before_s)
+    starts = run_twice(
+        Context(job, here.path, ThisMachine(JOB), deadline_s, RunConsole(1, sys.stderr)), each_s, warn_before_s
+    )
+    assert not isinstance(starts, Failure), starts
+    return judge_rehearsal(*starts)
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict", "why"),
+    [
+        ("right", "ok", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
+        ("at once", "ok", "the second start goes on where the first one ended, at step 18"),
+        ("shards", "ok", "the second start goes on where the first one ended, at step 18 (ranks 0, 1)"),
+        ("anew", "failed", "the second start starts from the beginning"),
+        ("model", "failed", "the second start has the parameters that were saved, and not the state of the optimizer"),
+        ("older", "failed", "goes on from an earlier one; 13 of 18 steps are lost"),
+        ("own", "failed", "on some ranks only: rank 0 goes on where it ended (step 18); rank 1 starts from the beginn"),
+    ],
+)
+def test_a_script_that_saves_at_the_signal(here: Here, how: str, verdict: str, why: str) -> None:
+    found = rehearsed(here, how)
+    assert (found.verdict, why in found.why) == (verdict, True), found
+    loss = found.findings[-1].measured
+    assert loss.startswith("loss printed: "), found
+
+
+def test_a_script_that_ignores_the_signal_and_saves_at_intervals_goes_on(here: Here) -> None:
+    found = rehearsed(here, "ignores", each_s=20.0, warn_before_s=2.0)
+    assert (found.verdict, "how many steps are lost is not known" in found.why) == ("ok", True), found
+    assert "no rank has a handler of SIGUSR1" in found.findings[0].measured
+
+
+def test_exit_code_0_at_the_signal_would_be_taken_for_the_end_of_the_training(here: Here) -> None:
+    found = rehearsed(here, "zero", each_s=20.0)
+    assert (found.verdict, "exit code 0 at the signal" in found.why) == ("failed", True), found
