@@ -14,6 +14,27 @@ J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
+class Hours:
+    """Hours of an allocation, as centres count them: those of an application, and those that were used."""
+
+    gpus: float  # of processes on a site without GPUs
+    nodes: float
+
+    @classmethod
+    def held(cls, wall_hours: float, nodes: int, gpus: int) -> Hours:
+        """Return those of jobs that hold so many nodes and GPUs."""
+        return cls(gpus * wall_hours, nodes * wall_hours)
+
+    def asked(self, runs: int | None, reserve: float) -> Hours:
+        """Return what is asked for so many trainings of these hours, with the reserve. None: not said, one."""
+        factor = (runs or 1) * (1 + reserve)
+        return Hours(factor * self.gpus, factor * self.nodes)
+
+    def __add__(self, other: Hours) -> Hours:
+        return Hours(self.gpus + other.gpus, self.nodes + other.nodes)
+
+
+@dataclass(frozen=True)
 class Work:
     """A whole training: samples, steps, or epochs of the data set's size. None: not known."""
 
@@ -47,6 +68,11 @@ class Work:
         return "the size of the data set is not known, so report.epochs has no effect: set report.samples"
 
 
+def kwh(joules: float | None) -> float | None:
+    """Return an energy as centres count it."""
+    return None if joules is None else joules / J_PER_KWH
+
+
 def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...]:
     """Return the points with the cost of the whole training, as far as it is known."""
     return tuple(_with_solution(point, work.total(point.global_batch)) for point in points)
@@ -69,5 +95,5 @@ def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
-        energy_kwh_to_solution=None if joules is None else joules * samples / J_PER_KWH,
+        energy_kwh_to_solution=None if joules is None else kwh(joules * samples),
     )

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddp_ladder.accounting.advice import totals
+from ddp_ladder.analysis.cost import Hours
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.production.planned import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.view import ReportView
 
@@ -42,13 +44,13 @@ class Milestone:
     reserve: float  # on their hours, a fraction
 
     @property
-    def node_hours(self) -> float:
+    def asked(self) -> Hours:
         """Return those of all runs."""
-        return self.point.nodes * self.hours * (self.runs or 1) * (1 + self.reserve)
+        return Hours.held(self.hours, self.point.nodes, self.point.world_size).asked(self.runs, self.reserve)
 
     def cell(self, heading: str, view: ReportView) -> str:
         """Return the text in a column of EUROHPC or SWISS_AI."""
-        point, gpus = self.point, self.point.gpus_per_node
+        point = self.point
         runs = str(self.runs) if self.runs else blank("the number of runs", "report.runs in config.yaml")
         texts = {
             "run type": self.run_type,
@@ -63,8 +65,8 @@ class Milestone:
             "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
             "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
             "hours per run": self._with_interval(self.hours),
-            "node hours": self._with_interval(self.node_hours),
-            "GPU hours": self._with_interval(gpus * self.node_hours),
+            "node hours": self._with_interval(self.asked.nodes),
+            "GPU hours": self._with_interval(self.asked.gpus),
         }
         return texts[heading]
 
@@ -93,6 +95,27 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             run_type = f"training, {point.mode} scaling, {kind} {point.scale}{doubt}"
             samples = work.total(point.global_batch) or 0.0
             yield Milestone(run_type, point, hours, low, high, samples, work.runs, work.reserve)
+
+
+def planned(view: ReportView) -> Planned | None:
+    """Return the milestones as they are kept for the final report; None without one."""
+    kept = tuple(
+        PlannedTraining(
+            run_type=each.run_type,
+            mode=each.point.mode,
+            scale=str(each.point.scale),
+            nodes=each.point.nodes,
+            gpus=each.point.world_size,
+            hours=each.hours,
+            samples=each.samples,
+            samples_per_s=each.point.samples_per_s,
+            gpu_energy_kwh=each.point.energy_kwh_to_solution,
+            runs=each.runs,
+            reserve=each.reserve,
+        )
+        for each in milestones(view)
+    )
+    return Planned(written_on=view.written_on.isoformat(), trainings=kept) if kept else None
 
 
 def milestone_table(view: ReportView, headings: Sequence[str]) -> Iterator[Block]:
