@@ -30,9 +30,10 @@ from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
+from ddp_ladder.run.job import limits_s
 from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.terms import PRODUCTION, runtime_key
-from ddp_ladder.slurm.jobs import CANCELLED, SUBMITTED, TIMEOUT, read_job_end
+from ddp_ladder.slurm.jobs import CANCELLED, ENDS, SUBMITTED, TIMEOUT, read_job_end
 
 CHAIN_FILE, LINKS_FILE = "chain.json", "links.json"
 CLOSED = (
@@ -43,8 +44,7 @@ UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
 """Those that say nothing of ranks that were ended from outside, each where it was."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
-LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
-LEAST_TIMES_WARNING = 2.0  # the same, in times of the seconds between the signal and the end
+LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
 
 Hours = Annotated[float, Field(ge=0)]
 
@@ -72,8 +72,10 @@ class Chain(Model):
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
         minutes = int((self.up_to_hours - used) * 60 / self.gpus)
-        least_s = max(LEAST_S, LEAST_TIMES_WARNING * self.warn_before_s)
-        return replace(job, runtime_min=minutes) if least_s / 60 <= minutes < job.runtime_min else job
+        if not 1 <= minutes < job.runtime_min:
+            return job
+        script_s, _ = limits_s(60.0 * minutes, 60.0 * minutes)
+        return replace(job, runtime_min=minutes) if script_s >= LEAST_TIMES_WARNING * self.warn_before_s else job
 
 
 def unit_of(job: ScaleJob) -> str:
@@ -134,6 +136,8 @@ class Link(Model):
     @property
     def cause(self) -> str:
         """Return what its end means, in words."""
+        if self.end == "failed" and self.state == CANCELLED:  # its processes show SIGTERM alone
+            return ENDS[CANCELLED].why
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
         if self.end == "failed":
             failure = self.failure

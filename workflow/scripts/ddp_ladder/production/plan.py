@@ -19,6 +19,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
 from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, unit_of
+from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
@@ -217,6 +218,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
         "each link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} {unit} h; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
+        "next": next_step(chain, chain.within_hours(job, used), links, since=len(links)).verdict,
         "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"
