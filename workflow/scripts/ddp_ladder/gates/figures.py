@@ -385,7 +385,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "FLOPs of the model per sample (matrix products and convolutions, forward and backward, nothing that is "
         "recomputed; causal attention in full) x X(n) / n. The FLOPs are counted at b. Of the matrix rate: / the rate "
         "at which the preflight of this scale multiplied large matrices in the same precision, median over ranks. Of "
-        "the peak: / that of the GPU's data sheet.",
+        "the peak: / that of the GPU's data sheet. Parameters: the trained ones, if no rank had a part of them alone.",
         Column("model_flops_per_sample", of_run=_of("flops", "of_model")),
         Column(
             "tflop_per_s_per_gpu", "TFLOP/s per GPU", text=significant, tables=REPORT,
@@ -393,6 +393,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         ),
         Column("fraction_of_matrix_rate", "of the matrix rate", text=share),
         Column("fraction_of_peak", "of the peak", text=share),
+        Column("parameters"),
         Column("flops_precision"),
         Column("flops_not_counted"),
     ),

@@ -109,6 +109,7 @@ class ScalePoint:
     centre_hours_per_million_samples: float | None = None  # analysis/cost, in the hours of cluster.yaml
     centre_hours_to_solution: float | None = None
     carbon_kg_to_solution: float | None = None
+    parameters: int | None = None  # trained ones, the same in all runs; None: sharded, or not seen
     note: str = ""
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
@@ -121,7 +122,6 @@ class ScalePoint:
     baseline: str = str(ONE_GPU)  # the scale of speed-up and efficiency: the first of the ladder
     flops: Flops | None = None
     gpu: str | None = None  # models of all ranks
-    parameters: int | None = None  # trained ones of all runs; None: sharded, or not seen
     owners_s: tuple[tuple[str, float], ...] = ()  # where the seconds of one run went: measuring/owners
     unexplained: str = ""  # the remark on time in no step that may be training, of the first run that has one
 
