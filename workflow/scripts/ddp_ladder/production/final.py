@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_ladder.accounting.jobs import HOUR_S, JobFile, JobRow, job_files
-from ddp_ladder.analysis.cost import Hours, kwh
+from ddp_ladder.analysis.cost import kwh
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
+from ddp_ladder.plan.units import Cost
 from ddp_ladder.production.chain import Chain, Link, chain_directory, read_chain, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE
@@ -66,7 +67,7 @@ class LinkUse:
 
     link: Link
     elapsed_s: float
-    hours: Hours
+    hours: Cost
     queue_wait_s: float | None
     parts_s: Mapping[str, float]  # PARTS, which add up to elapsed_s; empty: not known, or it goes on
     kept: Kept | None
@@ -107,9 +108,9 @@ class Campaign:
         return self.links[-1].link.end == "complete"
 
     @property
-    def used(self) -> Hours:
+    def used(self) -> Cost:
         """Return the hours that all links held."""
-        return sum((each.hours for each in self.links), Hours(0.0, 0.0))
+        return sum((each.hours for each in self.links), Cost())
 
     @property
     def held_s(self) -> float:
@@ -265,7 +266,7 @@ def _use(link: Link, file: JobFile, chain: Chain, start: Start | None) -> LinkUs
     return LinkUse(
         link=link,
         elapsed_s=HOUR_S * wall_hours,
-        hours=Hours.held(wall_hours, file.nodes, chain.gpus),
+        hours=Cost(link.hours, file.nodes * wall_hours),
         queue_wait_s=file.row.queue_wait_s if file.row else None,
         parts_s={} if link.end == "running" else parts_of(link, file.row, HOUR_S * wall_hours, kept),
         kept=kept,

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ddp_ladder import __version__
 from ddp_ladder.accounting.jobs import HOUR_S
-from ddp_ladder.analysis.cost import Hours, kwh
+from ddp_ladder.analysis.cost import kwh
 from ddp_ladder.common.files import REPORT
 from ddp_ladder.common.formats import (
     UNKNOWN,
@@ -24,6 +24,7 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
+from ddp_ladder.plan.units import Cost
 from ddp_ladder.production.chain import clock, unit_of
 from ddp_ladder.production.final import (
     CERTAIN,
@@ -56,7 +57,7 @@ Row = Mapping[str, object]
 class Plan:
     """What was planned for this training; None: not known."""
 
-    hours: Hours | None
+    hours: Cost | None
     gpu_energy_kwh: float | None
     samples: float | None
     samples_per_s: float | None
@@ -88,7 +89,7 @@ class FinalReport:
     @cached_property
     def plan(self) -> Plan:
         """Return what was planned: of the application, or else of the start of production."""
-        chain, training, nodes = self.campaign.chain, self.training, self.campaign.job.scale.nodes
+        chain, training = self.campaign.chain, self.training
         if training is not None and self.campaign.planned is not None:
             source = (
                 f"planned: one training of the application of {self.campaign.planned.written_on} "
@@ -98,7 +99,7 @@ class FinalReport:
             if energy is not None:
                 energy *= 1 + training.reserve
             return Plan(training.of_one, energy, training.samples, training.samples_per_s, source)
-        hours = None if chain.training_hours is None else Hours.held(chain.training_hours, nodes, chain.gpus)
+        hours = None if chain.training_hours is None else Cost.of(self.campaign.job.scale, chain.training_hours)
         why = "no application was written for this scale before the first link (report.epochs, samples or steps)"
         found = "planned: one training, as the ladder expects it, without a reserve" if hours else "no plan is known"
         source = f"{found}; {why}"
@@ -109,8 +110,8 @@ class FinalReport:
         """Return how far the training is, and what it used."""
         campaign, used = self.campaign, self.campaign.used
         state = "The training is complete" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
-        links = f"{count(len(campaign.links), 'link')} used {significant(used.gpus)} {self.unit} h"
-        of_plan = f", {percent(used.gpus / self.plan.hours.gpus)} of the plan" if self.plan.hours else ""
+        links = f"{count(len(campaign.links), 'link')} used {significant(used.gpu_hours)} {self.unit} h"
+        of_plan = f", {percent(used.gpu_hours / self.plan.hours.gpu_hours)} of the plan" if self.plan.hours else ""
         return f"{state}: {links}{of_plan}. {self._efficiency}"
 
     @property
@@ -137,8 +138,8 @@ class FinalReport:
     def _against_plan(self) -> Iterator[Block]:
         plan, campaign, used = self.plan, self.campaign, self.campaign.used
         rows = (
-            (f"{self.unit} hours", plan.hours.gpus if plan.hours else None, used.gpus),
-            ("node hours", plan.hours.nodes if plan.hours else None, used.nodes),
+            (f"{self.unit} hours", plan.hours.gpu_hours if plan.hours else None, used.gpu_hours),
+            ("node hours", plan.hours.node_hours if plan.hours else None, used.node_hours),
             ("GPU energy, kWh", plan.gpu_energy_kwh, campaign.gpu_energy_kwh),
             ("samples", plan.samples, campaign.samples),
             ("samples/s", plan.samples_per_s, campaign.samples_per_s),
@@ -159,7 +160,7 @@ class FinalReport:
         campaign, training = self.campaign, self.training
         yield self.plan.source
         if training is not None and (training.runs or 1) > 1:
-            asked = significant(training.of_all.gpus)
+            asked = significant(training.of_all.gpu_hours)
             yield f"the application asks for {training.runs} trainings, {asked} {self.unit} h in all; this chain is one"
         yield f"the limit was {significant(campaign.chain.up_to_hours)} {self.unit} h (production.up_to_hours)"
         yield "samples and samples/s are of the training that was kept, with its validations"
@@ -253,7 +254,7 @@ class FinalReport:
                     str(each.link.number),
                     each.link.job_id,
                     clock(each.link.begun_at_s),
-                    *map(_right, (significant(each.hours.gpus), span(each.queue_wait_s))),
+                    *map(_right, (significant(each.hours.gpu_hours), span(each.queue_wait_s))),
                     *(_right(span(each.parts_s.get(part))) for part in shown),
                     each.link.cause,
                 )
@@ -274,10 +275,11 @@ class FinalReport:
         energy = campaign.gpu_energy_kwh
         dark = any(each.gpu_energy_j is None for each in campaign.links)
         measured = f"; {'at least ' * dark}{significant(energy)} kWh of GPU energy were measured" if energy else ""
-        yield f"It used {significant(used.gpus)} {self.unit} hours ({significant(used.nodes)} node hours){measured}."
+        hours = f"{significant(used.gpu_hours)} {self.unit} hours ({significant(used.node_hours)} node hours)"
+        yield f"It used {hours}{measured}."
         if plan.hours:
-            part = percent(used.gpus / plan.hours.gpus)
-            yield f"That is {part} of the {significant(plan.hours.gpus)} {self.unit} hours that had been planned."
+            part = percent(used.gpu_hours / plan.hours.gpu_hours)
+            yield f"That is {part} of the {significant(plan.hours.gpu_hours)} {self.unit} hours that had been planned."
         if campaign.samples is not None:
             yield f"{significant(campaign.samples)} samples were trained{self._rates}."
         yield self._efficiency
@@ -322,8 +324,8 @@ class FinalReport:
         plan = self.plan
         return {
             "link": "planned",
-            "gpu_hours": plan.hours and plan.hours.gpus,
-            "node_hours": plan.hours and plan.hours.nodes,
+            "gpu_hours": plan.hours and plan.hours.gpu_hours,
+            "node_hours": plan.hours and plan.hours.node_hours,
             "gpu_energy_kwh": plan.gpu_energy_kwh,
             "samples_kept": plan.samples,
             "samples_per_s": plan.samples_per_s,
@@ -372,8 +374,8 @@ class FinalReport:
         }
 
 
-def _held(hours: Hours) -> Row:
-    return {"gpu_hours": hours.gpus, "node_hours": hours.nodes}
+def _held(hours: Cost) -> Row:
+    return {"gpu_hours": hours.gpu_hours, "node_hours": hours.node_hours}
 
 
 def _parts(parts_s: Mapping[str, float]) -> Row:
