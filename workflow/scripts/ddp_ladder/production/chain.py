@@ -25,6 +25,7 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.units import Cost, HourUnit
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
@@ -32,7 +33,8 @@ from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.job import limits_s
 from ddp_ladder.run.progress import Progress, good_end, read_progress
-from ddp_ladder.settings.terms import PRODUCTION, runtime_key
+from ddp_ladder.settings.keys import CentreHours
+from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key
 from ddp_ladder.slurm.jobs import CANCELLED, ENDS, SUBMITTED, TIMEOUT, read_job_end
 
 CHAIN_FILE, LINKS_FILE = "chain.json", "links.json"
@@ -64,10 +66,18 @@ class Chain(Model):
     promised_by: Several[str] = ()  # the runs that it is from
     training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
     training_samples: float | None = None  # of one training; None: unknown
+    centre_hours: CentreHours | None = None  # in which its costs are said, too
 
     def most_hours(self, job: ScaleJob) -> float:
         """Return the GPU hours that a link can use."""
         return self.gpus * job.runtime_min / 60
+
+    def cost(self, gpu_hours: float) -> Cost:
+        """Return the cost of GPU hours at its scale."""
+        return Cost.of(Scale.parse(self.scale), gpu_hours / self.gpus)
+
+    def hour_unit(self, job: ScaleJob) -> HourUnit:
+        return HourUnit(unit_of(job), self.centre_hours)
 
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
@@ -386,9 +396,9 @@ def end_of(record: Record, raw: RawRun | None) -> End:
 
 
 def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
-    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may."""
-    used = significant(sum(link.hours for link in links))
-    return f"{used} of {significant(chain.up_to_hours)} {unit_of(job)} h"
+    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may; with the centre's hours."""
+    used = sum(link.hours for link in links)
+    return chain.hour_unit(job).of(chain.cost(used), chain.cost(chain.up_to_hours))
 
 
 def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:
