@@ -31,7 +31,7 @@ from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
-from ddp_ladder.run.job import limits_s
+from ddp_ladder.run.limits import limits_s
 from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key
