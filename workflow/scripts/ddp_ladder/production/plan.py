@@ -213,9 +213,9 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     most = int((chain.up_to_hours - used) // each)
     rate, unit = chain.promised_samples_per_s, unit_of(job)
     rows = {
-        "scale": f"{chain.scale}, {count(chain.gpus, 'GPU')} ({production.rule})",
+        "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
-        "each link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} {unit} h; "
+        "link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} {unit} h; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
         "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
