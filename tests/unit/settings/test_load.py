@@ -97,6 +97,8 @@ KEYS_OF_MEASURE = "warmup_steps, min_steps, max_steps, max_seconds, profile_step
          "letters, signs, tabs and line ends", "remove it"),
         ("  default: {}", "  gloo: {}", "12: variants: the variant that the gates judge is missing", '{"gloo": {}}',
          "keys with values", "add default: {} under variants"),
+        ("modes: [weak]", "production: {up_to_hours: many}", "7: production.up_to_hours: a value not allowed", '"many"',
+         "a number above 0", "for example up_to_hours: 2000 (GPU hours that the chain may use."),
         ("modes: [weak]", "fingerprint: {may_differ: [nccl, num_worker]}",
          "7: fingerprint.may_differ[1]: not one of the allowed values", '"num_worker"', "one of script, ",
          'did you mean "num_workers"?'),
