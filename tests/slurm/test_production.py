@@ -124,7 +124,45 @@ def queue(cluster: Cluster) -> list[str]:
     return cluster.run(["squeue", "--noheader", "--format=%i"]).stdout.split()
 
 
-def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
+# Of a chain that needs no login node
+STEPS = """
+import os, sys, time
+from pathlib import Path
+state = Path(sys.argv[1], "state")
+"""
+TWICE = f"""{STEPS}
+goes_on = state.exists()
+state.touch()
+{NO_TORCH.replace("sys.argv[1]", "16")}
+sys.exit(0 if goes_on else 75)
+"""
+
+
+def chain_by_itself(checkout: Checkout, cluster: Cluster) -> int:
+    """Write production.sh, and submit it; return its first job."""
+    said = checkout.snakemake("eject").stdout
+    (submit,) = re.findall(r"^    (sbatch .*production\.sh)$", said, re.MULTILINE)
+    return int(cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout)
+
+
+ByItself = tuple[Cluster, Checkout, int]
+
+
+@pytest.fixture(scope="module")
+def by_itself(module_cluster: Callable[[Spec], Cluster], tmp_path_factory: pytest.TempPathFactory) -> ByItself:
+    """A chain that needs no login node, and its first job; it goes on while the other tests wait."""
+    cluster = module_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000))
+    checkout = project(tmp_path_factory.mktemp("by_itself"), cluster, TWICE, slurm={"replace_bad_node": True})
+    checkout.configure(**{**yaml.safe_load((checkout.path / "config/config.yaml").read_text()), **PREFLIGHT})
+    checkout.without_torch(TWICE)
+    checkout.site(**OWN_PATH)
+    write_files(checkout.path, {"path/node2/torch.py": OTHER_TORCH})
+    return cluster, checkout, chain_by_itself(checkout, cluster)
+
+
+def test_a_chain_through_all_ends_of_links(
+    by_itself: ByItself, make_cluster: Callable[[Spec], Cluster], tmp_path: Path
+) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     (whole / "loop.py").write_text(TRAINING)
@@ -132,7 +170,6 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     alone = subprocess.Popen(torchrun, cwd=whole, env=environment(), stdout=subprocess.DEVNULL)
     cluster = make_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000, accounting=True))
     checkout = project(tmp_path / "project", cluster)
-    assert alone.wait(120) == 0
 
     # 1: the signal. 2: the end of its time, with saves at intervals.
     let(checkout, 8)
@@ -168,6 +205,7 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     assert third.end() == 0, third.text
     assert last_box(third.text)["verdict"] == "the training is complete"
 
+    assert alone.wait(120) == 0
     runs = checkout.results / "production/runs/default/weak/2x1/r1"
     ends, wanted = torch.load(runs / "final.pt"), torch.load(whole / "final.pt")
     assert ends["steps"] == wanted["steps"] == 48
@@ -186,28 +224,6 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     )
 
 
-# The chain that needs no login node
-
-STEPS = """
-import os, sys, time
-from pathlib import Path
-state = Path(sys.argv[1], "state")
-"""
-TWICE = f"""{STEPS}
-goes_on = state.exists()
-state.touch()
-{NO_TORCH.replace("sys.argv[1]", "16")}
-sys.exit(0 if goes_on else 75)
-"""
-
-
-def chain_by_itself(checkout: Checkout, cluster: Cluster) -> int:
-    """Write production.sh, and submit it; return its first job."""
-    said = checkout.snakemake("eject").stdout
-    (submit,) = re.findall(r"^    (sbatch .*production\.sh)$", said, re.MULTILINE)
-    return int(cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout)
-
-
 def ends_of(checkout: Checkout) -> list[str]:
     return [link["end"] for link in json.loads((checkout.results / "production/links.json").read_text())["links"]]
 
@@ -216,17 +232,9 @@ def log_of(checkout: Checkout, job: int) -> str:
     return (checkout.results / f"production/logs/{job}.log").read_text()
 
 
-def test_each_link_submits_the_next_one_until_the_training_is_complete(
-    make_cluster: Callable[[Spec], Cluster], tmp_path: Path
-) -> None:
+def test_each_link_submits_the_next_one_until_the_training_is_complete(by_itself: ByItself) -> None:
     """Also after a node that fails the preflight, which the next one leaves out."""
-    cluster = make_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000))
-    checkout = project(tmp_path, cluster, TWICE, slurm={"replace_bad_node": True})
-    checkout.configure(**{**yaml.safe_load((checkout.path / "config/config.yaml").read_text()), **PREFLIGHT})
-    checkout.without_torch(TWICE)
-    checkout.site(**OWN_PATH)
-    write_files(checkout.path, {"path/node2/torch.py": OTHER_TORCH})
-    first = chain_by_itself(checkout, cluster)
+    cluster, checkout, first = by_itself
     jobs = [first]
     for _ in range(2):
         assert cluster.await_state(jobs[-1], timeout_s=120) == "COMPLETED", log_of(checkout, jobs[-1])
