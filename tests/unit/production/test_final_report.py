@@ -20,9 +20,10 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.production.chain import Chain, write_chain
+from ddp_ladder.production.chain import Chain, keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, young_s
 from ddp_ladder.production.planned import read_planned
+from ddp_ladder.records.record import Failure
 from ddp_ladder.report.final import FinalReport
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
@@ -298,3 +299,19 @@ def test_without_a_link_one_message_says_so(tmp_path: Path, begun: bool) -> None
         begin_chain(tmp_path)
     with pytest.raises(UserError, match="no link of production has begun" if begun else "there is no chain of jobs"):
         read_campaign(tmp_path, time.time())
+
+
+def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:
+    """Both are in what the chain keeps of links that are over."""
+    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "saved"), Made(1.0, 8, {4: 2.0}, "complete")])
+    first, second = (each.link for each in campaign.links)
+    doubt = Failure(verdict="different parameters", why="2 checksums", next="correct the script")
+    keep_links(tmp_path / "production", [first, second.replace(is_anew=True, doubt=doubt)])
+    edit(tmp_path / "production/jobs/1x2/1.json", lambda file: file["row"].update(queue_wait_s=125.0))
+    campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
+    assert campaign.samples == pytest.approx(8 * SPEC.global_batch)
+    assert campaign.links[0].parts_s["failures"] == pytest.approx(5 + 2 + ENDING_S, abs=0.01)
+    report = FinalReport(campaign, date(2026, 11, 28))
+    assert "with a doubtful result (different parameters)" in report.headline
+    text = as_markdown(report.document)
+    assert "waited 2 min 05 s in the queue (1 link; of the others it is not known)" in text

@@ -109,7 +109,9 @@ class FinalReport:
     def headline(self) -> str:
         """Return how far the training is, and what it used."""
         campaign, used = self.campaign, self.campaign.used
-        state = "The training is complete" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
+        doubt = campaign.links[-1].link.doubt
+        ended = f"ended with a doubtful result ({doubt.verdict})" if doubt else "is complete"
+        state = f"The training {ended}" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
         links = f"{count(len(campaign.links), 'link')} used {significant(used.gpu_hours)} {self.unit} h"
         of_plan = f", {percent(used.gpu_hours / self.plan.hours.gpu_hours)} of the plan" if self.plan.hours else ""
         return f"{state}: {links}{of_plan}. {self._efficiency}"
