@@ -102,5 +102,5 @@ def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
     said = " ".join(map(in_words, notes.items)).replace("\u00a0", " ")
     assert "a reserve of 10 % for failed jobs" in said
     assert "contain one start-up, and validation and checkpoints in the proportion of the measured runs" in said
-    assert "36 s at 2x4 (0.0200 node hours)" in said
+    assert "36 s at 2x4, 0.0200 node hours" in said
     assert "3 jobs of these measurements waited 1 min 00 s in the queue (median; the longest 10 min 00 s)" in said

@@ -132,12 +132,12 @@ def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
             "of a training, and the validation and checkpoints that end an epoch may be missing"
         )
     starts = (
-        f"{duration(point.startup_s)} at {point.scale} ({_node_hours(point, point.startup_s / 3600, view)})"
+        f"{duration(point.startup_s)} at {point.scale}, {_node_hours(point, point.startup_s / 3600, view)}"
         for point in points
         if point.startup_s
     )
-    if restart := ", ".join(dict.fromkeys(starts)):
-        yield f"a restart takes the start-up, as measured {restart}, and repeats the steps since the last checkpoint"
+    if restart := "; ".join(dict.fromkeys(starts)):
+        yield f"a restart repeats the steps since the last checkpoint, and takes the start-up, as measured: {restart}"
     waits = [row.queue_wait_s for row in view.results.jobs if row.queue_wait_s is not None]
     if waits:
         yield (
