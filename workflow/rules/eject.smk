@@ -1,12 +1,12 @@
 """Eject: a batch script for each run, which needs no Snakemake, and one for the whole climb.
 
 needs: the plan
-makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh, results/climb.sh
+makes: results/runs/<variant>/<mode>/<nodes>x<gpus>/r<k>/job.sh, results/climb.sh, results/production/production.sh
 """
 
 
 rule eject:
-    """Write job.sh of every run of the plan, and climb.sh, the whole climb as one batch job; runs nothing else."""
+    """Write job.sh of each run, climb.sh (the climb as one job), and production.sh (a chain); runs nothing else."""
     input:
         # Empty if the plan is up to date: a climb may be using it.
         lambda wildcards: ladder.plan_to_write,

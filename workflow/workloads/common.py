@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -348,18 +349,55 @@ class Training:
     epoch: int = 0  # complete ones
 
 
+GO_ON = 75  # exit code of a training that has saved its state, and has more to do
+
+
+def state_parts(training: Training, precision: Precision) -> dict[str, Any]:
+    """Return everything that has a state, by its name in the checkpoint."""
+    parts: dict[str, Any] = {"model": bare(training.model), "optimizer": training.optimizer}
+    parts["scaler"] = precision.scaler
+    if training.scheduler:
+        parts["scheduler"] = training.scheduler
+    return parts
+
+
 def save_checkpoint(directory: Path, training: Training, precision: Precision, world: World) -> None:
     """Write <directory>/checkpoint.pt on rank 0; all ranks have to call this, and return once it is written."""
     agree_on_buffers(training.model)
     if world.rank == 0:
-        parts: dict[str, Any] = {"model": bare(training.model), "optimizer": training.optimizer}
-        parts["scaler"] = precision.scaler
-        if training.scheduler:
-            parts["scheduler"] = training.scheduler
-        content = {name: part.state_dict() for name, part in parts.items()}
+        content = {name: part.state_dict() for name, part in state_parts(training, precision).items()}
         save({**content, "epoch": training.epoch}, directory / "checkpoint.pt")
     if dist.is_initialized():
         dist.barrier()
+
+
+def load_checkpoint(directory: Path, training: Training, precision: Precision) -> None:
+    """Go on from <directory>/checkpoint.pt, on every rank, if there is one."""
+    file = directory / "checkpoint.pt"
+    if not file.exists():
+        return
+    content = torch.load(file, map_location="cpu", weights_only=True)
+    for name, part in state_parts(training, precision).items():
+        part.load_state_dict(content[name])
+    training.epoch = content["epoch"]
+
+
+class TimeWarning:
+    """SIGUSR1, which tells that the job's time is nearly up (sbatch --signal=USR1@300 and a trap, or ddp-ladder)."""
+
+    def __init__(self) -> None:
+        self._came = False
+        signal.signal(signal.SIGUSR1, self._note)
+
+    def _note(self, *_: object) -> None:
+        self._came = True
+
+    def came(self, device: torch.device) -> bool:
+        """Return whether a rank got it. All ranks have to call this: one that ended alone would leave the others."""
+        came = torch.tensor(float(self._came), device=device)
+        if dist.is_initialized():
+            dist.all_reduce(came, dist.ReduceOp.MAX)
+        return bool(came)
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -389,6 +427,11 @@ def fit(
 
     prepare_test: of the held-out batches, if it is not that of the recipe.
     """
+    if args.checkpoint_dir is not None:
+        warning = TimeWarning()
+        load_checkpoint(args.checkpoint_dir, training, recipe.precision)
+        if training.epoch:
+            world.say(f"goes on after epoch {training.epoch}")
     while training.epoch < args.epochs:
         begin_s = now(world.device)
         train_epoch(training, recipe, train)
@@ -400,6 +443,8 @@ def fit(
         )
         if args.checkpoint_dir is not None:
             save_checkpoint(args.checkpoint_dir, training, recipe.precision, world)
+            if warning.came(world.device) and training.epoch < args.epochs:
+                return GO_ON
     return 0
 
 
@@ -495,7 +540,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--precision", choices=AUTOCAST, default="fp32", help="default: %(default)s")
     made.add_argument("--compile", action="store_true", help="torch.compile the model")
     made.add_argument("--accumulate", type=positive, default=1, metavar="N", help="batches per optimizer step")
-    made.add_argument("--checkpoint-dir", type=Path, help="save after each epoch")
+    made.add_argument(
+        "--checkpoint-dir",
+        type=Path,
+        help="save there after each epoch, and go on from there; at SIGUSR1 end after the epoch, with exit code 75",
+    )
     return made
 
 

@@ -17,7 +17,7 @@ from ddp_ladder.production.chain import Link, keep_links, read_links
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from make_records import make_plan_of, make_spec
-from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, write_run
+from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, rank_end, write_run
 
 SPEC = make_spec("2x1", stage="production")
 PLAN: Plan = make_plan_of([SPEC])
@@ -80,7 +80,10 @@ def test_the_saves_of_killed_ranks(tmp_path: Path, shown: int | None, lost: tupl
         show(run, shown)
     (link,) = links_at(tmp_path)
     assert (link.end, link.saves) == ("failed", saves)
-    assert link.steps == (STEPS if len(lost) == 1 else None if shown is None else 9)
+    assert link.steps == (STEPS if len(lost) == 1 else 0 if shown is None else 9)
+    if shown is None and len(lost) == 2:  # a program that reports its own steps
+        (run.ranks / "metrics0.jsonl").touch()
+        assert links_at(tmp_path)[0].steps is None
 
 
 def test_another_rank_than_the_first_may_save(tmp_path: Path) -> None:
@@ -155,3 +158,21 @@ def test_links_that_are_over_are_read_once(tmp_path: Path, monkeypatch: pytest.M
     first, second = links_at(tmp_path, 500.0)
     assert (first.end, first.attempt, second.end) == ("failed", 1, "complete")
     assert first.hours == pytest.approx(2 * 200 / HOUR_S)
+
+
+def test_what_was_cut_short_raises_no_doubt(tmp_path: Path) -> None:
+    """Ranks that were ended from outside differ; ranks that made a step too few by themselves are a fault."""
+    begin(tmp_path, 7, ended_at_s=50.0)
+    run = start(tmp_path, 7)
+    edit_rank(run, 1, parameters={**rank_end(run, 0).model_dump()["parameters"], "checksum": f"sha256:{'b' * 64}"})
+    (link,) = links_at(tmp_path)
+    assert link.doubt is not None
+    assert link.doubt.verdict == "the ranks ended with different parameters"
+    edit(run.ended, lambda end: end.update(outcome="time limit", asked_min=2, slurm_s=None))
+    (link,) = links_at(tmp_path)
+    assert (link.end, link.doubt) == ("time limit", None)
+    edit(run.ended, lambda end: end.update(outcome="finished"))
+    lose(run, 1)
+    write_job_end(tmp_path, JobEnd("7", "production", "2x1", "TIMEOUT", ""))
+    (link,) = links_at(tmp_path)
+    assert (link.end, link.doubt) == ("time limit", None)

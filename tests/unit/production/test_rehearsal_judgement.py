@@ -68,13 +68,14 @@ def test_what_is_gone_on_from_is_found(training: Training, at: int, seeded: bool
 
     assert kind(last) == "end"
     begin = first if seeded else training.fresh()
-    assert kind(begin) == "beginning"
+    by_chance = () if seeded else ("unknown",)  # other initial values may lie on the way
+    assert kind(begin) == "beginning" or (not training.counts and kind(begin) in by_chance)
     earlier = kind(training.at(middle))
     assert earlier == "earlier" or (not training.counts and earlier == "unknown")
     if training.counts:
         assert kind(training.at(training.steps, optimizer=0)) == "no optimizer"
         assert kind(training.at(training.steps, optimizer=middle)) == "mixed"
-        assert kind(begin.replace(optimizer_steps=training.steps)) == "no parameters"
+        assert kind(begin.replace(optimizer_steps=training.steps)) in ("no parameters", *by_chance)
         assert kind(training.at(middle, optimizer=0)) in ("no optimizer", "beginning")
     assert kind(last.replace(lr=first.lr)) == "no rate"
 
@@ -209,7 +210,8 @@ def test_how_the_starts_ended_what_they_counted_and_the_loss_are_told() -> None:
     first = replace(TIMED_OUT, warned=0, losses=(("loss", 2.5), ("loss", 0.5)))
     found = judged(first, second(TRAINING.at(7), losses=(("loss", 0.75),)))
     assert [finding.in_words for finding in found.findings] == [
-        "the first start: ended after an unknown number of steps, by its time limit; no rank has a handler of SIGUSR1",
+        "the first start: ended after an unknown number of steps, by its time limit; no rank had a handler of SIGUSR1 "
+        "when it came",
         "the second start: ended after 10 steps, exit code 75: its state is saved",
         "rank 0: begin of the first start: step 0, rate 0.100; its end: step unknown, rate unknown; "
         "begin of the second: step 7, rate 0.0478",

@@ -176,7 +176,7 @@ def test_the_lines_of_a_link_compare_it_with_the_ladder_and_count_its_hours(cloc
     console.follow(path, None, 600.0)
     write_json(path, at(656))
     console.follow(path, None, 600.0)
-    kinds: list[FailureKind] = ["saved state", "time limit"]
+    kinds: list[FailureKind] = ["saved state", "time limit", "too few steps"]
     for kind in kinds:
         failed = make_failed_record(spec)
         assert failed.failure
@@ -191,6 +191,7 @@ def test_the_lines_of_a_link_compare_it_with_the_ladder_and_count_its_hours(cloc
         "production 1x2 link 3: saved its state after 130 steps (exit code 75)",
         "production 1x2 link 3: its time was up after 130 steps",
         "production 1x2 link 3: the script ended with exit code 0 after 130 steps",
+        "production 1x2 link 3: the script ended with exit code 0 after 130 steps",
         "production 1x2 link 3: FAILED: the script raised an exception: rank 1: RuntimeError: connection reset by peer",
     ]
     shown = [progress_in(line) for line in lines]
@@ -198,7 +199,7 @@ def test_the_lines_of_a_link_compare_it_with_the_ladder_and_count_its_hours(cloc
         None,
         lines[1].removeprefix("production 1x2 "),
         lines[2].removeprefix("production 1x2 "),
-        *[None] * 4,
+        *[None] * 5,
     ]
 
 

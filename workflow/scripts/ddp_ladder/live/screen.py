@@ -56,7 +56,7 @@ def watch(results: Path) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while not seen.is_over or not (was_at_work or seen.ladder.is_measured):
-                was_at_work = was_at_work or not seen.is_over
+                was_at_work = was_at_work or seen.is_at_work
                 is_idle = seen.ladder.plan is None or seen.is_over
                 waits = [Text("waits for a start of snakemake (Ctrl-C ends this view)", WAITS)] if is_idle else []
                 live.update(Group(*waits, seen.picture), refresh=True)
@@ -72,6 +72,11 @@ class Seen:
 
     ladder: LadderState
     chain: ChainState | None  # None: there is no production
+
+    @property
+    def is_at_work(self) -> bool:
+        """Return True while a start, a job or a link goes on."""
+        return self.ladder.is_at_work or (self.chain is not None and self.chain.state.is_at_work)
 
     @property
     def is_over(self) -> bool:

@@ -25,27 +25,30 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.plan.units import Cost, HourUnit
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
+from ddp_ladder.run.job import limits_s
 from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key
-from ddp_ladder.slurm.jobs import CANCELLED, SUBMITTED, TIMEOUT, read_job_end
+from ddp_ladder.slurm.jobs import CANCELLED, ENDS, SUBMITTED, TIMEOUT, read_job_end
 
 CHAIN_FILE, LINKS_FILE = "chain.json", "links.json"
 CLOSED = (
     "equal parameters", "finite", "disjoint data", "distinct devices", "equal steps", "order of samples", "world size",
 )  # fmt: skip
 """Checks that show a training whose result is worth nothing: another link would burn hours."""
+UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
+"""Those that say nothing of ranks that were ended from outside, each where it was."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
-LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
-LEAST_TIMES_WARNING = 2.0  # the same, in times of the seconds between the signal and the end
+LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
 
-Hours = Annotated[float, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
 
 
 class Chain(Model):
@@ -55,13 +58,13 @@ class Chain(Model):
     scale: str
     gpus: Positive
     runtime_min: Positive  # of each link
-    up_to_hours: Hours  # GPU hours of all links
+    up_to_hours: Amount  # GPU hours of all links
     warn_before_s: float
     slower_percent: float
     slower: Literal["warn", "stop"]
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
     promised_by: Several[str] = ()  # the runs that it is from
-    training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
+    training_hours: Amount | None = None  # of one training at this scale, as the ladder expects; None: unknown
     training_samples: float | None = None  # of one training; None: unknown
     centre_hours: CentreHours | None = None  # in which its costs are said, too
 
@@ -69,9 +72,9 @@ class Chain(Model):
         """Return the GPU hours that a link can use."""
         return self.gpus * job.runtime_min / 60
 
-    def cost(self, gpu_hours: float) -> Cost:
+    def cost(self, gpu_hours: float) -> Hours:
         """Return the cost of GPU hours at its scale."""
-        return Cost.of(Scale.parse(self.scale), gpu_hours / self.gpus)
+        return Hours.held(gpu_hours / self.gpus, Scale.parse(self.scale).nodes, self.gpus)
 
     def hour_unit(self, job: ScaleJob) -> HourUnit:
         return HourUnit(unit_of(job), self.centre_hours)
@@ -79,8 +82,10 @@ class Chain(Model):
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
         minutes = int((self.up_to_hours - used) * 60 / self.gpus)
-        least_s = max(LEAST_S, LEAST_TIMES_WARNING * self.warn_before_s)
-        return replace(job, runtime_min=minutes) if least_s / 60 <= minutes < job.runtime_min else job
+        if not 1 <= minutes < job.runtime_min:
+            return job
+        script_s, _ = limits_s(60.0 * minutes, 60.0 * minutes)
+        return replace(job, runtime_min=minutes) if script_s >= LEAST_TIMES_WARNING * self.warn_before_s else job
 
 
 def unit_of(job: ScaleJob) -> str:
@@ -122,7 +127,7 @@ class Link(Model):
     job_id: str
     begun_at_s: float
     ended_at_s: float | None  # None: it goes on, or was killed
-    hours: Hours  # GPU hours that it held, so far
+    hours: Amount  # GPU hours that it held, so far
     end: End
     state: str | None = None  # Slurm's, of a job that is over; None: not known
     attempt: Count = 0  # its last start of the script; 0: it made none
@@ -130,6 +135,7 @@ class Link(Model):
     doubt: Failure | None = None  # why the result of its training is worth nothing
     steps: Count | None = None  # that its ranks made; None: unknown
     saves: Count | None = None  # that were seen; None: unknown
+    is_anew: bool = False  # its states show that it began where the start before it had begun
     slow: SlowFile | None = None  # when it was slower than promised; None: it was not
 
     @property
@@ -140,6 +146,8 @@ class Link(Model):
     @property
     def cause(self) -> str:
         """Return what its end means, in words."""
+        if self.end == "failed" and self.state == CANCELLED:  # its processes show SIGTERM alone
+            return ENDS[CANCELLED].why
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
         if self.end == "failed":
             failure = self.failure
@@ -227,6 +235,7 @@ class _Start:
 
     raw: RawRun | None
     record: Record
+    is_anew: bool = False  # it began where the one before it had begun
 
     @property
     def job(self) -> Job | None:
@@ -238,20 +247,33 @@ def _starts(records: RunRecords, spec: RunSpec, after: int) -> Sequence[_Start]:
     last = records.directory(spec)
     numbers = sorted(int(path.name) for path in last.attempts.glob("*") if path.name.isdecimal())
     earlier = (last.attempts / str(number) for number in numbers if number > after)
-    starts = []
+    starts, before = [], _raw(RunDirectory(last.attempts / str(after))) if after else None
     for directory in map(RunDirectory, (*earlier, last.path)):
         with suppress(OSError, ValueError):
-            record = records.stored_or_assembled(directory)
-            raw = None
-            with suppress(OSError, ValueError):
-                raw = read_raw_run(directory)
+            record, raw = records.stored_or_assembled(directory), _raw(directory)
             if record.job is not None and record.job.attempt > after:
-                starts.append(_Start(raw, record))
+                starts.append(_Start(raw, record, _is_anew(before, raw)))
+            before = raw
     with suppress(OSError, ValueError):
         record = read_record(last.record)
         if record.job is None and record.spec_hash == spec.hash:
             starts.append(_Start(None, record))
     return starts
+
+
+def _raw(directory: RunDirectory) -> RawRun | None:
+    with suppress(OSError, ValueError):
+        return read_raw_run(directory)
+    return None
+
+
+def _is_anew(before: RawRun | None, raw: RawRun | None) -> bool:
+    """Return True if all ranks of a start began where they had begun in the one before it."""
+    if before is None or raw is None:
+        return False
+    last = {end.rank: end.last_state for end in before.ends if end.last_state is not None}
+    kinds = {found.kind for found in resumptions(before.first_states, last, raw.first_states).values()}
+    return kinds == {"beginning"}
 
 
 def _is_of(start: _Start, file: JobFile, following: JobFile | None) -> bool:
@@ -283,13 +305,16 @@ def _link(
     if last is None or last.job is None:
         return link.replace(failure=last.record.failure if last else None, steps=0, saves=0)
     end = end_of(last.record, last.raw)
+    if end == "failed" and state == TIMEOUT:
+        end = "time limit"
     return link.replace(
-        end="time limit" if end == "failed" and state == TIMEOUT else end,
+        end=end,
         attempt=last.job.attempt,
         failure=last.record.failure,
-        doubt=_doubt(last.record),
+        doubt=_doubt(last.record, end),
         steps=_steps(last),
         saves=_saves(last.raw) if last.raw else None,
+        is_anew=starts[0].is_anew,
         slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
     )
 
@@ -302,11 +327,17 @@ def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
 
 
 def _steps(start: _Start) -> int | None:
-    """Return how many steps its ranks made; None if they are not known, or only its log tells of them."""
-    steps = max((rank.steps for rank in start.record.ranks), default=None)
-    if steps is None and start.raw is not None and (progress := _progress(start.raw)):
-        return progress.step
-    return None if steps == 0 and start.record.throughput is not None else steps
+    """Return how many steps its ranks made; None if they are not known, or only its log tells of them.
+
+    Of ranks that were killed the progress tells, which is there from the first step on.
+    """
+    record, raw = start.record, start.raw
+    steps = max((rank.steps for rank in record.ranks), default=None)
+    if steps is None and raw is not None and record.spec.instrument and record.spec.throughput_regex is None:
+        if progress := _progress(raw):
+            return progress.step
+        return None if any(raw.directory.ranks.glob("metrics*.jsonl")) else 0  # reported by the program itself
+    return None if steps == 0 and record.throughput is not None else steps
 
 
 def _saves(raw: RawRun) -> int | None:
@@ -327,9 +358,20 @@ def _progress(raw: RawRun) -> Progress | None:
     return None
 
 
-def _doubt(record: Record) -> Failure | None:
-    """Return the failed check that shows a training whose result is worth nothing; None if there is none."""
-    bad = next((check for check in record.checks if not check.ok and check.name in CLOSED), None)
+def _doubt(record: Record, end: End) -> Failure | None:
+    """Return the failed check that shows a training whose result is worth nothing; None if there is none.
+
+    Ranks that left no record, or trained nothing, show nothing.
+    """
+    ranks = record.ranks
+    if len(ranks) < record.spec.world_size or not any(rank.steps for rank in ranks):
+        return None
+    unknown = UNEQUAL_WHERE_CUT if end in ("time limit", "failed") else ()
+    if not all(rank.parameters for rank in ranks):
+        unknown = (*unknown, "equal parameters")
+    bad = next(
+        (each for each in record.checks if not each.ok and each.name in CLOSED and each.name not in unknown), None
+    )
     if bad is None:
         return None
     if record.failure is not None and record.failure.kind is None:
@@ -425,6 +467,10 @@ def _after(links: Sequence[Link]) -> Step | None:
         return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
     if last.state == CANCELLED:
         return Step("stop", "the job was cancelled", f"{last.in_words}: {last.cause}", "start it again to go on")
+    if before is not None and before.has_progressed and last.is_anew:
+        why = f"{last.in_words} began where {before.in_words} had begun, although that one had saved its state"
+        advice = "let the script load its last checkpoint at each start; `snakemake rehearsal` shows whether it does"
+        return Step("stop", "the chain goes in a circle", why, advice)
     by_slurm = last.state in NOT_OF_THE_SCRIPT
     if before is not None and not by_slurm and _is_same_failure(last, before):
         why = f"{before.in_words} and {last.in_words}: {last.cause}"

@@ -19,6 +19,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
 from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of
+from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
@@ -96,7 +97,8 @@ def _require_same_chain(spec: RunSpec, directory: Path) -> None:
         return
     before = read_plan(directory / "plan.json").jobs[0].runs[0]
     pairs = {name: (str(getattr(before, name)), str(getattr(spec, name))) for name in ("scale", "mode", "script")}
-    pairs["arguments"] = join(before.args), join(spec.args)
+    if before.scale == spec.scale:  # the arguments may name the run's directory
+        pairs["arguments"] = join(before.args), join(spec.args)
     changed = [f"{name} {then} (now {now})" for name, (then, now) in pairs.items() if then != now]
     if changed:
         what = "the links in it are of another chain, whose state the script would go on from"
@@ -175,7 +177,8 @@ def _require(unproven: bool, where: str, what: str, proven: str) -> None:
     """Raise UserError unless the settings allow a scale that is not proven."""
     if not unproven:
         advice = "climb to it first (snakemake --profile ...); `unproven: true` below production takes it all the same"
-        raise UserError(Problem(where, what, None, f"recommended, or one of {proven or 'none yet'}", advice))
+        allowed = f"recommended, or one of {proven}" if proven else "nothing yet"
+        raise UserError(Problem(where, what, None, allowed, advice))
 
 
 def _measured(points: Sequence[ScalePoint]) -> str:
@@ -224,6 +227,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
         "each link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
+        "next": next_step(chain, chain.within_hours(job, used), links, since=len(links)).verdict,
         "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"

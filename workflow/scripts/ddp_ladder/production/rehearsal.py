@@ -25,6 +25,10 @@ from ddp_ladder.records.record import Failure
 
 LONGER = "raise production.rehearse_s, and run `snakemake rehearsal` again"
 SHORTER = "lower production.rehearse_s, so that the signal comes before the training is complete"
+BY_HAND = (
+    "compare the steps and the loss that the script prints at the end of the first start and at the begin of the next "
+    "one; if it goes on, set production.unrehearsed: true"
+)
 SAVE = "let the script save at SIGUSR1 and end with exit code 75, and load its last checkpoint at each start"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 LOSS = re.compile(
@@ -130,7 +134,9 @@ def _without_comparison(first: Start, second: Start | None) -> Rehearsal | None:
         return _failed_start(first)
     if not first.made_a_step:
         seen = f"no step of a torch optimizer was seen in {first.name}"
-        return Rehearsal(verdict="unclear", why=seen, next=f"if it takes longer to begin: {LONGER}")
+        return Rehearsal(
+            verdict="unclear", why=seen, next=f"if it needs longer for its first step, {LONGER}; {BY_HAND}"
+        )
     if first.end == "complete" and not first.warned:
         return Rehearsal(verdict="unclear", why=f"the training was complete in {first.name}", next=SHORTER)
     if second is None:
@@ -175,8 +181,7 @@ def _judged_states(first: Start, second: Start, ranks: Mapping[int, Resumption])
         return _failed_start(second)
     if some is None:
         why = f"whether {second.name} goes on cannot be seen: {_unseen(first, second)}"
-        advice = "compare the loss and the step that the script prints at the begin of both starts; then set "
-        return Rehearsal(verdict="unclear", why=why, next=f"{advice}production.unrehearsed: true")
+        return Rehearsal(verdict="unclear", why=why, next=BY_HAND)
     return _good(second, some, [*known])
 
 
@@ -280,8 +285,8 @@ def _end_finding(start: Start) -> Finding:
         severity, ended = "error", start.failure.verdict if start.failure else "without a cause"
     else:
         severity = "warning"
-        ignored = "no rank has a handler of SIGUSR1" if start.warned == 0 else "it got SIGUSR1, and did not end"
-        ended = f"by its time limit; {ignored}"
+        nobody, ignored = "no rank had a handler of SIGUSR1 when it came", "it got SIGUSR1, and did not end"
+        ended = f"by its time limit; {nobody if start.warned == 0 else ignored}"
     return Finding(severity=severity, place=start.name, measured=f"ended after {steps}, {ended}")
 
 

@@ -16,7 +16,10 @@ FEWEST_VALUES, ALONG = 64, 0.5
 initial values are in no direction."""
 
 Place = Literal["end", "earlier", "beginning", "unknown"]
-"""Place of a state in the start before: at its end, between its begin and its end, at its begin or none of them."""
+"""Place of a state in the start before: at its end, between its begin and its end, at its begin; unknown if nothing can
+be compared."""
+OfParameters = Place | Literal["undecided"]
+"""Undecided: they may be of other initial values, or of an earlier state."""
 Kind = Literal["end", "earlier", "beginning", "no optimizer", "no parameters", "no rate", "mixed", "unknown"]
 """What a rank goes on from: the end, an earlier state, nothing; the end or an earlier state without the optimizer's,
 without the parameters, or without the learning rate; the parameters of one state and the optimizer's steps of another.
@@ -54,7 +57,9 @@ def resumption(before: TrainingState, after: TrainingState | None, begin: Traini
     return Resumption(_kind(parameters, steps, _of_rates(before, after, begin)), before, after, begin)
 
 
-def _kind(parameters: Place, steps: Place, rates: Place) -> Kind:
+def _kind(parameters: OfParameters, steps: Place, rates: Place) -> Kind:
+    if parameters == "undecided":
+        return "unknown" if steps == "end" else steps
     if parameters == "unknown":
         return steps
     if parameters == "beginning":
@@ -87,7 +92,7 @@ def _of_rates(before: TrainingState, after: TrainingState | None, begin: Trainin
     return "beginning" if math.dist(begin.lr, before.lr) < math.dist(begin.lr, after.lr) else "earlier"
 
 
-def _of_parameters(before: TrainingState, after: TrainingState | None, begin: TrainingState) -> Place:
+def _of_parameters(before: TrainingState, after: TrainingState | None, begin: TrainingState) -> OfParameters:
     if (before.count, len(before.values)) != (begin.count, len(begin.values)):
         return "unknown"
     if after is None:
@@ -104,7 +109,7 @@ def _of_parameters(before: TrainingState, after: TrainingState | None, begin: Tr
     return "unknown" if _are_equal(first, last) else _between(first, last, now)
 
 
-def _between(first: Sequence[float], last: Sequence[float], now: Sequence[float]) -> Place:
+def _between(first: Sequence[float], last: Sequence[float], now: Sequence[float]) -> OfParameters:
     if _are_equal(now, last):
         return "end"
     if _are_equal(now, first):
@@ -115,7 +120,7 @@ def _between(first: Sequence[float], last: Sequence[float], now: Sequence[float]
     if to_end >= moved:
         return "beginning"
     along = (moved**2 + to_first**2 - to_end**2) / (2 * moved * to_first)
-    return "earlier" if len(now) >= FEWEST_VALUES and along >= ALONG else "unknown"
+    return "earlier" if len(now) >= FEWEST_VALUES and along >= ALONG else "undecided"
 
 
 def _are_equal(ones: Sequence[float], others: Sequence[float]) -> bool:

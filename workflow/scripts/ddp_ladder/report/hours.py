@@ -10,7 +10,8 @@ from ddp_ladder.accounting.advice import totals
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTRE, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours
+from ddp_ladder.production.planned import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.terms import Scale
@@ -44,13 +45,13 @@ class Milestone:
     reserve: float  # on their hours, a fraction
 
     @property
-    def cost(self) -> Cost:
-        """Return that of all runs."""
-        return self.point.cost(self.hours * (self.runs or 1) * (1 + self.reserve))
+    def asked(self) -> Hours:
+        """Return those of all runs."""
+        return Hours.held(self.hours, self.point.nodes, self.point.world_size).asked(self.runs, self.reserve)
 
     def cell(self, heading: str, view: ReportView) -> str:
         """Return the text in a column of EUROHPC or SWISS_AI, or in that of the centre's hours."""
-        point, cost = self.point, self.cost
+        point = self.point
         runs = str(self.runs) if self.runs else blank("the number of runs", "report.runs in config.yaml")
         texts = {
             "run type": self.run_type,
@@ -65,9 +66,9 @@ class Milestone:
             "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
             "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
             "hours per run": self._with_interval(self.hours),
-            "node hours": self._with_interval(cost.node_hours),
-            "GPU hours": self._with_interval(cost.gpu_hours),
-            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(cost) or 0.0),
+            "node hours": self._with_interval(self.asked.nodes),
+            "GPU hours": self._with_interval(self.asked.gpus),
+            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(self.asked) or 0.0),
         }
         return texts[heading]
 
@@ -96,6 +97,27 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             run_type = f"training, {point.mode} scaling, {kind} {point.scale}{doubt}"
             samples = work.total(point.global_batch) or 0.0
             yield Milestone(run_type, point, hours, low, high, samples, work.runs, work.reserve)
+
+
+def planned(view: ReportView) -> Planned | None:
+    """Return the milestones as they are kept for the final report; None without one."""
+    kept = tuple(
+        PlannedTraining(
+            run_type=each.run_type,
+            mode=each.point.mode,
+            scale=str(each.point.scale),
+            nodes=each.point.nodes,
+            gpus=each.point.world_size,
+            hours=each.hours,
+            samples=each.samples,
+            samples_per_s=each.point.samples_per_s,
+            gpu_energy_kwh=each.point.energy_kwh_to_solution,
+            runs=each.runs,
+            reserve=each.reserve,
+        )
+        for each in milestones(view)
+    )
+    return Planned(written_on=view.written_on.isoformat(), trainings=kept) if kept else None
 
 
 def milestone_table(view: ReportView, headings: Sequence[str]) -> Iterator[Block]:
@@ -149,7 +171,7 @@ def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
 def _node_hours(point: ScalePoint, hours: float, view: ReportView) -> str:
     """Return ``0.0200 node hours``, with those of the centre."""
     cost = point.cost(hours)
-    return f"{significant(cost.node_hours)} node hours{view.plan.hour_unit.beside(cost)}"
+    return f"{significant(cost.nodes)} node hours{view.plan.hour_unit.beside(cost)}"
 
 
 # --- The request in words.
@@ -189,7 +211,7 @@ def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
     work, unit = view.results.work, view.plan.hour_unit
     if point.hours_to_solution is None:
         cost = point.cost_per_million
-        hours = f"{significant(cost.gpu_hours)} {view.unit} hours{unit.beside(cost)}"
+        hours = f"{significant(cost.gpus)} {view.unit} hours{unit.beside(cost)}"
         yield f"A million samples take {hours} at {in_mode(point)}."
         yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours", HOW_LONG)
         return
@@ -203,7 +225,7 @@ def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
         yield (
             "With start-up, validation and checkpoints as in the measured runs it takes "
             f"{duration(3600 * point.wall_hours_to_solution)}, "
-            f"{significant(of_all.gpu_hours)} {view.unit} hours{unit.beside(of_all)}."
+            f"{significant(of_all.gpus)} {view.unit} hours{unit.beside(of_all)}."
         )
     yield from checks(point, view)
     yield from _energy(point, view)
@@ -245,6 +267,7 @@ def beyond(view: ReportView) -> Iterator[Block]:
     """Yield what is predicted for the next larger scale of each mode."""
     for outlook in view.outlooks:
         hours = (outlook.gpu_hours_per_million_samples or 0.0) / outlook.gpus
-        cost = f"{view.plan.hour_unit.in_words(Cost.of(Scale.parse(outlook.scale), hours))} per million samples"
+        held = Hours.held(hours, Scale.parse(outlook.scale).nodes, outlook.gpus)
+        cost = f"{view.plan.hour_unit.in_words(held)} per million samples"
         words = f"predicted, not measured: {outlook.in_words}{f', at {cost}' if outlook.samples_per_s else ''}"
         yield Block(" ".join(full_stop(capitalised(line)) for line in (words, *outlook.notes)))

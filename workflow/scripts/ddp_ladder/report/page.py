@@ -18,10 +18,11 @@ from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import GateFinding
+from ddp_ladder.production.planned import keep_planned
 from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
-from ddp_ladder.report.hours import per_million
+from ddp_ladder.report.hours import per_million, planned
 from ddp_ladder.report.pdf import pdf_of
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
 from ddp_ladder.report.proposal import proposal
@@ -94,6 +95,8 @@ def write_report(
         write_atomically(report / name, content)
     if "proposal.pdf" not in files:  # one of an earlier report says something else
         (report / "proposal.pdf").unlink(missing_ok=True)
+    if plan := planned(view):
+        keep_planned(ladder.directory, plan)
     return Written(tuple(report / name for name in files), rules)
 
 

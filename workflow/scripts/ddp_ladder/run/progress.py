@@ -220,8 +220,10 @@ def of_promised(rate: float | None, promised: float | None) -> str:
 
 
 def end_of_link(record: Record) -> str:
-    """Return one line on how a link ended: it fails neither at its time limit nor with exit code 75."""
+    """Return one line on how a link ended: no failure is its time limit, exit code 75, or a last link that is short."""
     kind = record.failure.kind if record.failure else "complete"
+    if kind == "too few steps":  # what was left of the training
+        kind = "complete"
     if kind not in ("saved state", "time limit", "complete"):
         return outcome(record)
     return good_end(kind, max((rank.steps for rank in record.ranks), default=None))

@@ -352,6 +352,14 @@ STOP_WITHIN_S = 10.0  # for the job of a try that Ctrl-C ended, which may have b
 _JOB_ID = re.compile(r"^(\d+)(?:;\S*)?$", re.MULTILINE)  # of --parsable; a cluster's name may follow
 
 
+def job_id_of(printed: str) -> str:
+    """Return the job that `sbatch --parsable` has printed, perhaps between lines of the site. Raises SlurmError."""
+    ids = _JOB_ID.findall(printed)
+    if len(ids) != 1:
+        raise unreadable("sbatch", printed)
+    return str(ids[0])
+
+
 class NotSubmitted(Exception):
     """The job is not submitted; the text says why, ``next`` what to do."""
 
@@ -442,13 +450,11 @@ class Submitter:
 
     def _sbatch(self, wanted: Submission, again: bool) -> str:
         printed = run_command(wanted.argv, SUBMIT_WITHIN_S, wanted.script, given_up=self._is_given_up)
-        ids = _JOB_ID.findall(printed)
-        if len(ids) != 1:
-            raise unreadable("sbatch", printed)
+        job_id = job_id_of(printed)
         if again:
             with contextlib.suppress(SlurmError):  # the first try may have submitted it late
-                return self._look(wanted, 0.0) or ids[0]
-        return str(ids[0])
+                return self._look(wanted, 0.0) or job_id
+        return job_id
 
     def _look(self, wanted: Submission, for_s: float) -> str | None:
         """Return the job with this name; None if the queue is without it until the end. Cancels all but the first.

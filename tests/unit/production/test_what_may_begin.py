@@ -1,0 +1,69 @@
+"""Which production may begin, and on which chain: each refusal names the key and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.production.chain import chain_directory
+from ddp_ladder.production.plan import Production, production_of
+from ddp_ladder.settings.load import load_settings
+
+KEYS = {"scale": "1x2", "args": ["--epochs", 9], "up_to_hours": 5, "unproven": True}
+
+
+def begun(results: Path, **keys: Any) -> Production:
+    overrides = {"production": {**KEYS, **keys}}
+    settings = load_settings(Path("config/config.yaml"), Path("config/sites/local.yaml"), overrides)
+    return production_of(settings, make_plan(settings), results)
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "what", "advice"),
+    [
+        ({"up_to_hours": None}, "up_to_hours", "are not set", "set up_to_hours below production"),
+        ({"unproven": False}, "scale", "1x2 was not measured", "climb to it first"),
+        ({"scale": "9x9", "unproven": False}, "scale", "9x9 was not measured", "`unproven: true`"),
+        ({"scale": "recommended"}, "scale", "no scale is recommended yet", "climb first"),
+        ({"runtime": 5, "warn_before_s": 300}, "warn_before_s", "before the job begins", "or raise runtime"),
+    ],
+)
+def test_what_may_not_begin(tmp_path: Path, keys: dict[str, Any], key: str, what: str, advice: str) -> None:
+    with pytest.raises(UserError) as raised:
+        begun(tmp_path, **keys)
+    (problem,) = raised.value.problems
+    assert f"production.{key}" in problem.where
+    assert what in problem.what
+    assert advice in str(problem.next)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ({"args": ["--epochs", 10]}, "arguments --epochs 9 (now --epochs 10)"),
+        ({"scale": "1x1"}, "scale 1x2 (now 1x1)"),
+        ({"runtime": 60, "up_to_hours": 50, "warn_before_s": 5, "slurm": {"partition": "long"}}, None),
+    ],
+)
+def test_a_chain_is_of_one_script_with_one_set_of_arguments(
+    tmp_path: Path, keys: dict[str, Any], found: str | None
+) -> None:
+    directory = chain_directory(tmp_path)
+    write_json(directory / "plan.json", begun(tmp_path).plan.to_json())
+    begun(tmp_path, **keys)  # no link has begun
+    times = {"begun_at_s": 1.8e9, "ended_at_s": None}
+    file = {"schema_version": 1, "kind": "production", "stage": "production", "scale": "1x2", "in_allocation": False}
+    counts = {"nodes": 1, "gpus": 2, "runs_planned": 0, "specs": ""}
+    write_json(directory / "jobs/1x2/7.json", {**file, **times, **counts, "job_id": "7"})
+    if found is None:
+        begun(tmp_path, **keys)
+        return
+    with pytest.raises(UserError) as raised:
+        begun(tmp_path, **keys)
+    (problem,) = raised.value.problems
+    assert problem.found == found
+    assert f"mv {directory} {directory}-1" in str(problem.next)
