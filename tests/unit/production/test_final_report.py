@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ import pytest
 from ddp_ladder.accounting.jobs import update
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
@@ -29,6 +30,7 @@ from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.view import ReportView
+from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.slurm.lock import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,6 +262,12 @@ def test_without_an_application_the_plan_is_that_of_the_chain(tmp_path: Path) ->
     assert report.plan.hours
     assert report.plan.hours.gpu_hours == pytest.approx(1.0)
     assert "the training is complete" in report.headline.lower()
+    hours = CentreHours(name="normalised h", per_gpu_hour=2)
+    campaign = replace(report.campaign, chain=report.campaign.chain.replace(centre_hours=hours))
+    text = as_markdown(FinalReport(campaign, date(2026, 11, 28)).document)
+    used = significant(2 * campaign.used.gpus)
+    assert f"| normalised h | 2.00 | {used} |" in text
+    assert f"node hours, {used} normalised h)" in text
 
 
 def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_is_not_known(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from ddp_ladder.accounting.jobs import job_files
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.model import Model, Positive, Several, Version1
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.production.chain import chain_directory
 
 Amount = Annotated[float, Field(ge=0)]

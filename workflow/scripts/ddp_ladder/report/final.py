@@ -24,7 +24,7 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.production.chain import clock, unit_of
 from ddp_ladder.production.final import (
     CERTAIN,
@@ -99,21 +99,25 @@ class FinalReport:
             if energy is not None:
                 energy *= 1 + training.reserve
             return Plan(training.of_one, energy, training.samples, training.samples_per_s, source)
-        hours = None if chain.training_hours is None else Cost.of(self.campaign.job.scale, chain.training_hours)
-        why = "no application was written for this scale before the first link (report.epochs, samples or steps)"
+        hours = None if chain.training_hours is None else Hours.held(chain.training_hours, nodes, chain.gpus)
+        why = (
+            "no application was written for this scale before the first link (report.epochs, samples, tokens or steps)"
+        )
         found = "planned: one training, as the ladder expects it, without a reserve" if hours else "no plan is known"
         source = f"{found}; {why}"
         return Plan(hours, None, chain.training_samples, chain.promised_samples_per_s, source)
 
     @property
+    def hour_unit(self) -> HourUnit:
+        return self.campaign.chain.hour_unit(self.campaign.job)
+
+    @property
     def headline(self) -> str:
         """Return how far the training is, and what it used."""
         campaign, used = self.campaign, self.campaign.used
-        doubt = campaign.links[-1].link.doubt
-        ended = f"ended with a doubtful result ({doubt.verdict})" if doubt else "is complete"
-        state = f"The training {ended}" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
-        links = f"{count(len(campaign.links), 'link')} used {significant(used.gpu_hours)} {self.unit} h"
-        of_plan = f", {percent(used.gpu_hours / self.plan.hours.gpu_hours)} of the plan" if self.plan.hours else ""
+        state = "The training is complete" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
+        links = f"{count(len(campaign.links), 'link')} used {self.hour_unit.in_words(used)}"
+        of_plan = f", {percent(used.gpus / self.plan.hours.gpus)} of the plan" if self.plan.hours else ""
         return f"{state}: {links}{of_plan}. {self._efficiency}"
 
     @property
@@ -140,8 +144,9 @@ class FinalReport:
     def _against_plan(self) -> Iterator[Block]:
         plan, campaign, used = self.plan, self.campaign, self.campaign.used
         rows = (
-            (f"{self.unit} hours", plan.hours.gpu_hours if plan.hours else None, used.gpu_hours),
-            ("node hours", plan.hours.node_hours if plan.hours else None, used.node_hours),
+            (f"{self.unit} hours", plan.hours.gpus if plan.hours else None, used.gpus),
+            ("node hours", plan.hours.nodes if plan.hours else None, used.nodes),
+            *self._of_centre(),
             ("GPU energy, kWh", plan.gpu_energy_kwh, campaign.gpu_energy_kwh),
             ("samples", plan.samples, campaign.samples),
             ("samples/s", plan.samples_per_s, campaign.samples_per_s),
@@ -158,12 +163,18 @@ class FinalReport:
         )
         yield Block(items=tuple(map(_sentence, self._notes())), style="notes")
 
+    def _of_centre(self) -> Iterator[tuple[str, float | None, float | None]]:
+        """Yield the centre's own hours, planned and used, if it has some."""
+        unit, planned = self.hour_unit, self.plan.hours
+        if unit.centre is not None:
+            yield unit.centre.name, unit.of_centre(planned) if planned else None, unit.of_centre(self.campaign.used)
+
     def _notes(self) -> Iterator[str]:
         campaign, training = self.campaign, self.training
         yield self.plan.source
         if training is not None and (training.runs or 1) > 1:
-            asked = significant(training.of_all.gpu_hours)
-            yield f"the application asks for {training.runs} trainings, {asked} {self.unit} h in all; this chain is one"
+            asked = self.hour_unit.in_words(training.of_all)
+            yield f"the application asks for {training.runs} trainings, {asked} in all; this chain is one"
         yield f"the limit was {significant(campaign.chain.up_to_hours)} {self.unit} h (production.up_to_hours)"
         yield "samples and samples/s are of the training that was kept, with its validations"
         if campaign.without_kept:
@@ -277,8 +288,11 @@ class FinalReport:
         energy = campaign.gpu_energy_kwh
         dark = any(each.gpu_energy_j is None for each in campaign.links)
         measured = f"; {'at least ' * dark}{significant(energy)} kWh of GPU energy were measured" if energy else ""
-        hours = f"{significant(used.gpu_hours)} {self.unit} hours ({significant(used.node_hours)} node hours)"
-        yield f"It used {hours}{measured}."
+        of_centre = "".join(f", {significant(hours)} {name}" for name, _, hours in self._of_centre())
+        yield (
+            f"It used {significant(used.gpus)} {self.unit} hours ({significant(used.nodes)} node hours{of_centre})"
+            f"{measured}."
+        )
         if plan.hours:
             part = percent(used.gpu_hours / plan.hours.gpu_hours)
             yield f"That is {part} of the {significant(plan.hours.gpu_hours)} {self.unit} hours that had been planned."
