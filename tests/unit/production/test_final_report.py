@@ -151,8 +151,8 @@ def test_the_figures_are_those_of_the_world(world: list[Made]) -> None:
     near = 2e-3  # ends of steps are kept in milliseconds
     samples = sum(made.kept_steps * SPEC.global_batch for made in world)
     kept_s, saving_s = sum(made.kept_s for made in world), sum(made.saving_s for made in world)
-    assert campaign.used.gpu_hours == pytest.approx(2 * sum(held_s) / 3600)
-    assert campaign.used.node_hours == pytest.approx(sum(held_s) / 3600)
+    assert campaign.used.gpus == pytest.approx(2 * sum(held_s) / 3600)
+    assert campaign.used.nodes == pytest.approx(sum(held_s) / 3600)
     assert campaign.samples == pytest.approx(samples)
     assert campaign.parts_s["training"] == pytest.approx(kept_s, abs=near * len(world))
     assert campaign.parts_s["checkpoints"] == pytest.approx(saving_s, abs=near * 9)
@@ -170,7 +170,7 @@ def test_the_figures_are_those_of_the_world(world: list[Made]) -> None:
         assert saves.between_failures_s is None
         if saves.count:
             assert "Mean time between failures: unknown; none was seen" in text
-    assert float(rows["all"]["gpu_hours"]) == pytest.approx(campaign.used.gpu_hours, rel=1e-5)
+    assert float(rows["all"]["gpu_hours"]) == pytest.approx(campaign.used.gpus, rel=1e-5)
     assert [rows[str(k)]["end"] for k in range(1, len(world) + 1)] == [made.end for made in world]
     for column in ("gpu_hours", "training_s", "checkpoints_s", "failures_s", "samples_kept", "saves"):
         each = [float(row[column]) for name, row in rows.items() if name.isdecimal()]
@@ -248,9 +248,9 @@ def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
     assert training
     assert training.runs == 3
     (milestone,) = [each for each in milestones(planned_view(tmp_path, 3)) if str(each.point.scale) == "1x2"]
-    assert training.of_all.node_hours == milestone.cost.node_hours
+    assert training.of_all.nodes == milestone.asked.nodes
     assert report.plan.hours
-    assert report.plan.hours.gpu_hours == pytest.approx(milestone.cost.gpu_hours / 3)
+    assert report.plan.hours.gpus == pytest.approx(milestone.asked.gpus / 3)
     text = as_markdown(report.document)
     assert "the application asks for 3 trainings" in text.lower()
     assert "process hours" in text
@@ -260,7 +260,7 @@ def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
 def test_without_an_application_the_plan_is_that_of_the_chain(tmp_path: Path) -> None:
     report = FinalReport(write_world(tmp_path, [Made(1.0, 6, {}, "complete")])[0], date(2026, 11, 28))
     assert report.plan.hours
-    assert report.plan.hours.gpu_hours == pytest.approx(1.0)
+    assert report.plan.hours.gpus == pytest.approx(1.0)
     assert "the training is complete" in report.headline.lower()
     hours = CentreHours(name="normalised h", per_gpu_hour=2)
     campaign = replace(report.campaign, chain=report.campaign.chain.replace(centre_hours=hours))
@@ -291,7 +291,7 @@ def test_a_link_that_runs_counts_with_its_hours_alone(tmp_path: Path) -> None:
     write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **OF_PRODUCTION)
     write_json(directory / "jobs/1x2.lock1", asdict(Holder.here("here")))
     campaign = read_campaign(tmp_path, now_s)
-    assert campaign.used.gpu_hours == pytest.approx(1.0)
+    assert campaign.used.gpus == pytest.approx(1.0)
     report = FinalReport(campaign, date(2026, 11, 28))
     text = as_markdown(report.document)
     assert report.headline.startswith("So far")

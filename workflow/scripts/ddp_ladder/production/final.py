@@ -68,7 +68,7 @@ class LinkUse:
 
     link: Link
     elapsed_s: float
-    hours: Cost
+    hours: Hours
     queue_wait_s: float | None
     parts_s: Mapping[str, float]  # PARTS, which add up to elapsed_s; empty: not known, or it goes on
     kept: Kept | None
@@ -109,9 +109,9 @@ class Campaign:
         return self.links[-1].link.end == "complete"
 
     @property
-    def used(self) -> Cost:
+    def used(self) -> Hours:
         """Return the hours that all links held."""
-        return sum((each.hours for each in self.links), Cost())
+        return sum((each.hours for each in self.links), Hours(0.0, 0.0))
 
     @property
     def held_s(self) -> float:
@@ -271,7 +271,7 @@ def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start:
     return LinkUse(
         link=link,
         elapsed_s=HOUR_S * wall_hours,
-        hours=Cost(link.hours, file.nodes * wall_hours),
+        hours=Hours.held(wall_hours, file.nodes, chain.gpus),
         queue_wait_s=file.row.queue_wait_s if file.row else None,
         parts_s={}
         if link.end == "running"

@@ -57,7 +57,7 @@ Row = Mapping[str, object]
 class Plan:
     """What was planned for this training; None: not known."""
 
-    hours: Cost | None
+    hours: Hours | None
     gpu_energy_kwh: float | None
     samples: float | None
     samples_per_s: float | None
@@ -89,7 +89,7 @@ class FinalReport:
     @cached_property
     def plan(self) -> Plan:
         """Return what was planned: of the application, or else of the start of production."""
-        chain, training = self.campaign.chain, self.training
+        chain, training, nodes = self.campaign.chain, self.training, self.campaign.job.scale.nodes
         if training is not None and self.campaign.planned is not None:
             source = (
                 f"planned: one training of the application of {self.campaign.planned.written_on} "
@@ -115,7 +115,9 @@ class FinalReport:
     def headline(self) -> str:
         """Return how far the training is, and what it used."""
         campaign, used = self.campaign, self.campaign.used
-        state = "The training is complete" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
+        doubt = campaign.links[-1].link.doubt
+        ended = f"ended with a doubtful result ({doubt.verdict})" if doubt else "is complete"
+        state = f"The training {ended}" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
         links = f"{count(len(campaign.links), 'link')} used {self.hour_unit.in_words(used)}"
         of_plan = f", {percent(used.gpus / self.plan.hours.gpus)} of the plan" if self.plan.hours else ""
         return f"{state}: {links}{of_plan}. {self._efficiency}"
@@ -267,7 +269,7 @@ class FinalReport:
                     str(each.link.number),
                     each.link.job_id,
                     clock(each.link.begun_at_s),
-                    *map(_right, (significant(each.hours.gpu_hours), span(each.queue_wait_s))),
+                    *map(_right, (significant(each.hours.gpus), span(each.queue_wait_s))),
                     *(_right(span(each.parts_s.get(part))) for part in shown),
                     each.link.cause,
                 )
@@ -294,8 +296,8 @@ class FinalReport:
             f"{measured}."
         )
         if plan.hours:
-            part = percent(used.gpu_hours / plan.hours.gpu_hours)
-            yield f"That is {part} of the {significant(plan.hours.gpu_hours)} {self.unit} hours that had been planned."
+            part = percent(used.gpus / plan.hours.gpus)
+            yield f"That is {part} of the {significant(plan.hours.gpus)} {self.unit} hours that had been planned."
         if campaign.samples is not None:
             yield f"{significant(campaign.samples)} samples were trained{self._rates}."
         yield self._efficiency
@@ -340,8 +342,8 @@ class FinalReport:
         plan = self.plan
         return {
             "link": "planned",
-            "gpu_hours": plan.hours and plan.hours.gpu_hours,
-            "node_hours": plan.hours and plan.hours.node_hours,
+            "gpu_hours": plan.hours and plan.hours.gpus,
+            "node_hours": plan.hours and plan.hours.nodes,
             "gpu_energy_kwh": plan.gpu_energy_kwh,
             "samples_kept": plan.samples,
             "samples_per_s": plan.samples_per_s,
@@ -390,8 +392,8 @@ class FinalReport:
         }
 
 
-def _held(hours: Cost) -> Row:
-    return {"gpu_hours": hours.gpu_hours, "node_hours": hours.node_hours}
+def _held(hours: Hours) -> Row:
+    return {"gpu_hours": hours.gpus, "node_hours": hours.nodes}
 
 
 def _parts(parts_s: Mapping[str, float]) -> Row:
