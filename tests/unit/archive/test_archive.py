@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import zipfile
 from collections.abc import Callable
 from datetime import date
@@ -76,6 +77,11 @@ def test_the_report_elsewhere_has_the_same_figures(
     assert report_command.main(["--archive", str(archive)]) == 0
     wanted = read_results(results, read_plan(results / "plan.json"))
     assert (archive.parent / "a/report/scaling.csv").read_text() == figures(wanted)
+    assert report_command.main(["--archive", str(archive)]) == 0  # it may be shown again
+    other = Path(shutil.copy(archive, tmp_path / "b.zip"))
+    (tmp_path / "b").mkdir()
+    assert report_command.main(["--archive", str(other)]) == 1
+    assert list((tmp_path / "b").iterdir()) == []
     _, shown = read_archive(archive, tmp_path / "again")
     assert shown.gates.keys() == wanted.gates.keys()
     assert [gate.verdict for gate in shown.gates.values()] == [gate.verdict for gate in wanted.gates.values()]

@@ -19,7 +19,7 @@ from ddp_ladder import __version__
 from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.assembly.run_records import RecordOrError, RunRecords
-from ddp_ladder.common.files import make_directory, parsed_json, read_json, sha256, write_atomically
+from ddp_ladder.common.files import parsed_json, read_json, sha256, write_atomically
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Model
@@ -123,16 +123,23 @@ def _manifest(file: Path, contents: Mapping[str, bytes]) -> Manifest:
 def shown_directory(file: Path) -> Path:
     """Return where an archive is unpacked to be shown: beside it. Raises UserError if other files are there."""
     directory = file.with_suffix("")
-    if directory == file or (directory.exists() and not (directory / MANIFEST).is_file()):
-        what = "the archive would be unpacked here, among other files"
-        raise UserError(Problem(str(directory), what, next="move the archive to a directory of its own"))
-    if directory.exists():
-        then, now = read_json(directory / MANIFEST), parsed_json(_read(file)[MANIFEST], Path(MANIFEST))
-        if then != now:
-            what, advice = "another archive of this name was unpacked here", "move or delete that directory"
-            raise UserError(Problem(str(directory), what, next=advice))
-    make_directory(directory)
+    if directory == file:
+        what, advice = (
+            "the archive is unpacked beside it, in a directory of its name without .zip",
+            f"mv {file} {file}.zip",
+        )
+        raise UserError(Problem(str(file), what, allowed="a name that ends in .zip", next=advice))
+    if directory.exists() and _manifest_in(directory) != parsed_json(_read(file)[MANIFEST], Path(MANIFEST)):
+        what, advice = "the archive would be unpacked here, among other files", "move the archive or this directory"
+        raise UserError(Problem(str(directory), what, next=advice))
     return directory
+
+
+def _manifest_in(directory: Path) -> Any:
+    try:
+        return read_json(directory / MANIFEST)
+    except (OSError, ValueError):
+        return None  # no archive was unpacked here
 
 
 def read_unpacked(directory: Path) -> LadderResults:

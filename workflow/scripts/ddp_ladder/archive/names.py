@@ -47,7 +47,7 @@ class Names:
             users=tuple(users),
             homes=(str(Path.home()), *(owner.pw_dir for owner in owners)),
             accounts=(*accounts, *known),
-            hosts=(socket.getfqdn(), host, host.partition(".")[0]),
+            hosts=(socket.getfqdn(), host, host.partition(".")[0], os.environ.get("SLURM_SUBMIT_HOST", "")),
             secrets=tuple(os.environ.get(name, "") for name in secrets),
         )
 

@@ -3,56 +3,66 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from hashlib import sha256
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddp_ladder import __version__
 from ddp_ladder.analysis.comparison import interval_text, number
-from ddp_ladder.analysis.history import ALIKE, FIRST, UNLIKE, Entry, History, Ladder
+from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
 from ddp_ladder.common.files import REPORT
 from ddp_ladder.common.formats import UNKNOWN, count, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text, table_block
-from ddp_ladder.report.plots import COLOURS, MARKERS, PAPER, STYLE, drawn, legend_key, show_message
+from ddp_ladder.report.plots import COLOURS, MARKERS, PAPER, STYLE, drawn, legend_key, short
 from ddp_ladder.report.rendering import as_html, as_markdown
 
 HEADINGS = (
-    "scale", "measured", "site", "samples/s", "95 % interval", "per GPU", "efficiency", "ratio", "its interval",
-    "found", "changed",
+    "scale", Cell("measured", style="n"), "site", Cell("samples/s", style="n"), Cell("per GPU", style="n"),
+    Cell("efficiency", style="n"), Cell("ratio", style="n"), "found", "changed",
 )  # fmt: skip
 HOW_TO_READ = (
     "Each ladder is compared with the one before it that measured the scale. The ratio is that of the samples/s; its "
     "95 % interval holds what separate jobs usually differ by, and without it, or if it holds 1, no change is shown.",
-    f"{ALIKE}: no field of the fingerprint differs. Other software or hardware: the same training, and the ratio holds "
-    f"what changed. {UNLIKE.capitalize()}: the training itself differs, or a field could not be read; no ratio.",
+    f"{ALIKE.capitalize()}: no field of the fingerprint differs. {OTHER_PLATFORM.capitalize()}: the same training, and "
+    "the ratio is the effect of all that changed together, nodes and day included.",
+    f"{UNLIKE.capitalize()}: the training itself differs, or a field could not be read; there is no ratio.",
 )
 STYLES = {ALIKE: "ok", UNLIKE: "failed"}
-PANEL_IN = (5.0, 3.2)
+SIZE_IN = (5.0, 3.3)
+Value = Callable[[Entry], float | None]
+PLOTS: Mapping[str, Value] = {
+    "throughput": lambda entry: entry.per_gpu,
+    "efficiency": lambda entry: None if entry.point.efficiency is None else 100 * entry.point.efficiency,
+}
 
 
 def history_files(ladders: Sequence[Ladder], histories: Sequence[History], written_on: date) -> dict[str, str | bytes]:
     """Return the files by name, the page first. ladders: in the order of their dates."""
-    plots = drawn(history_figure(ladders, histories))
+    plots = {name: drawn(history_figure(ladders, histories, column)) for name, column in PLOTS.items()}
     document = _document(ladders, histories, written_on)
     return {
-        "index.html": _html(document, plots["svg"]),
+        "index.html": _html(document, {name: images["svg"] for name, images in plots.items()}),
         "history.md": as_markdown(document),
         "history.csv": csv_text(_csv_rows(histories)),
-        **{f"history.{kind}": content for kind, content in plots.items()},
+        **{f"{name}.{kind}": content for name, images in plots.items() for kind, content in images.items()},
     }
 
 
 def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_on: date) -> Document:
-    plot = Block(
-        "Samples/s per GPU, and efficiency, of each scale over the ladders. A line joins two points of the same "
-        "training; where it is broken they are not like for like.",
-        picture="history",
+    plots = (
+        Block(
+            "Samples/s per GPU of each scale. A line joins points of the same training; where it is broken, they are "
+            f"{UNLIKE}.",
+            picture="throughput",
+        ),
+        Block(
+            "Efficiency of each scale in per cent, against the first scale of the same ladder.", picture="efficiency"
+        ),
     )
     of_ladders = Block(
         name="Ladders",
@@ -64,7 +74,7 @@ def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_o
     )
     parts = [
         Section("", (Block(summary_text(histories)),)),
-        Section("Plot", (plot,)),
+        Section("", plots, style="plots"),
         *(Section(f"{mode.capitalize()} scaling", (_table(own),)) for mode, own in _by_mode(histories)),
         Section("How to read it", (Block(items=HOW_TO_READ, style="notes"),)),
         Section("Ladders", (of_ladders,)),
@@ -87,14 +97,12 @@ def _cells(history: History, entry: Entry) -> tuple[str | Cell, ...]:
     point, ratio = entry.point, entry.ratio
     return (
         history.scale,
-        entry.ladder.on or "not known",
+        Cell(entry.ladder.on or "not known", style="n"),
         entry.ladder.site,
-        SAMPLES_PER_S.shown(point),
-        SAMPLES_PER_S.interval(point),
-        significant(entry.per_gpu),
-        EFFICIENCY.shown(point),
-        number(ratio.value) if ratio else UNKNOWN,
-        interval_text(ratio) if ratio else "",
+        Cell(SAMPLES_PER_S.shown(point), small=(SAMPLES_PER_S.interval(point),), style="n"),
+        Cell(significant(entry.per_gpu), style="n"),
+        Cell(EFFICIENCY.shown(point), style="n"),
+        Cell(number(ratio.value) if ratio else UNKNOWN, small=(interval_text(ratio) if ratio else "",), style="n"),
         Cell(entry.found, style=STYLES.get(entry.found, "")),
         "; ".join(f"{name}: {then} → {now}" for name, then, now in entry.changed),
     )
@@ -150,44 +158,24 @@ def _csv_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
 # --- The plot and the page.
 
 
-def history_figure(ladders: Sequence[Ladder], histories: Sequence[History]) -> Figure:
-    """Return samples/s per GPU and efficiency over the ladders, a line for each scale."""
-    names = {f"{history.scale} {history.mode}": history for history in histories}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(2 * PANEL_IN[0], PANEL_IN[1]), layout="constrained", facecolor=PAPER)
-        left, right = figure.subplots(1, 2)
-        for axes, title in ((left, "samples/s per GPU"), (right, "efficiency (%)")):
-            axes.set_title(title)
-            _draw(axes, ladders, histories, title)
-        keys = [
-            legend_key(name, color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)], linestyle="none")
-            for k, name in enumerate(names)
-        ]
-        if keys:
-            figure.legend(handles=keys, loc="outside upper left", ncols=min(8, len(keys)))
-    return figure
-
-
-def _draw(axes: Axes, ladders: Sequence[Ladder], histories: Sequence[History], what: str) -> None:
+def history_figure(ladders: Sequence[Ladder], histories: Sequence[History], value: Value) -> Figure:
+    """Return a figure over the ladders, a line for each scale."""
     places = {id(ladder): k for k, ladder in enumerate(ladders)}
-    if not histories:
-        show_message(axes, "nothing measured")
-        return
-    for k, history in enumerate(histories):
-        look: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
-        for part in _unbroken(history.entries):
-            shown = [(places[id(entry.ladder)], value) for entry in part if (value := _value(entry, what)) is not None]
-            axes.plot([place for place, _ in shown], [value for _, value in shown], linewidth=1.5, **look)
-    axes.set_xticks(range(len(ladders)), [f"{ladder.on or 'no date'}\n{ladder.site}" for ladder in ladders])
-    axes.set_xlim(-0.4, len(ladders) - 0.6)
-    axes.set_ylim(bottom=0)
-    axes.grid(visible=True, axis="y")
-
-
-def _value(entry: Entry, what: str) -> float | None:
-    if what.startswith("samples"):
-        return entry.per_gpu
-    return None if entry.point.efficiency is None else 100 * entry.point.efficiency
+    with rc_context(STYLE):
+        figure = Figure(figsize=SIZE_IN, layout="constrained", facecolor=PAPER)
+        axes, keys, highest = figure.subplots(), [], 0.0
+        for k, history in enumerate(histories):
+            look: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+            keys.append(legend_key(f"{history.scale} {history.mode}", linestyle="none", **look))
+            for part in _unbroken(history.entries):
+                shown = [(places[id(entry.ladder)], y) for entry in part if (y := value(entry)) is not None]
+                axes.plot([x for x, _ in shown], [y for _, y in shown], linewidth=1.5, **look)
+                highest = max([highest, *(y for _, y in shown)])
+        axes.set_xticks(range(len(ladders)), [f"{ladder.on or 'no date'}\n{short(ladder.site)}" for ladder in ladders])
+        axes.set(xlim=(-0.4, len(ladders) - 0.6), ylim=(0, 1.08 * highest or 1))
+        axes.grid(visible=True, axis="y")
+        figure.legend(handles=keys, loc="outside upper left", ncols=4)
+    return figure
 
 
 def _unbroken(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -201,7 +189,7 @@ def _unbroken(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     yield part
 
 
-def _html(document: Document, svg: bytes) -> str:
+def _html(document: Document, pictures: Mapping[str, bytes]) -> str:
     script = (REPORT / "report.js").read_text()
     return as_html(
         "history.html.j2",
@@ -209,5 +197,5 @@ def _html(document: Document, svg: bytes) -> str:
         css=(REPORT / "report.css").read_text(),
         script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        pictures={"history": f"data:image/svg+xml;base64,{b64encode(svg).decode()}"},
+        pictures={name: f"data:image/svg+xml;base64,{b64encode(svg).decode()}" for name, svg in pictures.items()},
     )
