@@ -92,7 +92,18 @@ rule report:
         """
 
 
-WITHOUT_SUMMARY = ("compare", "doctor", "eject", "fit", "new_site", "preflight", "production", "rehearsal", "report")
+WITHOUT_SUMMARY = (
+    "compare",
+    "doctor",
+    "eject",
+    "final_report",
+    "fit",
+    "new_site",
+    "preflight",
+    "production",
+    "rehearsal",
+    "report",
+)
 
 
 onsuccess:

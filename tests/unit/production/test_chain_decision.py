@@ -75,12 +75,13 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
         ([NODE_FAIL, NODE_FAIL, NODE_FAIL], "go on", "link 4"),
         ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})], "go on", "link 2"),
         ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})] * 2, "stop", "the chain goes in a circle"),
+        ([("failed", {"state": "CANCELLED", "failure": CRASH})], "stop", "the job was cancelled"),
         ([("saved", {"state": "CANCELLED"})], "stop", "the job was cancelled"),  # at SIGTERM the script saved
         ([("complete", {"state": "CANCELLED"})], "complete", "the training is complete"),
         # Hours
         ([("saved", {"hours": 38.0})], "go on", "link 2"),
         ([("saved", {"hours": 39.0})], "go on", "link 2"),  # the next one is half as long
-        ([("saved", {"hours": 39.95})], "stop", "production.up_to_hours is reached"),
+        ([("saved", {"hours": 39.9})], "stop", "production.up_to_hours is reached"),  # 3 min, of which 70 s are its end
     ],
 )
 def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, verdict: str) -> None:

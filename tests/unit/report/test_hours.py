@@ -46,7 +46,7 @@ def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> 
     best, cheapest = milestones(view_of(samples=126e6, runs=12, reserve=0.25))
     wall_h = (36 + 126e6 / (0.9 * 7000)) / 3600
     assert (str(best.point.scale), best.hours) == ("2x4", pytest.approx(wall_h))
-    assert best.node_hours == pytest.approx(2 * 12 * wall_h * 1.25)
+    assert best.cost.node_hours == pytest.approx(2 * 12 * wall_h * 1.25)
     assert best.low
     assert best.high
     rate_low, rate_high = best.point.samples_per_s_low, best.point.samples_per_s_high

@@ -209,7 +209,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
     section = section_of(view, "What the runs used")
     assert section
     (block,) = (block for block in section.blocks if block.heading == "Jobs")
-    assert accounting.totals([row], "process") in in_words(block.items[0])
+    assert accounting.totals([row], view.plan.hour_unit) in in_words(block.items[0])
 
 
 def test_alike_nodes_are_one_line_with_their_places() -> None:
