@@ -353,7 +353,8 @@ def _say_end(chain: Chain, links: Sequence[Link], job: ScaleJob) -> None:
     if not links:
         return
     last, end_s = links[-1], expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
-    until = "" if last.end == "complete" else f"; expected end of the training: {clock(end_s)}"
+    end = clock(end_s) if chain.training_samples else "unknown without report.samples, epochs or steps"
+    until = "" if last.end == "complete" else f"; expected end of the training: {end}"
     notify(f"{PRODUCTION}: {last.in_words}: {last.cause}; {hours_of(chain, links, job)}{until}")
 
 
