@@ -27,6 +27,7 @@ include: "workflow/rules/gate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/compare.smk"
 include: "workflow/rules/eject.smk"
+include: "workflow/rules/archive.smk"
 include: "workflow/rules/production.smk"
 
 

@@ -46,7 +46,7 @@ from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_term
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.climb.snakemake import patch_execution, patch_process, shows_plan
-from ddp_ladder.settings.sources import CLUSTER, OF_NO_SITE, WITHOUT_TRAINING, module_sources, moved, read_sources
+from ddp_ladder.settings.sources import CLUSTER, WITHOUT_TRAINING, module_sources, moved, needed, read_sources
 
 if workflow.is_main_process and sys.stdout.isatty():
     os.environ[BEHIND_PIPE] = str(columns())
@@ -150,6 +150,14 @@ def force(files, after):
     return after
 
 
+def reported():
+    """Return the options of report.py that name what it shows: an archive, or the results here."""
+    if sources.archive:
+        return [f"--archive={sources.archive}"]
+    # The results may belong to earlier settings.
+    return [f"--plan={ladder.results}/plan.json", f"--warning={ladder.changes_since_plan}"]
+
+
 def executor_name():
     """Return where the links of production run: jobs of Slurm, or processes of this machine or allocation."""
     return "slurm" if workflow.executor_plugin and workflow.executor_plugin.name == "slurm" else "local"
@@ -195,8 +203,7 @@ try:
         workflow.modifier.path_modifier = PathModifier(None, None, workflow)
     else:
         sources = read_sources(workflow.config_settings.configfiles, workflow.config_settings.config)
-    is_new_site = not is_module and "new_site" in sys.argv[1:]  # there are no settings for it yet
-    ladder = Ladder.of((OF_NO_SITE if is_new_site else sources).load())
+    ladder = Ladder.of((sources if is_module else needed(sources, sys.argv[1:])).load())
     report_options = ladder.report_options(sources.centre)
     if workflow.is_main_process and not workflow.dryrun:
         check_room(Path(".snakemake"))

@@ -71,28 +71,27 @@ rule scaling_report:
 
 
 rule report:
-    """Write the report of the results so far; runs nothing else."""
+    """Write the report of the results so far, or of --config archive=FILE; runs nothing else."""
     log:
-        f"{ladder.results}/logs/report.log",
+        # An archive has nothing to do with the results here.
+        ".snakemake/log/report.log" if sources.archive else f"{ladder.results}/logs/report.log",
     localrule: True
     conda:
         "../envs/workflow.yaml"
     params:
         script=script("report.py"),
-        plan=f"{ladder.results}/plan.json",
+        what=lambda wildcards: reported(),
         options=report_options,
-        # The results may belong to earlier settings.
-        changes=lambda wildcards: ladder.changes_since_plan,
     shell:
         r"""
         python {params.script:q} \
-            --plan {params.plan:q} {params.options:q} \
-            --warning={params.changes:q} \
+            {params.what:q} {params.options:q} \
             2>&1 | tee {log:q}
         """
 
 
 WITHOUT_SUMMARY = (
+    "archive",
     "compare",
     "doctor",
     "eject",

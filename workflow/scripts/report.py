@@ -41,6 +41,8 @@ from ddp_ladder.report.terminal import summary_text
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the report and print the summary."""
     arguments = parse(argv)
+    if arguments.archive:
+        return show_archive(arguments.archive, arguments.centre)
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
     plan = read_plan(arguments.plan or results / "plan.json")
     plan = plan if arguments.units is None else replace(plan, units=arguments.units)
@@ -56,6 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.tables and not arguments.summary:
         more.append(tables_line(results, ladder.plan, arguments.tables))
     print("\n".join([summary_text(ladder, arguments.log), *more]))
+    return 0
+
+
+def show_archive(file: Path, centre: str | None) -> int:
+    """Write the report of an archive beside it, with nothing of this place."""
+    from ddp_ladder.archive.archive import read_archive, shown_directory
+
+    _, ladder = read_archive(file, shown_directory(file))
+    more = write(ladder, centre)
+    print("\n".join([summary_text(ladder), *more]))
     return 0
 
 
@@ -104,6 +116,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--results", type=Path, help="the ladder's directory (default: that of the plan, or results)")
     parser.add_argument("--plan", type=Path, help="default: plan.json in the results")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="show this file of `snakemake archive` instead")
     parser.add_argument("--summary", action="store_true", help="write no report")
     parser.add_argument("--warning", default="", help="a warning for the top of the report")
     parser.add_argument("--log", default="", help="Snakemake's log, to be named")

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,17 +17,20 @@ import pytest
 from ddp_ladder.accounting.jobs import update
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import write_json
+from ddp_ladder.common.formats import significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.production.chain import Chain, write_chain
+from ddp_ladder.production.chain import Chain, keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, young_s
 from ddp_ladder.production.planned import read_planned
+from ddp_ladder.records.record import Failure
 from ddp_ladder.report.final import FinalReport
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.view import ReportView
+from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.slurm.lock import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,8 +151,8 @@ def test_the_figures_are_those_of_the_world(world: list[Made]) -> None:
     near = 2e-3  # ends of steps are kept in milliseconds
     samples = sum(made.kept_steps * SPEC.global_batch for made in world)
     kept_s, saving_s = sum(made.kept_s for made in world), sum(made.saving_s for made in world)
-    assert campaign.used.gpu_hours == pytest.approx(2 * sum(held_s) / 3600)
-    assert campaign.used.node_hours == pytest.approx(sum(held_s) / 3600)
+    assert campaign.used.gpus == pytest.approx(2 * sum(held_s) / 3600)
+    assert campaign.used.nodes == pytest.approx(sum(held_s) / 3600)
     assert campaign.samples == pytest.approx(samples)
     assert campaign.parts_s["training"] == pytest.approx(kept_s, abs=near * len(world))
     assert campaign.parts_s["checkpoints"] == pytest.approx(saving_s, abs=near * 9)
@@ -167,7 +170,7 @@ def test_the_figures_are_those_of_the_world(world: list[Made]) -> None:
         assert saves.between_failures_s is None
         if saves.count:
             assert "Mean time between failures: unknown; none was seen" in text
-    assert float(rows["all"]["gpu_hours"]) == pytest.approx(campaign.used.gpu_hours, rel=1e-5)
+    assert float(rows["all"]["gpu_hours"]) == pytest.approx(campaign.used.gpus, rel=1e-5)
     assert [rows[str(k)]["end"] for k in range(1, len(world) + 1)] == [made.end for made in world]
     for column in ("gpu_hours", "training_s", "checkpoints_s", "failures_s", "samples_kept", "saves"):
         each = [float(row[column]) for name, row in rows.items() if name.isdecimal()]
@@ -245,9 +248,9 @@ def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
     assert training
     assert training.runs == 3
     (milestone,) = [each for each in milestones(planned_view(tmp_path, 3)) if str(each.point.scale) == "1x2"]
-    assert training.of_all.node_hours == milestone.cost.node_hours
+    assert training.of_all.nodes == milestone.asked.nodes
     assert report.plan.hours
-    assert report.plan.hours.gpu_hours == pytest.approx(milestone.cost.gpu_hours / 3)
+    assert report.plan.hours.gpus == pytest.approx(milestone.asked.gpus / 3)
     text = as_markdown(report.document)
     assert "the application asks for 3 trainings" in text.lower()
     assert "process hours" in text
@@ -257,8 +260,14 @@ def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
 def test_without_an_application_the_plan_is_that_of_the_chain(tmp_path: Path) -> None:
     report = FinalReport(write_world(tmp_path, [Made(1.0, 6, {}, "complete")])[0], date(2026, 11, 28))
     assert report.plan.hours
-    assert report.plan.hours.gpu_hours == pytest.approx(1.0)
+    assert report.plan.hours.gpus == pytest.approx(1.0)
     assert "the training is complete" in report.headline.lower()
+    hours = CentreHours(name="normalised h", per_gpu_hour=2)
+    campaign = replace(report.campaign, chain=report.campaign.chain.replace(centre_hours=hours))
+    text = as_markdown(FinalReport(campaign, date(2026, 11, 28)).document)
+    used = significant(2 * campaign.used.gpus)
+    assert f"| normalised h | 2.00 | {used} |" in text
+    assert f"node hours, {used} normalised h)" in text
 
 
 def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_is_not_known(tmp_path: Path) -> None:
@@ -282,7 +291,7 @@ def test_a_link_that_runs_counts_with_its_hours_alone(tmp_path: Path) -> None:
     write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **OF_PRODUCTION)
     write_json(directory / "jobs/1x2.lock1", asdict(Holder.here("here")))
     campaign = read_campaign(tmp_path, now_s)
-    assert campaign.used.gpu_hours == pytest.approx(1.0)
+    assert campaign.used.gpus == pytest.approx(1.0)
     report = FinalReport(campaign, date(2026, 11, 28))
     text = as_markdown(report.document)
     assert report.headline.startswith("So far")
@@ -298,3 +307,19 @@ def test_without_a_link_one_message_says_so(tmp_path: Path, begun: bool) -> None
         begin_chain(tmp_path)
     with pytest.raises(UserError, match="no link of production has begun" if begun else "there is no chain of jobs"):
         read_campaign(tmp_path, time.time())
+
+
+def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:
+    """Both are in what the chain keeps of links that are over."""
+    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "saved"), Made(1.0, 8, {4: 2.0}, "complete")])
+    first, second = (each.link for each in campaign.links)
+    doubt = Failure(verdict="different parameters", why="2 checksums", next="correct the script")
+    keep_links(tmp_path / "production", [first, second.replace(is_anew=True, doubt=doubt)])
+    edit(tmp_path / "production/jobs/1x2/1.json", lambda file: file["row"].update(queue_wait_s=125.0))
+    campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
+    assert campaign.samples == pytest.approx(8 * SPEC.global_batch)
+    assert campaign.links[0].parts_s["failures"] == pytest.approx(5 + 2 + ENDING_S, abs=0.01)
+    report = FinalReport(campaign, date(2026, 11, 28))
+    assert "with a doubtful result (different parameters)" in report.headline
+    text = as_markdown(report.document)
+    assert "waited 2 min 05 s in the queue (1 link; of the others it is not known)" in text

@@ -131,8 +131,8 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (Work(90, None, 50_000), "90 epochs take 11 min 32 s (1.54 process h)."),
-        (Work(None, 4.5e6), "4,500,000 samples take 11 min 32 s (1.54 process h)."),
+        (Work(90, None, 50_000), "90 epochs take 11 min 32 s: 1.54 process h."),
+        (Work(None, 4.5e6), "4,500,000 samples take 11 min 32 s: 1.54 process h."),
         (Work(epochs=90), "set report.samples"),
     ],
 )

@@ -32,7 +32,7 @@ from ddp_ladder.report.view import ReportView
 from make_jobs import make_row
 from make_records import make_record, make_specs, repeated
 from make_results import make_results
-from make_runs import edit, reassemble, write_ladder
+from make_runs import edit, edit_rank, reassemble, write_ladder
 
 TODAY = date(2026, 11, 28)
 TOKENS = 512  # of a sample, as the instrument saw them
@@ -91,6 +91,15 @@ def test_lengths_that_differ_are_no_tokens_and_no_efficiency(tmp_path: Path) -> 
     assert points["2x1"].tokens_per_s is None
     assert found.work.tokens_per_sample is None
     assert "set workload.tokens_per_sample" in replace(found.work, tokens=3e9).missing
+
+
+@pytest.mark.parametrize("change", [{"loader": None}, {"source": "guessed"}])
+def test_tokens_are_known_only_if_every_rank_counted_samples_of_one_length(tmp_path: Path, change: Any) -> None:
+    plan = climb(tmp_path, Units())
+    directory = RunDirectory(tmp_path / "runs" / plan.runs[2].name)
+    assert reassemble(directory).fingerprint.tokens_per_sample == TOKENS
+    edit_rank(directory, 1, **change)
+    assert reassemble(directory).fingerprint.tokens_per_sample is None
 
 
 def test_the_settings_come_before_what_was_seen(tmp_path: Path) -> None:

@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 from ddp_ladder.common.files import OWN
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources, add_options, module_sources, moved, read_sources
+from ddp_ladder.settings.sources import (
+    CLUSTER,
+    CONFIG,
+    OF_NO_SITE,
+    Sources,
+    add_options,
+    module_sources,
+    moved,
+    needed,
+    read_sources,
+)
 
 
 def test_a_config_file_takes_the_place_of_the_shipped_one() -> None:
@@ -97,3 +107,11 @@ def test_sources_travel_as_options() -> None:
     assert Sources.of(parser.parse_args([])) == Sources(CONFIG, CLUSTER, {})
     options = read_sources([], {"repeats": 1, "modes": ["weak"]}).options
     assert options == read_sources([], {"modes": ["weak"], "repeats": 1}).options
+
+
+def test_an_archive_is_shown_without_the_settings_here_and_nothing_else_is_done_with_it() -> None:
+    sources = read_sources([], {"archive": "~/a.zip", "experiment": "none.yaml"})
+    assert sources.archive == Path.home() / "a.zip"
+    assert needed(sources, ["report"]) is OF_NO_SITE
+    with pytest.raises(UserError, match="nothing is run"):
+        needed(sources, ["all"])

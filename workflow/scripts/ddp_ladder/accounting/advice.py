@@ -16,7 +16,7 @@ from ddp_ladder.accounting.jobs import HOUR_S, JobRow, accounting_file, runs_of,
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import columns
 from ddp_ladder.plan.plan import Plan, ScaleJob
-from ddp_ladder.plan.units import Cost, HourUnit
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.slurm.jobs import ENDED_WELL
 
 MARGIN = 1.5  # asked / used: a slow node or a busy file system needs more time
@@ -68,9 +68,9 @@ def runtime_for(longest_min: float) -> int:
 
 def totals(rows: Sequence[JobRow], unit: HourUnit) -> str:
     """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, of which 3.10 GPU h in training``."""
-    held = (Cost(row.gpu_hours_held, row.elapsed_s * row.nodes / HOUR_S) for row in rows)
-    training = (Cost(row.gpu_hours_training, row.training_s * row.nodes / HOUR_S) for row in rows)
-    of_all, in_training = (unit.in_words(sum(costs, Cost())) for costs in (held, training))
+    held = (Hours(row.gpu_hours_held, row.elapsed_s * row.nodes / HOUR_S) for row in rows)
+    training = (Hours(row.gpu_hours_training, row.training_s * row.nodes / HOUR_S) for row in rows)
+    of_all, in_training = (unit.in_words(sum(costs, Hours())) for costs in (held, training))
     return f"{count(len(rows), 'job')} held {of_all}, of which {in_training} in training"
 
 

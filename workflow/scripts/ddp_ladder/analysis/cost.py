@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ddp_ladder.common.grouping import one_of
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.units import Cost, Units
+from ddp_ladder.plan.units import Hours, Units
 from ddp_ladder.records.record import Record
 
 J_PER_KWH = 3.6e6
@@ -60,14 +60,19 @@ class Work:
         return "the size of the data set is not known, so report.epochs has no effect: set report.samples"
 
 
+def tokens_per_sample(said: int | None, records: Iterable[Record]) -> int | None:
+    """Return what the settings say, or else what all runs saw alike; None if neither is known."""
+    return one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
+
+
 def kwh(joules: float | None) -> float | None:
     """Return an energy as centres count it."""
     return None if joules is None else joules / J_PER_KWH
 
 
-def tokens_per_sample(said: int | None, records: Iterable[Record]) -> int | None:
-    """Return what the settings say, or else what all runs saw alike; None if neither is known."""
-    return one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
+def carbon_kg(energy_kwh: float | None, units: Units) -> float | None:
+    """Return the CO2 of an energy in kg; None unless both are known."""
+    return None if energy_kwh is None or units.carbon is None else energy_kwh * units.carbon.grams_co2_per_kwh / 1000
 
 
 def with_tokens(points: Sequence[ScalePoint], said: int | None) -> tuple[ScalePoint, ...]:
@@ -87,8 +92,8 @@ def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[S
     return tuple(_with_solution(_in_hours(point, units), work.total(point.global_batch), units) for point in points)
 
 
-def _of_centre(cost: Cost, units: Units) -> float | None:
-    return None if units.hours is None else units.hours.of(cost.gpu_hours, cost.node_hours)
+def _of_centre(cost: Hours, units: Units) -> float | None:
+    return None if units.hours is None else units.hours.of(cost.gpus, cost.nodes)
 
 
 def _in_hours(point: ScalePoint, units: Units) -> ScalePoint:
@@ -107,7 +112,7 @@ def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> Sc
     if of_steps and of_all and point.startup_s is not None:
         # In the proportion of the measured runs, whatever the statistic of the steps; all of a run takes no less.
         wall_hours = point.startup_s / 3600 + hours * max(1.0, of_steps / of_all)
-    energy, carbon = None if joules is None else kwh(joules * samples), units.carbon
+    energy_kwh = None if joules is None else kwh(joules * samples)
     return replace(
         point,
         hours_to_solution=hours,
@@ -116,6 +121,6 @@ def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> Sc
         wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
         centre_hours_to_solution=_of_centre(point.cost(hours), units),
-        energy_kwh_to_solution=energy,
-        carbon_kg_to_solution=energy * carbon.grams_co2_per_kwh / 1000 if energy is not None and carbon else None,
+        energy_kwh_to_solution=energy_kwh,
+        carbon_kg_to_solution=carbon_kg(energy_kwh, units),
     )

@@ -21,7 +21,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.plan.units import Cost, HourUnit
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.terms import Mode
 
@@ -184,7 +184,7 @@ def forecast_line(job: ScaleJob, forecast: SeriesForecast, unit: HourUnit) -> st
     text = f"{job.stage} {name}: {'' if is_bound else 'forecast '}{forecast.rate_in_words}"
     text += f", {percent(forecast.efficiency)} efficiency" if forecast.efficiency is not None else ""
     if forecast.run_s is not None:
-        hours = unit.in_words(Cost.of(job.scale, forecast.runs * forecast.run_s / 3600))
+        hours = unit.in_words(Hours.held(forecast.runs * forecast.run_s / 3600, job.scale.nodes, job.scale.world_size))
         text += f", {'at least ' if is_bound or job.is_adaptive else ''}{hours}"
     return f"{text}{forecast.memory_in_words}".replace(NARROW_SPACE, " ")
 

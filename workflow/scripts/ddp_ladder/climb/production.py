@@ -301,7 +301,7 @@ def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
 def _over(step: Step, production: Production, links: Sequence[Link]) -> int:
     """Show why the chain is over; return the exit code."""
     used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
-    print(box(_rows(step, used)), file=sys.stderr, flush=True)
+    _show(_rows(step, used))
     return 0 if step.kind == "complete" else 1
 
 
@@ -320,12 +320,12 @@ def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: boo
     file = rehearsed.read_rehearsal(directory)
     if file is None:
         step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
-        print(box(_rows(step, "")), file=sys.stderr, flush=True)
+        _show(_rows(step, ""))
         return 1
     result = file.result
     findings = "\n".join(finding.in_words for finding in result.findings)
     rows = (("verdict", f"rehearsal {file.in_words}"), ("why", result.why), ("seen", findings), ("next", result.next))
-    print(box([(label, text) for label, text in rows if text]), file=sys.stderr, flush=True)
+    _show([(label, text) for label, text in rows if text])
     return 0 if result.verdict == "ok" else 1
 
 
@@ -353,8 +353,13 @@ def _say_end(chain: Chain, links: Sequence[Link], job: ScaleJob) -> None:
     if not links:
         return
     last, end_s = links[-1], expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
-    until = "" if last.end == "complete" else f"; expected end of the training: {clock(end_s)}"
+    end = clock(end_s) if chain.training_samples else "unknown without report.samples, epochs or steps"
+    until = "" if last.end == "complete" else f"; expected end of the training: {end}"
     notify(f"{PRODUCTION}: {last.in_words}: {last.cause}; {hours_of(chain, links, job)}{until}")
+
+
+def _show(rows: Sequence[tuple[str, str]]) -> None:
+    print(box(rows, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _rows(step: Step, used: str) -> Sequence[tuple[str, str]]:

@@ -12,7 +12,7 @@ from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Exchange, Kind
 from ddp_ladder.nodes.findings import RunUse, find_other_processes
 from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
@@ -129,12 +129,12 @@ class ScalePoint:
     def scale(self) -> Scale:
         return Scale(self.nodes, self.gpus_per_node)
 
-    def cost(self, hours: float) -> Cost:
+    def cost(self, hours: float) -> Hours:
         """Return the cost of so many hours of it."""
-        return Cost.of(self.scale, hours)
+        return Hours.held(hours, self.nodes, self.world_size)
 
     @property
-    def cost_per_million(self) -> Cost:
+    def cost_per_million(self) -> Hours:
         """Return the cost of a million samples."""
         return self.cost((self.gpu_hours_per_million_samples or 0.0) / self.world_size)
 

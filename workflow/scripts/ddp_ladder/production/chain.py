@@ -25,7 +25,7 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.plan.units import Cost, HourUnit
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
@@ -48,7 +48,7 @@ CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
 
-Hours = Annotated[float, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
 
 
 class Chain(Model):
@@ -58,13 +58,13 @@ class Chain(Model):
     scale: str
     gpus: Positive
     runtime_min: Positive  # of each link
-    up_to_hours: Hours  # GPU hours of all links
+    up_to_hours: Amount  # GPU hours of all links
     warn_before_s: float
     slower_percent: float
     slower: Literal["warn", "stop"]
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
     promised_by: Several[str] = ()  # the runs that it is from
-    training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
+    training_hours: Amount | None = None  # of one training at this scale, as the ladder expects; None: unknown
     training_samples: float | None = None  # of one training; None: unknown
     centre_hours: CentreHours | None = None  # in which its costs are said, too
 
@@ -72,9 +72,9 @@ class Chain(Model):
         """Return the GPU hours that a link can use."""
         return self.gpus * job.runtime_min / 60
 
-    def cost(self, gpu_hours: float) -> Cost:
+    def cost(self, gpu_hours: float) -> Hours:
         """Return the cost of GPU hours at its scale."""
-        return Cost.of(Scale.parse(self.scale), gpu_hours / self.gpus)
+        return Hours.held(gpu_hours / self.gpus, Scale.parse(self.scale).nodes, self.gpus)
 
     def hour_unit(self, job: ScaleJob) -> HourUnit:
         return HourUnit(unit_of(job), self.centre_hours)
@@ -127,7 +127,7 @@ class Link(Model):
     job_id: str
     begun_at_s: float
     ended_at_s: float | None  # None: it goes on, or was killed
-    hours: Hours  # GPU hours that it held, so far
+    hours: Amount  # GPU hours that it held, so far
     end: End
     state: str | None = None  # Slurm's, of a job that is over; None: not known
     attempt: Count = 0  # its last start of the script; 0: it made none

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.production.chain import Chain, Link, chain_directory, read_chain, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE
@@ -41,7 +42,7 @@ PARTS: Mapping[str, str] = {
     CHECKPOINTS: "in which the training waited for a save",
     STARTUP: "launcher and set-up, imports, until the end of the first step",
     PREFLIGHT: "test of the nodes before the script starts",
-    FAILURES: "after the last save of a link that failed or reached its time limit: the next link makes it again",
+    FAILURES: "after the last save of a link that failed or reached its time limit, and what a script began anew",
     REST: "end of the script, and what is in no run of a link",
 }
 """The parts of the time that links held their nodes, with what each has."""
@@ -67,7 +68,7 @@ class LinkUse:
 
     link: Link
     elapsed_s: float
-    hours: Cost
+    hours: Hours
     queue_wait_s: float | None
     parts_s: Mapping[str, float]  # PARTS, which add up to elapsed_s; empty: not known, or it goes on
     kept: Kept | None
@@ -108,9 +109,9 @@ class Campaign:
         return self.links[-1].link.end == "complete"
 
     @property
-    def used(self) -> Cost:
+    def used(self) -> Hours:
         """Return the hours that all links held."""
-        return sum((each.hours for each in self.links), Cost())
+        return sum((each.hours for each in self.links), Hours(0.0, 0.0))
 
     @property
     def held_s(self) -> float:
@@ -249,26 +250,32 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
         chain=chain,
         job=job,
         site=plan.site,
-        links=tuple(_use(link, files[link.begun_at_s], chain, _start(records, job.runs[0], link)) for link in links),
+        links=tuple(
+            _use(link, following, files[link.begun_at_s], chain, _start(records, job.runs[0], link))
+            for link, following in zip_longest(links, links[1:])
+        ),
         held=held_of(_windows(directory / TABLE)),
         planned=read_planned(results),
         now_s=now_s,
     )
 
 
-def _use(link: Link, file: JobFile, chain: Chain, start: Start | None) -> LinkUse:
+def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start: Start | None) -> LinkUse:
     """Return what a link used. start: its last one of the script; None: it made none, or goes on."""
     wall_hours, record = link.hours / chain.gpus, start.record if start else None
-    if link.steps == 0:
+    is_lost = following is not None and following.is_anew
+    if link.steps == 0 or is_lost:
         kept: Kept | None = Kept(0.0, 0.0, 0.0)
     else:
         kept = kept_of(link, start, file.row) if start else None
     return LinkUse(
         link=link,
         elapsed_s=HOUR_S * wall_hours,
-        hours=Cost(link.hours, file.nodes * wall_hours),
+        hours=Hours.held(wall_hours, file.nodes, chain.gpus),
         queue_wait_s=file.row.queue_wait_s if file.row else None,
-        parts_s={} if link.end == "running" else parts_of(link, file.row, HOUR_S * wall_hours, kept),
+        parts_s={}
+        if link.end == "running"
+        else parts_of(file.row, HOUR_S * wall_hours, kept, is_lost or link.end in UNKEPT),
         kept=kept,
         saves=record.saves if record else None,
         gpu_energy_j=_energy_j(start) if start else None,
@@ -334,15 +341,15 @@ def _samples_until(rank: RankFiles, until_s: float) -> float:
     return float((ended * steps.samples / steps.size).sum())
 
 
-def parts_of(link: Link, row: JobRow | None, elapsed_s: float, kept: Kept | None) -> dict[str, float]:
-    """Return where the time of a link went: PARTS, which add up to elapsed_s."""
+def parts_of(row: JobRow | None, elapsed_s: float, kept: Kept | None, is_unkept: bool) -> dict[str, float]:
+    """Return where the time of a link went: PARTS, which add up to elapsed_s. is_unkept: its end is made again."""
     known = {
         TRAINING: kept.seconds if kept else 0.0,
         CHECKPOINTS: kept.saving_s if kept else 0.0,
         PREFLIGHT: row.preflight_s if row else 0.0,
         STARTUP: row.startup_s + row.launcher_s if row else 0.0,
     }
-    if link.end in UNKEPT:
+    if is_unkept:
         of_script_s = row.training_s + row.end_s - known[TRAINING] - known[CHECKPOINTS] if row else 0.0
         known[FAILURES] = of_script_s if row and row.training_s else math.inf  # all of a link that shows no training
     parts, left_s = dict.fromkeys(PARTS, 0.0), elapsed_s

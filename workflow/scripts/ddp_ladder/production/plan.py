@@ -223,9 +223,9 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     most = int((chain.up_to_hours - used) // each)
     rate, unit = chain.promised_samples_per_s, chain.hour_unit(job)
     rows = {
-        "scale": f"{chain.scale}, {count(chain.gpus, 'GPU')} ({production.rule})",
+        "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
-        "each link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
+        "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
         "next": next_step(chain, chain.within_hours(job, used), links, since=len(links)).verdict,
         "hours": f"{hours_of(chain, links, job)} used by "

@@ -11,7 +11,7 @@ from pydantic import Field
 from ddp_ladder.accounting.jobs import job_files
 from ddp_ladder.common.files import read_json, write_json
 from ddp_ladder.common.model import Model, Positive, Several, Version1
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.production.chain import chain_directory
 
 Amount = Annotated[float, Field(ge=0)]
@@ -33,18 +33,18 @@ class PlannedTraining(Model):
     reserve: Amount  # on their hours, a fraction
 
     @property
-    def of_one(self) -> Cost:
+    def of_one(self) -> Hours:
         """Return the hours of one training with its reserve."""
         return self._held.asked(1, self.reserve)
 
     @property
-    def of_all(self) -> Cost:
+    def of_all(self) -> Hours:
         """Return the hours that the application asks for."""
         return self._held.asked(self.runs, self.reserve)
 
     @property
-    def _held(self) -> Cost:
-        return Cost(self.gpus * self.hours, self.nodes * self.hours)
+    def _held(self) -> Hours:
+        return Hours.held(self.hours, self.nodes, self.gpus)
 
 
 class Planned(Model):

@@ -24,7 +24,7 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.production.chain import clock, unit_of
 from ddp_ladder.production.final import (
     CERTAIN,
@@ -57,7 +57,7 @@ Row = Mapping[str, object]
 class Plan:
     """What was planned for this training; None: not known."""
 
-    hours: Cost | None
+    hours: Hours | None
     gpu_energy_kwh: float | None
     samples: float | None
     samples_per_s: float | None
@@ -89,7 +89,7 @@ class FinalReport:
     @cached_property
     def plan(self) -> Plan:
         """Return what was planned: of the application, or else of the start of production."""
-        chain, training = self.campaign.chain, self.training
+        chain, training, nodes = self.campaign.chain, self.training, self.campaign.job.scale.nodes
         if training is not None and self.campaign.planned is not None:
             source = (
                 f"planned: one training of the application of {self.campaign.planned.written_on} "
@@ -99,19 +99,27 @@ class FinalReport:
             if energy is not None:
                 energy *= 1 + training.reserve
             return Plan(training.of_one, energy, training.samples, training.samples_per_s, source)
-        hours = None if chain.training_hours is None else Cost.of(self.campaign.job.scale, chain.training_hours)
-        why = "no application was written for this scale before the first link (report.epochs, samples or steps)"
+        hours = None if chain.training_hours is None else Hours.held(chain.training_hours, nodes, chain.gpus)
+        why = (
+            "no application was written for this scale before the first link (report.epochs, samples, tokens or steps)"
+        )
         found = "planned: one training, as the ladder expects it, without a reserve" if hours else "no plan is known"
         source = f"{found}; {why}"
         return Plan(hours, None, chain.training_samples, chain.promised_samples_per_s, source)
 
     @property
+    def hour_unit(self) -> HourUnit:
+        return self.campaign.chain.hour_unit(self.campaign.job)
+
+    @property
     def headline(self) -> str:
         """Return how far the training is, and what it used."""
         campaign, used = self.campaign, self.campaign.used
-        state = "The training is complete" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
-        links = f"{count(len(campaign.links), 'link')} used {significant(used.gpu_hours)} {self.unit} h"
-        of_plan = f", {percent(used.gpu_hours / self.plan.hours.gpu_hours)} of the plan" if self.plan.hours else ""
+        doubt = campaign.links[-1].link.doubt
+        ended = f"ended with a doubtful result ({doubt.verdict})" if doubt else "is complete"
+        state = f"The training {ended}" if campaign.is_complete else f"So far, on {clock(campaign.now_s)}"
+        links = f"{count(len(campaign.links), 'link')} used {self.hour_unit.in_words(used)}"
+        of_plan = f", {percent(used.gpus / self.plan.hours.gpus)} of the plan" if self.plan.hours else ""
         return f"{state}: {links}{of_plan}. {self._efficiency}"
 
     @property
@@ -138,8 +146,9 @@ class FinalReport:
     def _against_plan(self) -> Iterator[Block]:
         plan, campaign, used = self.plan, self.campaign, self.campaign.used
         rows = (
-            (f"{self.unit} hours", plan.hours.gpu_hours if plan.hours else None, used.gpu_hours),
-            ("node hours", plan.hours.node_hours if plan.hours else None, used.node_hours),
+            (f"{self.unit} hours", plan.hours.gpus if plan.hours else None, used.gpus),
+            ("node hours", plan.hours.nodes if plan.hours else None, used.nodes),
+            *self._of_centre(),
             ("GPU energy, kWh", plan.gpu_energy_kwh, campaign.gpu_energy_kwh),
             ("samples", plan.samples, campaign.samples),
             ("samples/s", plan.samples_per_s, campaign.samples_per_s),
@@ -156,12 +165,18 @@ class FinalReport:
         )
         yield Block(items=tuple(map(_sentence, self._notes())), style="notes")
 
+    def _of_centre(self) -> Iterator[tuple[str, float | None, float | None]]:
+        """Yield the centre's own hours, planned and used, if it has some."""
+        unit, planned = self.hour_unit, self.plan.hours
+        if unit.centre is not None:
+            yield unit.centre.name, unit.of_centre(planned) if planned else None, unit.of_centre(self.campaign.used)
+
     def _notes(self) -> Iterator[str]:
         campaign, training = self.campaign, self.training
         yield self.plan.source
         if training is not None and (training.runs or 1) > 1:
-            asked = significant(training.of_all.gpu_hours)
-            yield f"the application asks for {training.runs} trainings, {asked} {self.unit} h in all; this chain is one"
+            asked = self.hour_unit.in_words(training.of_all)
+            yield f"the application asks for {training.runs} trainings, {asked} in all; this chain is one"
         yield f"the limit was {significant(campaign.chain.up_to_hours)} {self.unit} h (production.up_to_hours)"
         yield "samples and samples/s are of the training that was kept, with its validations"
         if campaign.without_kept:
@@ -254,7 +269,7 @@ class FinalReport:
                     str(each.link.number),
                     each.link.job_id,
                     clock(each.link.begun_at_s),
-                    *map(_right, (significant(each.hours.gpu_hours), span(each.queue_wait_s))),
+                    *map(_right, (significant(each.hours.gpus), span(each.queue_wait_s))),
                     *(_right(span(each.parts_s.get(part))) for part in shown),
                     each.link.cause,
                 )
@@ -275,11 +290,14 @@ class FinalReport:
         energy = campaign.gpu_energy_kwh
         dark = any(each.gpu_energy_j is None for each in campaign.links)
         measured = f"; {'at least ' * dark}{significant(energy)} kWh of GPU energy were measured" if energy else ""
-        hours = f"{significant(used.gpu_hours)} {self.unit} hours ({significant(used.node_hours)} node hours)"
-        yield f"It used {hours}{measured}."
+        of_centre = "".join(f", {significant(hours)} {name}" for name, _, hours in self._of_centre())
+        yield (
+            f"It used {significant(used.gpus)} {self.unit} hours ({significant(used.nodes)} node hours{of_centre})"
+            f"{measured}."
+        )
         if plan.hours:
-            part = percent(used.gpu_hours / plan.hours.gpu_hours)
-            yield f"That is {part} of the {significant(plan.hours.gpu_hours)} {self.unit} hours that had been planned."
+            part = percent(used.gpus / plan.hours.gpus)
+            yield f"That is {part} of the {significant(plan.hours.gpus)} {self.unit} hours that had been planned."
         if campaign.samples is not None:
             yield f"{significant(campaign.samples)} samples were trained{self._rates}."
         yield self._efficiency
@@ -324,8 +342,8 @@ class FinalReport:
         plan = self.plan
         return {
             "link": "planned",
-            "gpu_hours": plan.hours and plan.hours.gpu_hours,
-            "node_hours": plan.hours and plan.hours.node_hours,
+            "gpu_hours": plan.hours and plan.hours.gpus,
+            "node_hours": plan.hours and plan.hours.nodes,
             "gpu_energy_kwh": plan.gpu_energy_kwh,
             "samples_kept": plan.samples,
             "samples_per_s": plan.samples_per_s,
@@ -374,8 +392,8 @@ class FinalReport:
         }
 
 
-def _held(hours: Cost) -> Row:
-    return {"gpu_hours": hours.gpu_hours, "node_hours": hours.node_hours}
+def _held(hours: Hours) -> Row:
+    return {"gpu_hours": hours.gpus, "node_hours": hours.nodes}
 
 
 def _parts(parts_s: Mapping[str, float]) -> Row:

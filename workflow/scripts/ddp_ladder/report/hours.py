@@ -10,7 +10,7 @@ from ddp_ladder.accounting.advice import totals
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTRE, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.units import Cost
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.production.planned import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.view import ReportView
@@ -45,13 +45,13 @@ class Milestone:
     reserve: float  # on their hours, a fraction
 
     @property
-    def cost(self) -> Cost:
-        """Return that of all runs."""
-        return self.point.cost(self.hours).asked(self.runs, self.reserve)
+    def asked(self) -> Hours:
+        """Return those of all runs."""
+        return Hours.held(self.hours, self.point.nodes, self.point.world_size).asked(self.runs, self.reserve)
 
     def cell(self, heading: str, view: ReportView) -> str:
         """Return the text in a column of EUROHPC or SWISS_AI, or in that of the centre's hours."""
-        point, cost = self.point, self.cost
+        point = self.point
         runs = str(self.runs) if self.runs else blank("the number of runs", "report.runs in config.yaml")
         texts = {
             "run type": self.run_type,
@@ -66,9 +66,9 @@ class Milestone:
             "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
             "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
             "hours per run": self._with_interval(self.hours),
-            "node hours": self._with_interval(cost.node_hours),
-            "GPU hours": self._with_interval(cost.gpu_hours),
-            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(cost) or 0.0),
+            "node hours": self._with_interval(self.asked.nodes),
+            "GPU hours": self._with_interval(self.asked.gpus),
+            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(self.asked) or 0.0),
         }
         return texts[heading]
 
@@ -154,12 +154,12 @@ def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
             "of a training, and the validation and checkpoints that end an epoch may be missing"
         )
     starts = (
-        f"{duration(point.startup_s)} at {point.scale} ({_node_hours(point, point.startup_s / 3600, view)})"
+        f"{duration(point.startup_s)} at {point.scale}, {_node_hours(point, point.startup_s / 3600, view)}"
         for point in points
         if point.startup_s
     )
-    if restart := ", ".join(dict.fromkeys(starts)):
-        yield f"a restart takes the start-up, as measured {restart}, and repeats the steps since the last checkpoint"
+    if restart := "; ".join(dict.fromkeys(starts)):
+        yield f"a restart repeats the steps since the last checkpoint, and takes the start-up, as measured: {restart}"
     waits = [row.queue_wait_s for row in view.results.jobs if row.queue_wait_s is not None]
     if waits:
         yield (
@@ -171,7 +171,7 @@ def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
 def _node_hours(point: ScalePoint, hours: float, view: ReportView) -> str:
     """Return ``0.0200 node hours``, with those of the centre."""
     cost = point.cost(hours)
-    return f"{significant(cost.node_hours)} node hours{view.plan.hour_unit.beside(cost)}"
+    return f"{significant(cost.nodes)} node hours{view.plan.hour_unit.beside(cost)}"
 
 
 # --- The request in words.
@@ -211,7 +211,7 @@ def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
     work, unit = view.results.work, view.plan.hour_unit
     if point.hours_to_solution is None:
         cost = point.cost_per_million
-        hours = f"{significant(cost.gpu_hours)} {view.unit} hours{unit.beside(cost)}"
+        hours = f"{significant(cost.gpus)} {view.unit} hours{unit.beside(cost)}"
         yield f"A million samples take {hours} at {in_mode(point)}."
         yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours", HOW_LONG)
         return
@@ -225,7 +225,7 @@ def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
         yield (
             "With start-up, validation and checkpoints as in the measured runs it takes "
             f"{duration(3600 * point.wall_hours_to_solution)}, "
-            f"{significant(of_all.gpu_hours)} {view.unit} hours{unit.beside(of_all)}."
+            f"{significant(of_all.gpus)} {view.unit} hours{unit.beside(of_all)}."
         )
     yield from checks(point, view)
     yield from _energy(point, view)
@@ -267,6 +267,7 @@ def beyond(view: ReportView) -> Iterator[Block]:
     """Yield what is predicted for the next larger scale of each mode."""
     for outlook in view.outlooks:
         hours = (outlook.gpu_hours_per_million_samples or 0.0) / outlook.gpus
-        cost = f"{view.plan.hour_unit.in_words(Cost.of(Scale.parse(outlook.scale), hours))} per million samples"
+        held = Hours.held(hours, Scale.parse(outlook.scale).nodes, outlook.gpus)
+        cost = f"{view.plan.hour_unit.in_words(held)} per million samples"
         words = f"predicted, not measured: {outlook.in_words}{f', at {cost}' if outlook.samples_per_s else ''}"
         yield Block(" ".join(full_stop(capitalised(line)) for line in (words, *outlook.notes)))

@@ -205,4 +205,4 @@ def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
     yield per_million(point, view)
     if point.hours_to_solution is not None:
         hours = view.plan.hour_unit.in_words(point.cost(point.hours_to_solution))
-        yield f"{view.results.work.in_words} take {duration(3600 * point.hours_to_solution)} ({hours})"
+        yield f"{view.results.work.in_words} take {duration(3600 * point.hours_to_solution)}: {hours}"

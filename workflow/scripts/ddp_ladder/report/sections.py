@@ -256,7 +256,8 @@ def _costs(view: ReportView) -> Iterator[Block]:
     for mode in modes:
         name = f"Cost, {mode} scaling" if len(modes) > 1 else "Cost"
         yield figures_table([point for point in points if point.mode == mode], view, "cost", name=name)
-    if lines := [line for point in points for line in checks(point, view)]:
+    asked = [decision.recommended for decision in view.decisions if decision.recommended]
+    if lines := [line for point in asked for line in checks(point, view)]:
         yield Block(items=tuple(lines), style="notes")
 
 

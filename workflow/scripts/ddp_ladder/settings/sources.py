@@ -17,7 +17,7 @@ from ddp_ladder.settings.load import OVERLAY, load_settings
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
 # Quick targets that run on this machine alone.
-WITHOUT_TRAINING = frozenset({"compare", "doctor", "eject", "new_site", "report"})
+WITHOUT_TRAINING = frozenset({"archive", "compare", "doctor", "eject", "new_site", "report"})
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Sources:
     overrides: Mapping[str, Any]
     preflight_scale: str | None = None  # of `snakemake preflight`
     centre: str | None = None  # whose rules the report checks
+    archive: Path | None = None  # that the report shows, in place of this place's results
 
     @classmethod
     def of(cls, arguments: Namespace) -> Sources:
@@ -55,6 +56,14 @@ OF_NO_SITE = Sources(
     {"workload": {"script": "-m none", "batch_per_gpu": 1}, "stages": {"stage1": {}}},
 )
 """Settings for a start that needs none."""
+
+
+def needed(sources: Sources, targets: Sequence[str]) -> Sources:
+    """Return the sources whose settings a start needs: none to draft a site or show an archive. Raises UserError."""
+    if sources.archive and "report" not in targets:
+        what, advice = "an archive is shown, and nothing is run", "snakemake report --config archive=FILE"
+        raise UserError(Problem("--config archive", what, str(sources.archive), next=advice))
+    return OF_NO_SITE if sources.archive or "new_site" in targets else sources
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -104,9 +113,12 @@ def moved(sources: Sources, move: Callable[[str], str]) -> Sources:
 
 def _of_this_start(values: dict[str, Any]) -> dict[str, Any]:
     """Take what only this start has out of the values. Raises UserError for a centre that is not known."""
-    scale, centre = (values.pop(key, None) for key in ("preflight_scale", "centre"))
-    centre = None if centre is None else centre_file(str(centre)).stem
-    return {"preflight_scale": None if scale is None else str(scale), "centre": centre}
+    scale, centre, archive = (values.pop(key, None) for key in ("preflight_scale", "centre", "archive"))
+    return {
+        "preflight_scale": None if scale is None else str(scale),
+        "centre": None if centre is None else centre_file(str(centre)).stem,
+        "archive": None if archive is None else Path(str(archive)).expanduser(),
+    }
 
 
 def centre_file(name: str) -> Path:

@@ -1,0 +1,179 @@
+"""The archive: the same figures elsewhere, and none of the names and secrets."""
+
+import json
+import shlex
+import shutil
+import zipfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+import report as report_command
+from ddp_ladder.archive.archive import MANIFEST, read_archive, unpack
+from ddp_ladder.archive.make import make_archive, without_names
+from ddp_ladder.archive.names import Names, texts_in
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.gates.figures import csv_columns
+from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.nodes.describe import machine_directory
+from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.report.document import csv_text
+from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.settings.sources import OF_NO_SITE
+from hypothesis import given
+from hypothesis import strategies as st
+from make_jobs import make_row, write_job
+from make_machine import make_machine
+from make_runs import write_ladder
+
+DAY = date(2026, 11, 28)
+NAMES = Names(
+    users=("asmith", "Anna Smith"),
+    homes=("/data/asmith",),
+    accounts=("project_465",),
+    hosts=("uan07",),
+    secrets=("s3cr3t/ä",),
+)
+HIDDEN = ("smith", "project_465", "uan07", "s3cr3t", "bjones", "example.org")
+LOG = (
+    "asmith@uan07: /data/asmith/x, /users/bjones/y, ask Anna Smith <anna@example.org>, "
+    "--account=project_465 's3cr3t/ä'\n"
+)
+
+
+def figures(ladder: LadderResults) -> str:
+    return csv_text(map(vars, ladder.points), csv_columns())
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("site") / "results"
+    plan = write_ladder(results, scales=("1x1", "1x2"))
+    for stage in plan.stages:
+        write_verdict(judge(plan, stage, results), results / "gates")
+    for job in plan.jobs:
+        write_json(
+            machine_directory(results, job.scale) / "uan07/machine.json", make_machine("1x1", "uan07").model_dump()
+        )
+        write_job(results, "4711", scale=str(job.scale), row=make_row(scale=str(job.scale)))
+    for spec in plan.runs:
+        (results / "runs" / spec.name / "train.log").write_text(LOG)
+    return results
+
+
+@pytest.fixture(scope="module")
+def archive(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("elsewhere") / "a.zip"
+    file.write_bytes(make_archive(results, OF_NO_SITE.load(), NAMES, DAY))
+    return file
+
+
+def test_the_report_elsewhere_has_the_same_figures(
+    results: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert report_command.main(["--archive", str(archive)]) == 0
+    wanted = read_results(results, read_plan(results / "plan.json"))
+    assert (archive.parent / "a/report/scaling.csv").read_text() == figures(wanted)
+    assert report_command.main(["--archive", str(archive)]) == 0  # it may be shown again
+    other = Path(shutil.copy(archive, tmp_path / "b.zip"))
+    (tmp_path / "b").mkdir()
+    assert report_command.main(["--archive", str(other)]) == 1
+    assert list((tmp_path / "b").iterdir()) == []
+    _, shown = read_archive(archive, tmp_path / "again")
+    assert shown.gates.keys() == wanted.gates.keys()
+    assert [gate.verdict for gate in shown.gates.values()] == [gate.verdict for gate in wanted.gates.values()]
+    assert not [warning for warning in shown.warnings if "left out" in warning]
+
+
+def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        assert file.namelist() == sorted(file.namelist())
+        for name in file.namelist():
+            content = name.encode() + file.read(name)
+            assert [word for word in HIDDEN if word.encode() in content] == [], name
+        log = file.read("runs/default/weak/1x1/r1/train.log").decode()
+        readme = file.read("README.md").decode()
+    assert log == "user1@login1: /home/user1/x, /users/user3/y, ask user2 <email1>, --account=account '***'\n"
+    assert "raw files of ranks and nodes" in readme
+    assert not any("/ranks/" in name for name in file.namelist())
+
+
+def test_the_same_results_make_the_same_bytes(results: Path, archive: Path) -> None:
+    again = archive.with_name("again.zip")
+    again.write_bytes(make_archive(results, OF_NO_SITE.load(), NAMES, DAY))
+    with zipfile.ZipFile(archive) as first, zipfile.ZipFile(again) as second:
+        differing = [name for name in first.namelist() if first.read(name) != second.read(name)]
+    assert differing == []
+    assert again.read_bytes() == archive.read_bytes()
+
+
+word = st.from_regex(r"[b-z]{2}[0-9][a-zä'\"$ .-]{0,9}[0-9q]", fullmatch=True)
+
+
+@given(word, word, word, st.from_regex(r"[a-z]{3}[0-9][a-z]{2}", fullmatch=True))
+def test_generated_names_never_appear(user: str, account: str, secret: str, other: str) -> None:
+    names = Names(users=(user,), homes=(f"/lustre/{user}",), accounts=(account,), secrets=(secret,))
+    data = {"env": {user: f"/lustre/{user}/{account}:{secret}"}, "mail": f"{other}@site.org", "home": f"/home/{other}"}
+    text = "\n".join(
+        (json.dumps(data), f"export A={shlex.quote(secret)} B={shlex.quote(account)}", f"{user}: {account}")
+    )
+    names = names.with_those_in((*texts_in(data), text))
+    for content in without_names(names, {"a.json": data, "b.yaml": data}, {f"{user}.txt": text}).items():
+        shown = f"{content[0]}\n{content[1].decode()}"
+        for hidden in (user, account, secret, other):
+            assert hidden not in shown
+            assert json.dumps(hidden)[1:-1] not in shown
+
+
+def test_a_short_name_inside_a_word_is_kept() -> None:
+    assert (
+        Names(users=("al",), hosts=("n1",)).out_of("al: all of n1, n12, al_2") == "user1: all of login1, n12, user1_2"
+    )
+
+
+Change = Callable[[bytes, Path], None]
+
+
+def rewritten(name: str, content: Callable[[bytes], bytes]) -> Change:
+    def change(archive: bytes, file: Path) -> None:
+        file.write_bytes(archive)
+        with zipfile.ZipFile(file) as old:
+            members = {each: old.read(each) for each in old.namelist()}
+        members[name] = content(members.get(name, b""))
+        with zipfile.ZipFile(file, "w") as new:
+            for each, data in members.items():
+                new.writestr(each, data)
+
+    return change
+
+
+def empty_zip(archive: bytes, file: Path) -> None:
+    zipfile.ZipFile(file, "w").close()
+
+
+def newer(manifest: bytes) -> bytes:
+    return json.dumps({**json.loads(manifest), "schema_version": 9, "more": 1}).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda archive, file: None, "it cannot be read: No such file"),
+        (lambda archive, file: file.write_text("text"), "no whole zip file"),
+        (lambda archive, file: file.write_bytes(archive[: len(archive) // 2]), "no whole zip file"),
+        (empty_zip, "a zip without manifest.json"),
+        (rewritten("../out", lambda _: b""), "lead out of its directory"),
+        (rewritten(MANIFEST, newer), "a newer version wrote this archive"),
+        (rewritten("plan.json", lambda _: b"{}"), "it is not as it was made"),
+    ],
+)
+def test_bad_archives_are_named(archive: Path, tmp_path: Path, change: Change, message: str) -> None:
+    file = tmp_path / "bad.zip"
+    change(archive.read_bytes(), file)
+    with pytest.raises(UserError, match=message):
+        unpack(file, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+    assert not (tmp_path / "out").exists()

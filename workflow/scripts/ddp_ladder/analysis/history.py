@@ -1,0 +1,132 @@
+"""The same workload at several times and places: the figures of each scale, and what changed in between. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddp_ladder.analysis.comparison import Ratio
+from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.measuring.fingerprint import UNREAD, distinct_words, must_match, unlike
+from ddp_ladder.records.record import Record
+from ddp_ladder.settings.terms import REFERENCE_VARIANT
+
+PLATFORM = frozenset("backend_class cpu_model cuda cudnn driver gpu libraries nccl power_limit_w python torch".split())
+"""Fields whose change a history is for: the same training, on other software or hardware."""
+FIRST = "the first"
+ALIKE, OTHER_PLATFORM, UNLIKE = "like for like", "other software or hardware", "not like for like"
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """What was measured at one time and place."""
+
+    name: str  # of its file or directory
+    site: str
+    on: str  # a date; empty: not known
+    script: str
+    points: Sequence[ScalePoint]
+    records: Sequence[Record]
+
+    def of(self, mode: str, scale: str) -> ScalePoint | None:
+        """Return the measured point of the reference variant."""
+        return next((point for point in self.measured if (point.mode, str(point.scale)) == (mode, scale)), None)
+
+    @property
+    def measured(self) -> Iterator[ScalePoint]:
+        for point in self.points:
+            if point.variant == REFERENCE_VARIANT and point.samples_per_s is not None:
+                yield point
+
+    def run(self, point: ScalePoint) -> Record | None:
+        """Return the first good run of a point."""
+        wanted = (point.variant, point.mode, point.scale)
+        good = (run for run in self.records if run.status == "ok")
+        return next((run for run in good if (run.spec.variant, run.spec.mode, run.spec.scale) == wanted), None)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A ladder's figures at one scale, beside those of the ladder before it that has this scale."""
+
+    ladder: Ladder
+    point: ScalePoint
+    found: str
+    ratio: Ratio | None = None  # of the throughputs; None: there is none before, or the training differs
+    changed: tuple[tuple[str, str, str], ...] = ()  # field, value before, and now
+
+    @property
+    def per_gpu(self) -> float:
+        return (self.point.samples_per_s or 0.0) / self.point.world_size
+
+    @property
+    def is_beyond_chance(self) -> bool:
+        """Return True if the interval of the ratio, with what jobs differ by, does not hold 1."""
+        ratio = self.ratio
+        return bool(ratio and ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high)
+
+
+@dataclass(frozen=True)
+class History:
+    """One mode and scale over all ladders that measured it."""
+
+    mode: str
+    scale: str
+    entries: tuple[Entry, ...]
+
+
+def histories(ladders: Sequence[Ladder]) -> tuple[History, ...]:
+    """Return the history of each mode and scale; ladders: in the order of their dates (see ``in_order``)."""
+    sizes = {(point.mode, str(point.scale)): point.world_size for ladder in ladders for point in ladder.measured}
+    keys = sorted(sizes, key=lambda key: (key[0] != "weak", sizes[key], key[1]))
+    return tuple(History(mode, scale, tuple(_entries(ladders, mode, scale))) for mode, scale in keys)
+
+
+def in_order(ladders: Sequence[Ladder]) -> list[Ladder]:
+    """Return the ladders by their dates; those without one last, as they were given."""
+    return sorted(ladders, key=lambda ladder: (not ladder.on, ladder.on))
+
+
+def _entries(ladders: Sequence[Ladder], mode: str, scale: str) -> Iterator[Entry]:
+    before: tuple[Ladder, ScalePoint] | None = None
+    for ladder in ladders:
+        point = ladder.of(mode, scale)
+        if point is None:
+            continue
+        yield _entry(ladder, point, *before) if before else Entry(ladder, point, FIRST)
+        before = ladder, point
+
+
+def _entry(ladder: Ladder, point: ScalePoint, earlier: Ladder, before: ScalePoint) -> Entry:
+    first, second = earlier.run(before), ladder.run(point)
+    if first is None or second is None:  # a point is of good runs; without them nothing can be said
+        return Entry(ladder, point, UNLIKE)
+    # The script's path may differ from place to place; its content is compared.
+    fields = list(unlike(first, second, [field for field in must_match(point.mode) if field.name != "script"]))
+    changed = tuple((name, *distinct_words(name, *values)) for name, *values in fields)
+    is_platform = all(name in PLATFORM and UNREAD not in values for name, *values in fields)
+    if not is_platform:
+        return Entry(ladder, point, UNLIKE, changed=_words(changed))
+    return Entry(ladder, point, OTHER_PLATFORM if fields else ALIKE, _ratio(point, before), _words(changed))
+
+
+def _words(changed: Sequence[Sequence[str]]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((name, then, now) for name, then, now in changed)
+
+
+def _ratio(point: ScalePoint, before: ScalePoint) -> Ratio | None:
+    """Return the ratio of two throughputs of different jobs, which differ also without a change."""
+    if not point.samples_per_s or not before.samples_per_s:
+        return None
+    value, low, high = point.samples_per_s / before.samples_per_s, None, None
+    if point.log_rate and before.log_rate:
+        low, high = point.log_rate.over(before.log_rate).interval_of_any_job(value)
+    return Ratio(value, low, high, None)
+
+
+def scripts_of(ladders: Sequence[Ladder]) -> Mapping[str, list[str]]:
+    """Return the ladders' names by the script that they trained."""
+    scripts: dict[str, list[str]] = {}
+    for ladder in ladders:
+        scripts.setdefault(ladder.script, []).append(ladder.name)
+    return scripts
