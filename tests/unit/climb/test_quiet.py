@@ -44,6 +44,13 @@ def test_what_is_shown(level: int, message: str, shown: bool) -> None:
         assert SchedulingMessages(dry).filter(record(level, message)) is shown
 
 
+@pytest.mark.parametrize(("target", "is_listed"), [("stage2", False), ("production", False), ("report", True)])
+def test_a_dry_run_that_shows_a_plan_lists_no_jobs(target: str, is_listed: bool) -> None:
+    dry = workflow()
+    dry.dryrun, dry.dag_settings = True, SimpleNamespace(until=(), omit_from=(), targets={target})
+    assert SchedulingMessages(dry).filter(record(logging.INFO, "rule production:")) is is_listed
+
+
 @pytest.fixture
 def terminal() -> Iterator[io.StringIO]:
     """What Snakemake writes to the terminal and to its log file, from its logger with handlers as it sets them up."""
