@@ -101,6 +101,16 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
     assert not any("/ranks/" in name for name in file.namelist())
 
 
+def test_records_that_are_not_believed_are_left_out_and_named(results: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(results, tmp_path / "results", symlinks=True))
+    (damaged / "runs/default/weak/1x2/r1/record.json").write_text("{")
+    wanted = read_results(damaged, read_plan(damaged / "plan.json"))
+    (tmp_path / "a.zip").write_bytes(make_archive(damaged, OF_NO_SITE.load(), NAMES, DAY))
+    manifest, shown = read_archive(tmp_path / "a.zip", tmp_path / "there")
+    assert (shown.counts, shown.unread) == (wanted.counts, 1)
+    assert any("r1/record.json" in line for line in manifest.warnings)
+
+
 def test_the_same_results_make_the_same_bytes(results: Path, archive: Path) -> None:
     again = archive.with_name("again.zip")
     again.write_bytes(make_archive(results, OF_NO_SITE.load(), NAMES, DAY))
