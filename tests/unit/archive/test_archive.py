@@ -146,8 +146,8 @@ def test_the_command_knows_who_archives_and_which_account_pays(
 ) -> None:
     for name, value in (("LOGNAME", "asmith"), ("SLURM_SUBMIT_HOST", "uan07"), ("HOME", "/data/asmith")):
         monkeypatch.setenv(name, value)
-    cluster = tmp_path / "cluster.yaml"
-    cluster.write_text((OWN / "config/sites/local.yaml").read_text() + "\nslurm: {account: project_465}\n")
+    cluster, text = tmp_path / "cluster.yaml", (OWN / "config/sites/local.yaml").read_text()
+    cluster.write_text(text.replace("account: null", "account: project_465"))
     given = [f"--results={results}", f"--config={OWN / 'config/config.yaml'}", f"--cluster={cluster}"]
     assert archive_command.main([*given, f"--out={tmp_path / 'a.zip'}"]) == 0
     assert "a.zip" in capsys.readouterr().out
