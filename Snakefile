@@ -4,6 +4,7 @@
     snakemake stage2 --dry-run     what would stage 2 do?
     snakemake new_site             draft config/cluster.yaml from what Slurm says of this cluster
     snakemake production           train at the scale that the ladder has proven, in a chain of jobs
+    snakemake final_report         what production used, against what was planned
 
 Settings are read from config/config.yaml (the experiment; another one: --config experiment=FILE) and
 config/cluster.yaml (the site; another one: --config cluster=FILE).

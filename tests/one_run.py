@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, make_plan
+from ddp_ladder.production.rehearsal import Rehearsal, judge_rehearsal
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.job import Context, run_scale
 from ddp_ladder.run.nodes import Nodes, ThisMachine
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.run.rehearse import run_twice
 from ddp_ladder.settings.keys import Hang, Preflight
 from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.terms import REHEARSAL
 from project_copy import ROOT
 
+LONG_S = 200.0  # nothing waits for it
 JOB = f"local-{os.getpid()}"  # of each pytest worker its own: runs of one job and name look for the same port first
 
 
@@ -61,6 +65,20 @@ class Here:
         specs = tuple(shipped.runs[0].replace(script=str(script), **changes) for changes in runs)
         job = replace(shipped, runs=specs, hang=hang or shipped.hang, preflight=Preflight(enabled=False))
         return make_runs(plan, job, self.path, nodes or ThisMachine(JOB), time_s)
+
+    def rehearsed(self, text: str, *args: str, each_s: float = LONG_S, warn_before_s: float = LONG_S) -> Rehearsal:
+        """Start a script twice, on two ranks; return what that shows. Without times, it sends itself the signal."""
+        script = self.path / "train.py"
+        script.write_text(text)
+        plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
+        shipped = next(job for job in plan.jobs if str(job.scale) == "1x2")
+        changes = {"script": str(script), "args": args, "stage": REHEARSAL, "max_steps": None}
+        job = replace(shipped, runs=(shipped.runs[0].replace(**changes),), preflight=Preflight(enabled=False))
+        deadline_s = time.monotonic() + 2 * (each_s + warn_before_s)
+        context = Context(job, self.path, ThisMachine(JOB), deadline_s, RunConsole(1, sys.stderr))
+        starts = run_twice(context, each_s, warn_before_s)
+        assert not isinstance(starts, Failure), starts
+        return judge_rehearsal(*starts)
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.path / "runs" / spec.name)

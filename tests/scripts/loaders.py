@@ -1,9 +1,9 @@
 """Loaders of many kinds, two epochs each.
 
 Streams (collated, own_batches); batches that do not hold what the sampler gave (dropping); a dataset's own items, one
-for each index (items); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one whose only iterator is
-not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the DataLoader inside yields fills
-a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
+for each index (items), or tokens (texts); loaders that nobody names (unnamed, iterator, one_by_one, cycle), and one
+whose only iterator is not made by DataLoader.__iter__ (infinite: Ultralytics'); webdataset's, in which what the
+DataLoader inside yields fills a buffer, is shuffled and batched again (web_shuffled, web_cut_short).
 """
 
 import sys
@@ -51,6 +51,10 @@ class Pictures(Dataset):
 
 def pair(index):
     return torch.tensor([index]), torch.randn(4)
+
+
+def text(index):
+    return {"input_ids": torch.arange(9) + index, "x": torch.randn(4)}
 
 
 def without_bad(samples):
@@ -120,6 +124,7 @@ def epochs():
         ),
         "items": lambda: DataLoader(Pictures(), batch_size=None, shuffle=True, num_workers=WORKERS),
         "dropping": dropping,
+        "texts": lambda: DataLoader(list(map(text, range(47))), 4, shuffle=True, num_workers=WORKERS),
         "infinite": lambda: of_data(InfiniteDataLoader),
     }
     cycled = cycle(of_data()) if KIND == "cycle" else None

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from climbs import Climb
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.accounting.jobs import read_rows
-from faults import SITE
+from faults import OTHER_TORCH, OWN_PATH, PREFLIGHT, SITE
+from make_files import write_files
 from project_copy import NO_TORCH, Checkout, copy_project, environment, last_box
 
 pytestmark = pytest.mark.slurm
@@ -122,7 +124,45 @@ def queue(cluster: Cluster) -> list[str]:
     return cluster.run(["squeue", "--noheader", "--format=%i"]).stdout.split()
 
 
-def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluster], tmp_path: Path) -> None:
+# Of a chain that needs no login node
+STEPS = """
+import os, sys, time
+from pathlib import Path
+state = Path(sys.argv[1], "state")
+"""
+TWICE = f"""{STEPS}
+goes_on = state.exists()
+state.touch()
+{NO_TORCH.replace("sys.argv[1]", "16")}
+sys.exit(0 if goes_on else 75)
+"""
+
+
+def chain_by_itself(checkout: Checkout, cluster: Cluster) -> int:
+    """Write production.sh, and submit it; return its first job."""
+    said = checkout.snakemake("eject").stdout
+    (submit,) = re.findall(r"^    (sbatch .*production\.sh)$", said, re.MULTILINE)
+    return int(cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout)
+
+
+ByItself = tuple[Cluster, Checkout, int]
+
+
+@pytest.fixture(scope="module")
+def by_itself(module_cluster: Callable[[Spec], Cluster], tmp_path_factory: pytest.TempPathFactory) -> ByItself:
+    """A chain that needs no login node, and its first job; it goes on while the other tests wait."""
+    cluster = module_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000))
+    checkout = project(tmp_path_factory.mktemp("by_itself"), cluster, TWICE, slurm={"replace_bad_node": True})
+    checkout.configure(**{**yaml.safe_load((checkout.path / "config/config.yaml").read_text()), **PREFLIGHT})
+    checkout.without_torch(TWICE)
+    checkout.site(**OWN_PATH)
+    write_files(checkout.path, {"path/node2/torch.py": OTHER_TORCH})
+    return cluster, checkout, chain_by_itself(checkout, cluster)
+
+
+def test_a_chain_through_all_ends_of_links(
+    by_itself: ByItself, make_cluster: Callable[[Spec], Cluster], tmp_path: Path
+) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     (whole / "loop.py").write_text(TRAINING)
@@ -130,7 +170,6 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     alone = subprocess.Popen(torchrun, cwd=whole, env=environment(), stdout=subprocess.DEVNULL)
     cluster = make_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000, accounting=True))
     checkout = project(tmp_path / "project", cluster)
-    assert alone.wait(120) == 0
 
     # 1: the signal. 2: the end of its time, with saves at intervals.
     let(checkout, 8)
@@ -166,6 +205,7 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     assert third.end() == 0, third.text
     assert last_box(third.text)["verdict"] == "the training is complete"
 
+    assert alone.wait(120) == 0
     runs = checkout.results / "production/runs/default/weak/2x1/r1"
     ends, wanted = torch.load(runs / "final.pt"), torch.load(whole / "final.pt")
     assert ends["steps"] == wanted["steps"] == 48
@@ -184,31 +224,6 @@ def test_a_chain_through_all_ends_of_links(make_cluster: Callable[[Spec], Cluste
     )
 
 
-# The chain that needs no login node
-
-STEPS = """
-import os, sys, time
-from pathlib import Path
-state = Path(sys.argv[1], "state")
-"""
-TWICE = f"""{STEPS}
-goes_on = state.exists()
-state.touch()
-{NO_TORCH.replace("sys.argv[1]", "16")}
-sys.exit(0 if goes_on else 75)
-"""
-
-
-def chain_by_itself(directory: Path, cluster: Cluster, script: str) -> tuple[Checkout, str]:
-    """Write production.sh, and submit it; return its first job."""
-    checkout = project(directory, cluster, script, scale="1x1")
-    checkout.site(launcher="srun")
-    said = checkout.snakemake("eject").stdout
-    (submit,) = re.findall(r"^    (sbatch .*production\.sh)$", said, re.MULTILINE)
-    job = cluster.run([*submit.replace("sbatch", "sbatch --parsable").split()], cwd=checkout.path).stdout.strip()
-    return checkout, job
-
-
 def ends_of(checkout: Checkout) -> list[str]:
     return [link["end"] for link in json.loads((checkout.results / "production/links.json").read_text())["links"]]
 
@@ -217,18 +232,18 @@ def log_of(checkout: Checkout, job: int) -> str:
     return (checkout.results / f"production/logs/{job}.log").read_text()
 
 
-def test_each_link_submits_the_next_one_until_the_training_is_complete(
-    cluster_without_accounting: Cluster, tmp_path: Path
-) -> None:
-    cluster = cluster_without_accounting
-    checkout, job = chain_by_itself(tmp_path, cluster, TWICE)
-    first, second, third = (int(job) + number for number in range(3))
-    assert cluster.await_state(second, timeout_s=120) == "COMPLETED", log_of(checkout, first)
-    assert cluster.await_state(third) == "CANCELLED"
-    assert queue(cluster) == []
-    assert ends_of(checkout) == ["saved", "complete"]
-    assert f"the next link is job {second}" in log_of(checkout, first)
-    assert last_box(log_of(checkout, second))["verdict"] == "the training is complete"
+def test_each_link_submits_the_next_one_until_the_training_is_complete(by_itself: ByItself) -> None:
+    """Also after a node that fails the preflight, which the next one leaves out."""
+    cluster, checkout, first = by_itself
+    jobs = [first]
+    for _ in range(2):
+        assert cluster.await_state(jobs[-1], timeout_s=120) == "COMPLETED", log_of(checkout, jobs[-1])
+        jobs.append(int(re.findall(r"the next link is job (\d+)", log_of(checkout, jobs[-1]))[-1]))
+    assert cluster.await_state(jobs[-1], timeout_s=120) == "COMPLETED", log_of(checkout, jobs[-1])
+    assert f"node2 failed the preflight of job {first}" in log_of(checkout, first)
+    assert ends_of(checkout) == ["failed", "saved", "complete"]
+    assert last_box(log_of(checkout, jobs[-1]))["verdict"] == "the training is complete"
+    cluster.await_true(lambda: queue(cluster) == [], "slurmctld", "the end of the jobs that were not needed")
     # Started again, it trains nothing, and submits nothing.
     again = checkout.snakemake("production", *SLURM)
     assert again.returncode == 0, again.stdout
@@ -243,16 +258,17 @@ def test_a_chain_that_makes_no_progress_does_not_go_round(
     """The link itself ends the chain; if it is killed, the next one does, before it trains."""
     cluster = cluster_without_accounting
     script = f"{STEPS}\nstate.touch()\n{'time.sleep(10_000)' if is_killed else 'sys.exit(3)'}"
-    checkout, job = chain_by_itself(tmp_path, cluster, script)
-    state = checkout.results / "production/runs/default/weak/1x1/r1/state"
-    following = int(job) + 1
+    checkout = project(tmp_path, cluster, script, scale="1x1")
+    checkout.without_torch(script)
+    job = chain_by_itself(checkout, cluster)
+    state, following = checkout.results / "production/runs/default/weak/1x1/r1/state", job + 1
     if is_killed:
         cluster.await_true(state.exists, "slurmctld", "the first link", 120)
         assert cluster.state(following) == "PENDING"
-        cluster.run(["scancel", job])
+        cluster.run(["scancel", str(job)])
     assert cluster.await_state(following, timeout_s=120) == ("FAILED" if is_killed else "CANCELLED")
-    cluster.await_state(int(job))
+    cluster.await_state(job)
     assert queue(cluster) == []
     assert ends_of(checkout) == ["failed"]
-    box = last_box(log_of(checkout, following if is_killed else int(job)))
+    box = last_box(log_of(checkout, following if is_killed else job))
     assert box["verdict"] == "a link ended without progress"

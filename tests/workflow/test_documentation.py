@@ -18,17 +18,22 @@ import yaml
 from project_copy import ROOT, Checkout, environment
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "config/README.md")
-FIRST = ["Two minutes", "My script", "My cluster", "Why a gate is closed", "The application"]
+FIRST = [
+    "Two minutes", "My script", "My cluster", "Why a gate is closed", "The application", "The training itself",
+    "The final report",
+]  # fmt: skip
 PROGRAMS = "snakemake|make|python|git|cp|sbatch|salloc|srun|pdflatex|enroot|sudo|source"
 # A line of a block of code, or code inside a sentence.
 COMMAND = re.compile(rf"(?m)^    ((?:{PROGRAMS}) .*)$|`((?:snakemake|make|python) [^`]*)`")
 # What only other programs can judge: the test that runs it, and a word of it there.
 ELSEWHERE = {
     "git clone": ("tests/workflow/test_snakemake_citizen.py", "github"),
+    "sbatch results/production/production.sh": ("tests/slurm/test_production.py", "sbatch .*production"),
     "sbatch results/climb.sh": ("tests/slurm/test_eject_on_slurm.py", "sbatch"),
     "salloc": ("tests/slurm/test_inside_allocation.py", "salloc"),
     "pdflatex": ("tests/unit/report/test_proposal.py", "pdflatex"),
     "snakemake --report": ("tests/workflow/test_snakemake_citizen.py", '"--report"'),
+    "snakemake production": ("tests/workflow/test_resuming_scripts.py", '"production", "--profile"'),
     "snakemake ladder_": ("tests/workflow/test_snakemake_citizen.py", "ladder_*"),
 }
 OF_OTHERS = ("enroot import",)  # not installed here
@@ -66,7 +71,7 @@ def of(program: str) -> list[str]:
     return lines
 
 
-def test_five_pages_come_first_and_every_page_is_short() -> None:
+def test_seven_pages_come_first_and_every_page_is_short() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     assert [title for page in nav for title in page] == [*FIRST, "Reference"]
     for page in (ROOT / "docs").glob("*.md"):

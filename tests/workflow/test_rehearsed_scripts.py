@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
-from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.production.rehearsal import Rehearsal, judge_rehearsal
-from ddp_ladder.records.record import Failure
-from ddp_ladder.run.job import Context
-from ddp_ladder.run.nodes import ThisMachine
-from ddp_ladder.run.progress import RunConsole
-from ddp_ladder.run.rehearse import run_twice
-from ddp_ladder.settings.keys import Preflight
-from ddp_ladder.settings.load import load_settings
-from ddp_ladder.settings.terms import REHEARSAL
-from one_run import JOB, Here
+from ddp_ladder.production.rehearsal import Rehearsal
+from one_run import LONG_S, Here
 
-LONG_S = 200.0
 SCRIPT = """
 import os, signal, sys, time, torch, torch.distributed as dist
 from pathlib import Path
@@ -106,19 +91,7 @@ for step in range(1, 1_000_000):
 
 
 def rehearsed(here: Here, how: str, each_s: float = LONG_S, warn_before_s: float = LONG_S) -> Rehearsal:
-    """Start the script twice, on two ranks; return what that shows."""
-    script = here.path / "train.py"
-    script.write_text(SCRIPT)
-    plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
-    shipped = next(job for job in plan.jobs if str(job.scale) == "1x2")
-    changes = {"script": str(script), "args": (how, str(here.path / "saved")), "stage": REHEARSAL, "max_steps": None}
-    job = replace(shipped, runs=(shipped.runs[0].replace(**changes),), preflight=Preflight(enabled=False))
-    deadline_s = time.monotonic() + 2 * (each_s + warn_before_s)
-    starts = run_twice(
-        Context(job, here.path, ThisMachine(JOB), deadline_s, RunConsole(1, sys.stderr)), each_s, warn_before_s
-    )
-    assert not isinstance(starts, Failure), starts
-    return judge_rehearsal(*starts)
+    return here.rehearsed(SCRIPT, how, str(here.path / "saved"), each_s=each_s, warn_before_s=warn_before_s)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +116,7 @@ def test_a_script_that_saves_at_the_signal(here: Here, how: str, verdict: str, w
 def test_a_script_that_ignores_the_signal_and_saves_at_intervals_goes_on(here: Here) -> None:
     found = rehearsed(here, "ignores", each_s=20.0, warn_before_s=2.0)
     assert (found.verdict, "how many steps are lost is not known" in found.why) == ("ok", True), found
-    assert "no rank has a handler of SIGUSR1" in found.findings[0].measured
+    assert "no rank had a handler of SIGUSR1" in found.findings[0].measured
 
 
 def test_exit_code_0_at_the_signal_would_be_taken_for_the_end_of_the_training(here: Here) -> None:

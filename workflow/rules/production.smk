@@ -1,7 +1,7 @@
 """Production: the training itself, at a proven scale, in a chain of jobs each of which goes on where the last one saved.
 
 needs: the records and open gates of the ladder
-makes: results/production/
+makes: results/production/, and in it final_report.html, .md and .csv
 """
 
 
@@ -48,4 +48,22 @@ rule rehearsal:
             {params.settings:q} \
             --rehearse --on {params.where} \
             >{log:q}
+        """
+
+
+rule final_report:
+    """Write what production used against what was planned, also while it runs; starts nothing else."""
+    log:
+        f"{ladder.results}/logs/final_report.log",
+    localrule: True
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        script=script("final_report.py"),
+        results=ladder.results,
+    shell:
+        r"""
+        python {params.script:q} \
+            --results {params.results:q} \
+            2>&1 | tee {log:q}
         """

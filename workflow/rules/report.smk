@@ -90,7 +90,19 @@ rule report:
         """
 
 
-WITHOUT_SUMMARY = ("archive", "compare", "doctor", "eject", "fit", "new_site", "preflight", "production", "rehearsal", "report")
+WITHOUT_SUMMARY = (
+    "archive",
+    "compare",
+    "doctor",
+    "eject",
+    "final_report",
+    "fit",
+    "new_site",
+    "preflight",
+    "production",
+    "rehearsal",
+    "report",
+)
 
 
 onsuccess:

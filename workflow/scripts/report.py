@@ -31,6 +31,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.plan.plan import Plan, read_plan
+from ddp_ladder.plan.units import Units
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.terminal import summary_text
@@ -44,12 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return show_archive(arguments.archive, arguments.centre)
     results: Path = arguments.results or (arguments.plan.parent if arguments.plan else Path("results"))
     plan = read_plan(arguments.plan or results / "plan.json")
+    plan = plan if arguments.units is None else replace(plan, units=arguments.units)
     rows, warnings = (read_rows(results), ()) if arguments.summary else update_or_warn(results)
     runs = RunRecords(results) if arguments.summary else FullyCheckedRecords(results)
     if not arguments.summary:
         tell(f"reading  {count(len(plan.runs), 'run')}: records and raw files")
     ladder = read_results(results, plan, arguments.warning, runs)
-    asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "runs", "reserve")}
+    asked = {name: getattr(arguments, name) for name in ("epochs", "samples", "steps", "tokens", "runs", "reserve")}
     work = replace(ladder.work, **asked)
     ladder = replace(ladder, warnings=(*ladder.warnings, *warnings), jobs=rows, work=work)
     more = [] if arguments.summary else [checked_line(ladder), *write(ladder, arguments.centre)]
@@ -122,11 +124,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     length.add_argument("--epochs", type=float, help="show what a training of so many epochs costs")
     length.add_argument("--samples", type=float, help="the same of so many samples")
     length.add_argument("--steps", type=int, help="the same of so many steps")
+    length.add_argument("--tokens", type=float, help="the same of so many tokens")
     parser.add_argument("--runs", type=int, help="trainings that the project needs")
     parser.add_argument("--reserve", type=float, default=Work.reserve, help="on their hours, a fraction (default 0.1)")
     parser.add_argument(
         "--tables", metavar="NAME", help="write CSV files of the ranks and nodes of a scale, or of a run"
     )
+    units = "tokens of a sample, hours and carbon of the centre as in plan.json, which they replace"
+    parser.add_argument("--units", type=Units.model_validate_json, metavar="JSON", help=units)
     parser.add_argument("--centre", metavar="NAME", help="the form and the rules of a centre (workflow/centres)")
     return parser.parse_args(argv)
 

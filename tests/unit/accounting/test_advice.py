@@ -77,9 +77,11 @@ def test_the_lines_in_the_terminal() -> None:
     lines = terminal_lines(long, rows(long), Path("results"))
     assert all(len(line) <= 100 for line in lines)
     text = " ".join(line.strip() for line in lines)
-    assert text.startswith("used     3 jobs held 2.60 GPU h, 1.30 of them in training; results/accounting.csv request")
+    assert text.startswith(
+        "used     3 jobs held 2.60 GPU h, of which 1.30 GPU h in training; results/accounting.csv request"
+    )
     assert text.endswith("stages.stage3.runtime: 20 in config.yaml")
     assert terminal_lines(long, [], Path("results")) == []
     on_cpus = make_plan_of(make_specs(("1x4",), repeats=1))
     found = rows(on_cpus, gpu_hours_training=0.001)
-    assert "held 0.800 process h, 0.00100 of them" in terminal_lines(on_cpus, found, Path("results"))[0]
+    assert "held 0.800 process h, of which 0.00100" in terminal_lines(on_cpus, found, Path("results"))[0]

@@ -6,6 +6,7 @@ import pytest
 from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
+from ddp_ladder.plan.units import Units
 from make_records import make_record, make_specs, records_by_name, repeated
 
 
@@ -14,7 +15,7 @@ def priced(work: Work, joules: float | None = 7.2) -> ScalePoint:
     specs = make_specs(["1x1", "2x4"])
     records = [make_record(spec, repeated(1000.0 if spec.gpus == 1 else 6500.0, spec)) for spec in specs]
     _, point = scale_points(specs, records_by_name(records))
-    (priced_point,) = with_cost([replace(point, energy_j_per_sample=joules)], work)
+    (priced_point,) = with_cost([replace(point, energy_j_per_sample=joules)], work, Units())
     return priced_point
 
 
@@ -36,4 +37,4 @@ def test_what_is_not_known_stays_unknown() -> None:
     assert "set report.samples" in Work(epochs=90).missing
     assert Work().missing == Work(90, None, 10).missing == Work(90, 5).missing == ""
     empty = ScalePoint("default", "weak", "stage2", 1, 2, 2, 64, 128, 0)
-    assert with_cost([empty], Work(90, None, 10)) == (empty,)
+    assert with_cost([empty], Work(90, None, 10), Units()) == (empty,)

@@ -22,9 +22,12 @@ from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.plan.plan import Plan, RunSpec
+from ddp_ladder.plan.units import HourUnit
 from ddp_ladder.records.record import Record
 from make_records import make_plan_of, make_record, make_spec, make_specs
 from make_runs import RATES, edit_rank, reassemble, write_ladder, write_run
+
+GPU_HOURS = HourUnit("GPU", None)
 
 
 def made(plan: Plan, stage: str, results: Path, is_open: bool = True) -> SeriesForecast | None:
@@ -77,7 +80,7 @@ def test_the_memory_of_a_sharded_state(tmp_path: Path) -> None:
         reassemble(run)
     made(plan, "stage3", tmp_path)
     ((job, one),) = planned_forecasts(tmp_path, plan)
-    assert forecast_line(job, one, "GPU").endswith(" GPU h, about 21 GB per GPU if all ranks share the state")
+    assert forecast_line(job, one, GPU_HOURS).endswith(" GPU h, about 21 GB per GPU if all ranks share the state")
     changed = make_plan_of(make_specs([*rates], repeats=1, device="cuda", batch_per_gpu=16))
     assert not [*planned_forecasts(tmp_path, changed)]
     assert made(changed, "stage3", tmp_path) is None
@@ -99,7 +102,7 @@ def test_words_before_and_after(tmp_path: Path) -> None:
     one = forecast.replace(samples_per_s=63000.4, samples_per_s_low=58000.0, samples_per_s_high=66000.0)
     one = one.replace(efficiency=0.853, run_s=720.0)
     rate = "63,000 samples/s [58,000-66,000]"
-    assert forecast_line(job, one, "GPU") == f"stage3 2x1: forecast {rate}, 85 % efficiency, 0.400 GPU h"
+    assert forecast_line(job, one, GPU_HOURS) == f"stage3 2x1: forecast {rate}, 85 % efficiency, 0.400 GPU h"
     assert not error_rows([(job, forecast)], scale_points(plan.runs[:2], {}))
     write_run(tmp_path, plan.runs[-1], 1740.8)
     points = points_of(tmp_path, plan.runs)
@@ -116,7 +119,7 @@ def test_from_one_scale_there_is_an_upper_bound_and_no_forecast(tmp_path: Path) 
     assert (one.samples_per_s, one.samples_per_s_high, one.efficiency) == (None, None, None)
     assert one.samples_per_s_bound == pytest.approx(2 * RATES["1x1"], rel=0.01)
     ((job, forecast),) = planned_forecasts(tmp_path, plan)
-    line = forecast_line(job, forecast, "GPU")
+    line = forecast_line(job, forecast, GPU_HOURS)
     assert line.startswith("stage2 1x2: at most 2,047 samples/s (upper bound: only 1x1 was measured), at least ")
     write_run(tmp_path, plan.runs[1], RATES["1x2"])
     bound = "at most 2,047 samples/s (upper bound: only 1x1 was measured)"

@@ -84,10 +84,13 @@ def test_a_ladder_that_starts_at_another_scale(ladder: Ladder) -> None:
 
 
 def test_the_report_is_told_of_the_whole_training(ladder: Ladder) -> None:
-    assert ladder.report_options(None) == []
+    units = ["--units", ladder.plan.units.model_dump_json()]
+    assert ladder.report_options(None) == units
     options = make(CONFIG + "report: {epochs: 90}\n").report_options("julich")
-    assert options == ["--epochs", "90.0", "--centre", "julich"]
-    assert make(CONFIG + "report: {samples: 1.5e10}\n").report_options(None) == ["--samples", "15000000000.0"]
+    assert options == ["--epochs", "90.0", *units, "--centre", "julich"]
+    for key, given in (("samples", "1.5e10"), ("tokens", "15e9")):
+        options = make(f"{CONFIG}report: {{{key}: {given}}}\n").report_options(None)
+        assert options == [f"--{key}", "15000000000.0", *units]
 
 
 def test_stages_up_to() -> None:

@@ -42,6 +42,7 @@ def test_a_rule_whose_standard_output_is_a_log_has_the_width_of_its_terminal(mon
     termios.tcsetwinsize(terminal, (24, 70))
     with open(terminal, "w") as stream:
         assert columns(stream) == 70
+        assert {len(line) for line in box(ROWS, stream).splitlines()} == {70}
     os.close(other_end)
 
 

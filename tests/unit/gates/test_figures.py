@@ -22,7 +22,9 @@ IN_SCALING_CSV = """
     gpu_hours_to_solution energy_kwh_to_solution
     model_flops_per_sample tflop_per_s_per_gpu fraction_of_matrix_rate fraction_of_peak
     flops_precision flops_not_counted
-    jobs saves saves_s saved_bytes saving_fraction note
+    jobs saves saves_s saved_bytes saving_fraction
+    tokens_per_sample tokens_per_s tokens_per_s_per_gpu
+    centre_hours_per_million_samples centre_hours_to_solution carbon_kg_to_solution parameters note
 """.split()
 EVERY_COLUMN = [column for figure in FIGURES for column in figure.columns]
 

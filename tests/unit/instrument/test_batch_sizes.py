@@ -182,3 +182,23 @@ def test_what_did_not_arrive_is_no_sample_of_a_step() -> None:
     pass_ = Pass(1, real=10)
     pass_.queue += [Batch(8, 2, False), Batch(8, 0, False)]
     assert [pass_.take(), pass_.take()] == [(6, 2), (2, 6)]  # the last six are padding
+
+
+TOKENS: dict[str, tuple[list[Any], list[int]]] = {  # batches of 4; the different lengths of their samples
+    "all alike": ([{"input_ids": zeros(4, 9)}, UserDict(input_ids=zeros(4, 9))], [9]),
+    "arrays": ([{"input_ids": np.zeros((4, 9))}], [9]),
+    "padded to the longest": ([{"input_ids": zeros(4, length)} for length in (9, 8, 7)], [9, 8]),
+    "time first": ([{"input_ids": zeros(9, 4), "labels": zeros(4)}], [0]),
+    "without": ([{"pixels": zeros(4, 9)}, zeros(4, 9), None], [0]),
+    "one without": ([{"input_ids": zeros(4, 9)}, {"pixels": zeros(4, 9)}], [9, 0]),
+    "nested": ([{"input_ids": nested.nested_tensor(of(5, 3, 1, 2))}], [0]),
+}
+
+
+@pytest.mark.parametrize("batches", TOKENS)
+def test_the_tokens_of_a_sample_are_the_one_length_of_input_ids(batches: str) -> None:
+    given, lengths = TOKENS[batches]
+    sizes = BatchSizes(usual=4)
+    for batch in given:
+        sizes.measure(batch, 4)
+    assert sizes.lengths == lengths

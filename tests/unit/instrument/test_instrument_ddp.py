@@ -142,6 +142,7 @@ def test_end_records(both: Both) -> None:
             "dataset_size": 497,
             "passes": 5,
             "unclear_sizes": [],
+            "tokens_per_sample": None,
         }
         fingerprint = record["fingerprint"]
         assert fingerprint["batch_per_gpu"] == 32

@@ -34,7 +34,7 @@ def test_stateful_loader_of_torchdata(warm: Warm, tmp_path: Path, line: str) -> 
         assert facts(measured, "set_epoch_called") == ["--no-set-epoch" not in line]
 
 
-OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2")
+OF_DATA = ("unnamed 0", "unnamed 2", "iterator 0", "infinite 2", "texts 2")
 # Sizes that unclear batches may have, and the samples of a batch as the sampler gave it.
 ARRIVES: dict[str, tuple[list[int], int]] = {"dropping 2": ([], 8), "own_batches 0": ([1, 2], 3), "items 0": ([], 1)}
 
@@ -43,7 +43,8 @@ ARRIVES: dict[str, tuple[list[int], int]] = {"dropping 2": ([], 8), "own_batches
 def test_a_pass_is_counted_wherever_its_iterator_is_made(warm: Warm, tmp_path: Path, line: str) -> None:
     measured = check(warm, tmp_path, "loaders.py", *line.split(), ranks=1)
     assert facts(measured, "sampler", "num_workers", "dataset_size") == ["RandomSampler", int(line[-1]), 47]
-    assert facts(measured, "passes") == [1 if line == "infinite 2" else 2]
+    tokens = 9 if line == "texts 2" else None
+    assert facts(measured, "passes", "tokens_per_sample") == [1 if line == "infinite 2" else 2, tokens]
     assert len(measured.ran.rank()["first_samples"]) >= 4
     assert measured.ran.rank()["phases"]["validations_s"] == []
 

@@ -139,7 +139,8 @@ def test_of_a_pipeline_only_the_ranks_with_the_first_stage_count_samples(
     for _ in range(4):
         table.add(10, 0, 0.1, 0.0, 0.0, 0.0, 1, 1, 1, 0.0)
     record = {
-        **dict.fromkeys(("exception", "ddp", "loader", "not_measured")),
+        **dict.fromkeys(("exception", "ddp", "not_measured")),
+        "loader": {"shards": None, "tokens_per_sample": 10},
         "world_size": 4,
         "backend": "gloo",
         "exit_code": 0,
@@ -152,7 +153,9 @@ def test_of_a_pipeline_only_the_ranks_with_the_first_stage_count_samples(
     }
     settings = own_run.own_run_settings({"DDP_LADDER_DIRECTORY": str(tmp_path)})
     own_run.print_summary(record, table, settings)
-    assert f"throughput     {rate} samples/s" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"throughput     {rate} samples/s" in said
+    assert f"tokens         {10 * int(rate):,} tokens/s" in said
 
 
 def test_a_run_never_writes_where_another_one_has_begun(tmp_path: Path) -> None:

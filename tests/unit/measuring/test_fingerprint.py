@@ -35,6 +35,7 @@ MEASURED = {
     "driver": "580.65.06",
     "power_limit_w": [400.0],
     "slow_settings": ["CUDA_LAUNCH_BLOCKING=1"],
+    "tokens_per_sample": 4096,
 }
 KNOWN = {
     "sources": {"train.py": "1" * 64, "model.py": "b" * 64},
@@ -45,6 +46,7 @@ KNOWN = {
     "driver": "570.124.06",
     "power_limit_w": [500.0],
     "slow_settings": [],
+    "tokens_per_sample": 2048,
 }
 """Compared only where both sides know."""
 

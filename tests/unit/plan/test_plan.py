@@ -46,6 +46,14 @@ def test_ranks_are_bound_near_their_gpus_where_the_job_has_whole_nodes() -> None
     assert {run.numa_binding for run in make_plan(on_cpus).runs} == {None}
 
 
+def test_units_are_part_of_the_plan_and_of_no_run() -> None:
+    carbon = {"grams_co2_per_kwh": 220, "source": "grid"}
+    site = {"hours": {"name": "node h", "per_node_hour": 1}, "carbon": carbon}
+    plan, without = make_plan(settings(site=site, workload={"tokens_per_sample": 2048})), make_plan(settings())
+    assert plan.units.model_dump(exclude_none=True) == {"tokens_per_sample": 2048, **site}
+    assert [run.hash for run in plan.runs] == [run.hash for run in without.runs]
+
+
 def test_stages_and_jobs() -> None:
     plan = make_plan(settings())
     assert plan.stages == ("stage1", "stage2", "stage3")

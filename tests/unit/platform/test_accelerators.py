@@ -28,7 +28,6 @@ class Xpu(Accelerator):
 
 xpu = ACCELERATORS["xpu"] = Xpu()
 
-from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.doctor.doctor import judge_python
 from ddp_ladder.node.launch import Places, node_environment
 from ddp_ladder.plan.plan import make_plan
@@ -53,7 +52,7 @@ print(json.dumps({
     "visible": [gpu.name for gpu in gpus_facts(xpu).visible(xpu)],
     "monitor": xpu.monitor({}).notes,
     "torch": [finding.measured for finding in judge_python(python, "python3", "x", xpu)][-1],
-    "unit": device_of(plan),
+    "unit": plan.hour_unit.device,
 }))
 """
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from ddp_ladder.production.chain import Chain, Link, decide
+from ddp_ladder.production.plan import Production, dry_run_text
 from ddp_ladder.records.record import Failure
+from ddp_ladder.settings.keys import CentreHours
 from hypothesis import given
 from hypothesis import strategies as st
 from make_records import make_plan_of, make_spec
@@ -75,12 +77,13 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
         ([NODE_FAIL, NODE_FAIL, NODE_FAIL], "go on", "link 4"),
         ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})], "go on", "link 2"),
         ([("failed", {"state": "PREEMPTED", "steps": 0, "saves": 0})] * 2, "stop", "the chain goes in a circle"),
+        ([("failed", {"state": "CANCELLED", "failure": CRASH})], "stop", "the job was cancelled"),
         ([("saved", {"state": "CANCELLED"})], "stop", "the job was cancelled"),  # at SIGTERM the script saved
         ([("complete", {"state": "CANCELLED"})], "complete", "the training is complete"),
         # Hours
         ([("saved", {"hours": 38.0})], "go on", "link 2"),
         ([("saved", {"hours": 39.0})], "go on", "link 2"),  # the next one is half as long
-        ([("saved", {"hours": 39.95})], "stop", "production.up_to_hours is reached"),
+        ([("saved", {"hours": 39.9})], "stop", "production.up_to_hours is reached"),  # 3 min, of which 70 s are its end
     ],
 )
 def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, verdict: str) -> None:
@@ -137,3 +140,15 @@ def test_no_chain_goes_in_a_circle_or_over_its_hours(
         links.append(end.replace(number=number, hours=hours))
         recent = links[since:][-3:]
         assert len(recent) < 3 or any(each.has_progressed for each in recent)
+
+
+def test_what_a_chain_costs_is_said_in_the_hours_of_the_centre_too() -> None:
+    """Two nodes of one GPU each; 1.5 per node hour, so 1.5 per GPU hour here."""
+    hours = CentreHours(name="node h", per_node_hour=1.5)
+    chain = CHAIN.replace(centre_hours=hours, training_hours=20.0)
+    production = Production(replace(make_plan_of([make_spec("2x1")]), jobs=(JOB,)), chain, "a rule", ())
+    text = dry_run_text(production, chain_of(SAVED, SAVED), "done")
+    assert "at most 1 h 00 min, 2.00 process h (3.00 node h); SIGUSR1" in text
+    assert "4.00 of 40.0 process h (6.00 of 60.0 node h) used by 2 links" in text
+    assert "about 20.0 h, 40.0 process h (60.0 node h) (report)" in text
+    assert "4.00 of 40.0 process h used" in dry_run_text(replace(production, chain=CHAIN), chain_of(SAVED, SAVED), "")

@@ -46,7 +46,7 @@ def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> 
     best, cheapest = milestones(view_of(samples=126e6, runs=12, reserve=0.25))
     wall_h = (36 + 126e6 / (0.9 * 7000)) / 3600
     assert (str(best.point.scale), best.hours) == ("2x4", pytest.approx(wall_h))
-    assert best.node_hours == pytest.approx(2 * 12 * wall_h * 1.25)
+    assert best.asked.nodes == pytest.approx(2 * 12 * wall_h * 1.25)
     assert best.low
     assert best.high
     rate_low, rate_high = best.point.samples_per_s_low, best.point.samples_per_s_high
@@ -102,5 +102,5 @@ def test_reserve_restarts_and_waits_are_said_as_measured() -> None:
     said = " ".join(map(in_words, notes.items)).replace("\u00a0", " ")
     assert "a reserve of 10 % for failed jobs" in said
     assert "contain one start-up, and validation and checkpoints in the proportion of the measured runs" in said
-    assert "36 s at 2x4 (0.0200 node hours)" in said
+    assert "36 s at 2x4, 0.0200 node hours" in said
     assert "3 jobs of these measurements waited 1 min 00 s in the queue (median; the longest 10 min 00 s)" in said

@@ -151,7 +151,7 @@ def derived(results: Path) -> list[float]:
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
     for each in milestones(view):
         values += [each.samples / each.point.global_batch, each.samples, each.reserve]
-        for hours in (each.hours, each.node_hours):
+        for hours in (each.hours, each.asked.nodes):
             values += [hours, hours * (each.low or 1), hours * (each.high or 1)]
         values.append(each.point.nodes * (each.point.startup_s or 0) / 3600)
     for outlook in view.outlooks:

@@ -131,8 +131,8 @@ def test_weak_and_strong_are_apart_and_variants_together() -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (Work(90, None, 50_000), "90 epochs take 11 min 32 s (1.54 process h)."),
-        (Work(None, 4.5e6), "4,500,000 samples take 11 min 32 s (1.54 process h)."),
+        (Work(90, None, 50_000), "90 epochs take 11 min 32 s: 1.54 process h."),
+        (Work(None, 4.5e6), "4,500,000 samples take 11 min 32 s: 1.54 process h."),
         (Work(epochs=90), "set report.samples"),
     ],
 )
@@ -209,7 +209,7 @@ def test_jobs_are_shown_with_what_they_held() -> None:
     section = section_of(view, "What the runs used")
     assert section
     (block,) = (block for block in section.blocks if block.heading == "Jobs")
-    assert accounting.totals([row], "process") in in_words(block.items[0])
+    assert accounting.totals([row], view.plan.hour_unit) in in_words(block.items[0])
 
 
 def test_alike_nodes_are_one_line_with_their_places() -> None:

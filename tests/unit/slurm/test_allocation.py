@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.run.agent import GRACE_S
-from ddp_ladder.run.job import END_S, MARGIN_S, limits_s
+from ddp_ladder.run.limits import END_S, GRACE_S, MARGIN_S, limits_s
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder.slurm.allocation import AllocatedResources, check_allocation, misfits, parse_allocation

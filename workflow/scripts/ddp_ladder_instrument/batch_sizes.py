@@ -39,6 +39,7 @@ class BatchSizes:
         self.usual = usual  # samples of a whole batch, if the loader puts them together
         self.items = items  # it puts nothing together: it gives what the dataset has for an index, or a list of them
         self.real = real  # batches before those with which the sampler pads; None: no batch is padding
+        self.lengths: list[int] = []  # different ones of input_ids, up to two; 0: a batch without one length
         self.seen = 0  # batches
         self.unclear: list[int] = []  # sizes that an unclear batch of this loader may have; empty: all were clear
         self._left_out = False  # indices whose samples did not arrive
@@ -54,6 +55,8 @@ class BatchSizes:
         try:
             with torch._C.DisableTorchFunctionSubclass():  # a subclass's own functions may raise anything
                 size, dropped = self._measure(batch, announced)
+                if len(self.lengths) < 2 and (length := tokens_of(batch, size)) not in self.lengths:
+                    self.lengths.append(length)
         except Exception:  # so may what another library has put into the batch
             size, dropped = announced or 0, 0
             self.unclear += [] if self.unclear else [size]
@@ -125,6 +128,15 @@ def _kind(item: Any) -> object:
     if isinstance(item, Mapping):
         return tuple(item)
     return type(item), len(item) if isinstance(item, (list, tuple)) else 0
+
+
+def tokens_of(batch: object, size: int) -> int:
+    """Return the tokens of each of ``size`` samples, padding included: the second dimension of input_ids.
+
+    0 if there is none: input_ids may have the time first.
+    """
+    shape = _shape(batch["input_ids"]) if isinstance(batch, Mapping) and "input_ids" in batch else None
+    return shape[1] if shape is not None and len(shape) == 2 and shape[0] == size else 0
 
 
 def first_size(batch: object, depth: int = 0) -> int:

@@ -55,6 +55,8 @@ def training_loader(judged: Judged, loaders: Sequence[Facts], world_size: int) -
         return None
     facts = dict(loaders[trained[-1]])
     del facts["dataset"]
+    facts.pop("token_lengths", None)  # logs of earlier versions have none
+    lengths = {length for number in trained for length in loaders[number].get("token_lengths", [0])}
     passes: dict[Any, int] = {}
     epochs: set[int] = set()
     for number in trained:
@@ -70,6 +72,7 @@ def training_loader(judged: Judged, loaders: Sequence[Facts], world_size: int) -
         "epochs_set": len(epochs) or None,
         "passes": max(passes.values()),
         "unclear_sizes": sorted({size for number in trained for size in loaders[number]["unclear_sizes"]}),
+        "tokens_per_sample": (lengths.pop() or None) if len(lengths) == 1 else None,
     }
 
 

@@ -127,6 +127,9 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         if record["source"] == "guessed":
             sizes = " or ".join(map(str, record["loader"]["unclear_sizes"]))
             yield "samples", f"a guess: a batch may have {sizes}; in the ladder, workload.samples_per_step sets them"
+        tokens = record["loader"] and record["loader"].get("tokens_per_sample")
+        if tokens and record["source"] == "counted":
+            yield "tokens", f"{_figure(rate * counting * tokens)} tokens/s, as input_ids has {tokens} of each sample"
         most_s = _reached_by(0.95, each_s)
         steps = f"{count} steps after {warm} of warm-up"
         yield "step", f"median {_figure(1e3 * median_s)} ms, 95 % below {_figure(1e3 * most_s)} ms; {steps}"

@@ -324,7 +324,7 @@ class Loaders:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._numbers, self._datasets = Numbers(), Numbers()
-        # Of each loader, with the unclear sizes of all its passes; None inside means unknown, or not needed.
+        # Of each loader, with unclear sizes and lengths of all its passes; None inside means unknown, or not needed.
         self.facts: list[dict[str, Any]] = []
         self._passes: dict[int, LoaderPass] = {}  # those that go on, and the last ones that are over
         self.digests: dict[int, list[str]] = {}
@@ -341,6 +341,7 @@ class Loaders:
         if source is not None and (outer is None or (outer is loader and source.sizes.items)):
             sizes = source.sizes  # of others, an outer loader puts other batches together
         sizes.unclear = self.facts[loader_number]["unclear_sizes"]
+        sizes.lengths = self.facts[loader_number]["token_lengths"]
         for old in [known.number for known in self._passes.values() if not known.living][:-KEPT]:
             del self._passes[old]
         self._passes[number] = LoaderPass(number, source, sizes)
@@ -349,7 +350,7 @@ class Loaders:
     def _number(self, loader: Any, source: Source | None) -> int:
         number = min(self._numbers.of(loader), MOST_LOADERS)
         if number >= len(self.facts):
-            self.facts.append({"unclear_sizes": []})
+            self.facts.append({"unclear_sizes": [], "token_lengths": []})
         if source is not None:
             dataset = source.dataset()
             of_dataset = None if dataset is None else self._datasets.of(dataset)

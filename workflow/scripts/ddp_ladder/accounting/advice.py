@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from ddp_ladder.accounting.jobs import JobRow, accounting_file, runs_of, specs_digest
-from ddp_ladder.analysis.forecast import device_of
-from ddp_ladder.common.formats import count, duration, significant
+from ddp_ladder.accounting.jobs import HOUR_S, JobRow, accounting_file, runs_of, specs_digest
+from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import columns
 from ddp_ladder.plan.plan import Plan, ScaleJob
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.slurm.jobs import ENDED_WELL
 
 MARGIN = 1.5  # asked / used: a slow node or a busy file system needs more time
@@ -66,16 +66,18 @@ def runtime_for(longest_min: float) -> int:
 # --- For people.
 
 
-def totals(rows: Sequence[JobRow], unit: str = "GPU") -> str:
-    """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, 3.10 of them in training``."""
-    held, training = sum(row.gpu_hours_held for row in rows), sum(row.gpu_hours_training for row in rows)
-    return f"{count(len(rows), 'job')} held {significant(held)} {unit} h, {significant(training)} of them in training"
+def totals(rows: Sequence[JobRow], unit: HourUnit) -> str:
+    """Return the hours of all jobs: ``3 jobs held 4.20 GPU h, of which 3.10 GPU h in training``."""
+    held = (Hours(row.gpu_hours_held, row.elapsed_s * row.nodes / HOUR_S) for row in rows)
+    training = (Hours(row.gpu_hours_training, row.training_s * row.nodes / HOUR_S) for row in rows)
+    of_all, in_training = (unit.in_words(sum(costs, Hours())) for costs in (held, training))
+    return f"{count(len(rows), 'job')} held {of_all}, of which {in_training} in training"
 
 
 def terminal_lines(plan: Plan, rows: Sequence[JobRow], results: Path) -> list[str]:
     """Return the lines below the final table; none without a job."""
     if not rows:
         return []
-    lines = [f"used     {totals(rows, device_of(plan))}; {accounting_file(results)}"]
+    lines = [f"used     {totals(rows, plan.hour_unit)}; {accounting_file(results)}"]
     lines += [f"request  {change}" for change in advice(plan, rows)]
     return [part for line in lines for part in textwrap.wrap(line, columns(), subsequent_indent=" " * 9)]

@@ -1,21 +1,24 @@
-"""What a training costs at each scale: time, GPU hours and energy. Pure.
+"""What a training costs at each scale: time, GPU hours, the hours of the centre, energy and its carbon. Pure.
 
 Hours are of the training's steps, without start-up, validation and checkpoints, unless they are called wall time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ddp_ladder.common.grouping import one_of
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.plan.units import Hours, Units
+from ddp_ladder.records.record import Record
 
 J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
 class Work:
-    """A whole training: samples, steps, or epochs of the data set's size. None: not known."""
+    """A whole training: samples, tokens, steps, or epochs of the data set's size. None: not known."""
 
     epochs: float | None = None
     samples: float | None = None
@@ -23,6 +26,8 @@ class Work:
     steps: int | None = None
     runs: int | None = None  # trainings that the project needs
     reserve: float = 0.1  # on their hours, a fraction
+    tokens: float | None = None
+    tokens_per_sample: int | None = None
 
     def total(self, global_batch: int) -> float | None:
         """Return the samples of the whole training at a scale of this global batch."""
@@ -30,6 +35,8 @@ class Work:
             return self.samples
         if self.steps is not None:
             return self.steps * global_batch
+        if self.tokens is not None:
+            return self.tokens / self.tokens_per_sample if self.tokens_per_sample else None
         return None if self.epochs is None or not self.dataset_size else self.epochs * self.dataset_size
 
     @property
@@ -37,22 +44,65 @@ class Work:
         """Return ``90 epochs``."""
         if self.steps is not None:
             return f"{self.steps:,} steps"
+        if self.tokens is not None:
+            return f"{self.tokens:,.0f} tokens"
         return f"{self.samples:,.0f} samples" if self.samples is not None else f"{self.epochs:g} epochs"
 
     @property
     def missing(self) -> str:
         """Return why a training that was asked for has no cost; empty if it has one, or none was asked for."""
-        if self.epochs is None or self.total(1) is not None:
+        if (self.epochs is None and self.tokens is None) or self.total(1) is not None:
             return ""
+        if self.tokens is not None:
+            return (
+                "the tokens of a sample are not known, so report.tokens has no effect: set workload.tokens_per_sample"
+            )
         return "the size of the data set is not known, so report.epochs has no effect: set report.samples"
 
 
-def with_cost(points: Sequence[ScalePoint], work: Work) -> tuple[ScalePoint, ...]:
-    """Return the points with the cost of the whole training, as far as it is known."""
-    return tuple(_with_solution(point, work.total(point.global_batch)) for point in points)
+def tokens_per_sample(said: int | None, records: Iterable[Record]) -> int | None:
+    """Return what the settings say, or else what all runs saw alike; None if neither is known."""
+    return one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
 
 
-def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
+def kwh(joules: float | None) -> float | None:
+    """Return an energy as centres count it."""
+    return None if joules is None else joules / J_PER_KWH
+
+
+def carbon_kg(energy_kwh: float | None, units: Units) -> float | None:
+    """Return the CO2 of an energy in kg; None unless both are known."""
+    return None if energy_kwh is None or units.carbon is None else energy_kwh * units.carbon.grams_co2_per_kwh / 1000
+
+
+def with_tokens(points: Sequence[ScalePoint], said: int | None) -> tuple[ScalePoint, ...]:
+    """Return the points with their tokens/s, as far as they are known. said: the tokens of a sample in the settings."""
+    return tuple(_with_tokens(point, point.tokens_per_sample if said is None else said) for point in points)
+
+
+def _with_tokens(point: ScalePoint, tokens: int | None) -> ScalePoint:
+    if tokens is None or point.samples_per_s is None:
+        return point
+    rate = tokens * point.samples_per_s
+    return replace(point, tokens_per_sample=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / point.world_size)
+
+
+def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[ScalePoint, ...]:
+    """Return the points with the cost of a million samples and of the whole training, as far as they are known."""
+    return tuple(_with_solution(_in_hours(point, units), work.total(point.global_batch), units) for point in points)
+
+
+def _of_centre(cost: Hours, units: Units) -> float | None:
+    return None if units.hours is None else units.hours.of(cost.gpus, cost.nodes)
+
+
+def _in_hours(point: ScalePoint, units: Units) -> ScalePoint:
+    if point.gpu_hours_per_million_samples is None:
+        return point
+    return replace(point, centre_hours_per_million_samples=_of_centre(point.cost_per_million, units))
+
+
+def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> ScalePoint:
     if samples is None or not point.samples_per_s:
         return point
     low, high = point.samples_per_s_low, point.samples_per_s_high
@@ -62,6 +112,7 @@ def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
     if of_steps and of_all and point.startup_s is not None:
         # In the proportion of the measured runs, whatever the statistic of the steps; all of a run takes no less.
         wall_hours = point.startup_s / 3600 + hours * max(1.0, of_steps / of_all)
+    energy_kwh = None if joules is None else kwh(joules * samples)
     return replace(
         point,
         hours_to_solution=hours,
@@ -69,5 +120,7 @@ def _with_solution(point: ScalePoint, samples: float | None) -> ScalePoint:
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
-        energy_kwh_to_solution=None if joules is None else joules * samples / J_PER_KWH,
+        centre_hours_to_solution=_of_centre(point.cost(hours), units),
+        energy_kwh_to_solution=energy_kwh,
+        carbon_kg_to_solution=carbon_kg(energy_kwh, units),
     )

@@ -21,7 +21,7 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
-from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.terms import Mode
 
@@ -175,12 +175,7 @@ def run_s(near: Sequence[Record], first: Sequence[Record], step_s: float, growth
     return startup_s + max(0.0, wall_s - startup_s) * times
 
 
-def device_of(plan: Plan) -> str:
-    """Return ``GPU``, or ``process`` for a site without."""
-    return "GPU" if any(is_gpu(run.device) for run in plan.runs) else "process"
-
-
-def forecast_line(job: ScaleJob, forecast: SeriesForecast, device: str) -> str:
+def forecast_line(job: ScaleJob, forecast: SeriesForecast, unit: HourUnit) -> str:
     """Return ``stage3 2x4: forecast 63,000 samples/s [58,000-66,000], 85 % efficiency, 0.40 GPU h``.
 
     Otherwise ``stage2 1x2: at most 4,000 samples/s (upper bound: only 1x1 was measured), at least 0.1 GPU h``.
@@ -189,8 +184,8 @@ def forecast_line(job: ScaleJob, forecast: SeriesForecast, device: str) -> str:
     text = f"{job.stage} {name}: {'' if is_bound else 'forecast '}{forecast.rate_in_words}"
     text += f", {percent(forecast.efficiency)} efficiency" if forecast.efficiency is not None else ""
     if forecast.run_s is not None:
-        hours = significant(forecast.runs * forecast.run_s * forecast.gpus / 3600)
-        text += f", {'at least ' if is_bound or job.is_adaptive else ''}{hours} {device} h"
+        hours = unit.in_words(Hours.held(forecast.runs * forecast.run_s / 3600, job.scale.nodes, job.scale.world_size))
+        text += f", {'at least ' if is_bound or job.is_adaptive else ''}{hours}"
     return f"{text}{forecast.memory_in_words}".replace(NARROW_SPACE, " ")
 
 

@@ -208,6 +208,7 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
         git_dirty=repository.dirty if repository else None,
         passes=first.loader.passes if first.loader else None,
         dataset_size=_dataset_size(raw),
+        tokens_per_sample=_tokens_per_sample(raw),
         goes_on=raw.run.goes_on,
         global_batch=sum(filter(None, batches)) if raw.has_all_ranks and all(batches) else None,
         gradient_bytes=sum(buckets) if buckets else None,
@@ -233,6 +234,13 @@ def _dataset_size(raw: RawRun) -> int | None:
     shared = most_shared(ends)
     in_order = all(loader.shuffle is False for loader in loaders)
     return sum(sizes) if in_order and shared.known > 1 and not shared.fraction else None
+
+
+def _tokens_per_sample(raw: RawRun) -> int | None:
+    """Return the tokens of every sample; None unless the loaders of all ranks counted samples of one length."""
+    ends = [end for end in raw.ends if not end.pipeline_stage]
+    seen = {end.loader.tokens_per_sample if end.loader and end.source == "counted" else None for end in ends}
+    return seen.pop() if raw.has_all_ranks and len(seen) == 1 else None
 
 
 def _warmup(raw: RawRun) -> Warmup:

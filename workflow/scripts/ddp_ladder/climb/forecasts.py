@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.analysis.forecast import (
-    device_of,
     forecast_line,
     make_forecast,
     planned_forecasts,
@@ -59,7 +58,7 @@ def lines_before(plan: Plan, stages: Sequence[str], to_do: ToDo, results: Path) 
     for job, forecast in planned_forecasts(results, plan):
         missing = {(run.variant, run.mode) for run in to_do.get(str(job.scale), ())}
         if job.stage in stages and (forecast.variant, forecast.mode) in missing:
-            yield forecast_line(job, forecast, device_of(plan))
+            yield forecast_line(job, forecast, plan.hour_unit)
 
 
 def short_runtimes(plan: Plan, stages: Sequence[str], to_do: ToDo, runs: RunRecords, config: str) -> list[Problem]:

@@ -158,7 +158,8 @@ class Ladder:
             return [file]
 
     def report_options(self, centre: str | None) -> list[str]:
-        wanted = {**self.settings.experiment.report.model_dump(exclude_defaults=True), "centre": centre}
+        units = self.plan.units.model_dump_json()  # plan.json may be older
+        wanted = {**self.settings.experiment.report.model_dump(exclude_defaults=True), "units": units, "centre": centre}
         given = {f"--{name}": str(value) for name, value in wanted.items() if value is not None}
         return [word for option in given.items() for word in option]
 

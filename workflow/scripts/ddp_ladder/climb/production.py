@@ -153,18 +153,12 @@ class JobsOnSlurm:
         return ends[0]
 
     def _replaces_node(self, job: ScaleJob, end: JobEnd) -> bool:
-        """Return True if one bad node kept the link from training; it is listed then. Not twice in a row."""
+        """Return True if one bad node kept the link from training. Not twice in a row."""
         before, self._has_replaced = self._has_replaced, False
-        if before or not job.slurm.replace_bad_node:
-            return False
-        bad = bad_nodes.only_bad_node(self._directory, job, end.job_id, end.nodes)
-        if bad is None:
-            return False
-        bad_nodes.add_bad_node(self._directory, bad)
-        listed = f"it is listed for the site's support in {bad_nodes.bad_nodes_file(self._directory)}"
-        self._console.say(f"{self._stage} {self._scale}: {bad.in_words}; {listed}; the next link leaves {bad.node} out")
-        self._has_replaced = True
-        return True
+        self._has_replaced = not before and _leave_out_bad_node(
+            self._directory, job, end.job_id, end.nodes, self._console.say
+        )
+        return self._has_replaced
 
     @property
     def has_replaced(self) -> bool:
@@ -174,6 +168,17 @@ class JobsOnSlurm:
         if self._job_id is None:
             return "no link goes on; start it again to go on"
         return f"job {self._job_id} goes on; {GOES_ON.format(job=self._job_id)}"
+
+
+def _leave_out_bad_node(directory: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None]) -> bool:
+    """Return True if one bad node kept a link from training, and the next may leave it out; it is listed then."""
+    bad = bad_nodes.only_bad_node(directory, job, job_id, nodes) if job.slurm.replace_bad_node else None
+    if bad is None:
+        return False
+    bad_nodes.add_bad_node(directory, bad)
+    listed = f"it is listed for the site's support in {bad_nodes.bad_nodes_file(directory)}"
+    say(f"{job.stage} {job.scale}: {bad.in_words}; {listed}; the next link leaves {bad.node} out")
+    return True
 
 
 def run_production(production: Production, settings: Settings, directory: Path, on_slurm: bool) -> int:
@@ -226,7 +231,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         step = decide(chain, job, links, since)
         if step.kind != "go on":
             return _over(step, production, links)
-        following = _submit_next(script, job_id, since)
+        following = _submit_next(script, job_id, since, production.job, directory)
         try:
             stopped = way.run(job)
         except Interrupted as interrupted:
@@ -234,23 +239,37 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             return 128 + interrupted.signum
         links = _links_over(directory, plan)
         _say_end(chain, links, production.job)
+        replaced = {node.job for node in bad_nodes.bad_nodes(directory)}
+        twice = len(links) > 1 and links[-2].job_id in replaced
+        nodes = os.environ["SLURM_JOB_NODELIST"]
+        if not twice and _leave_out_bad_node(directory, production.job, job_id, nodes, notify):
+            _cancel_next(following)
+            following = _submit_next(script, job_id, len(links), production.job, directory)
+            notify(f"{PRODUCTION}: {_follows(following, script)}")
+            return 0
         step = decide(chain, chain.within_hours(production.job, sum(link.hours for link in links)), links, since)
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        if following is not None:
-            notify(f"{PRODUCTION}: the next link: {cancel([following])}")
+        _cancel_next(following)
         return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
 
 
-def _submit_next(script: Path, job_id: str, since: int) -> str | None:
+def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory: Path) -> str | None:
     """Submit the next link, which waits for the end of this one; return its job, None if Slurm does not take it."""
-    argv = ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", str(script), "--since", str(since)]
+    exclude = bad_nodes.without_bad_nodes(job, directory).slurm.exclude
+    options = [f"--dependency=afterany:{job_id}", *([f"--exclude={exclude}"] if exclude else [])]
+    argv = ["sbatch", "--parsable", *options, str(script), "--since", str(since)]
     try:
         return slurm_jobs.job_id_of(run_command(argv, slurm_jobs.SUBMIT_WITHIN_S))
     except SlurmError as error:
         notify(f"{PRODUCTION}: the next link is not submitted: {error}")
         return None
+
+
+def _cancel_next(job_id: str | None) -> None:
+    if job_id is not None:
+        notify(f"{PRODUCTION}: the next link: {cancel([job_id])}")
 
 
 def _follows(job_id: str | None, script: Path) -> str:
@@ -282,7 +301,7 @@ def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
 def _over(step: Step, production: Production, links: Sequence[Link]) -> int:
     """Show why the chain is over; return the exit code."""
     used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
-    print(box(_rows(step, used)), file=sys.stderr, flush=True)
+    _show(_rows(step, used))
     return 0 if step.kind == "complete" else 1
 
 
@@ -301,12 +320,12 @@ def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: boo
     file = rehearsed.read_rehearsal(directory)
     if file is None:
         step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
-        print(box(_rows(step, "")), file=sys.stderr, flush=True)
+        _show(_rows(step, ""))
         return 1
     result = file.result
     findings = "\n".join(finding.in_words for finding in result.findings)
     rows = (("verdict", f"rehearsal {file.in_words}"), ("why", result.why), ("seen", findings), ("next", result.next))
-    print(box([(label, text) for label, text in rows if text]), file=sys.stderr, flush=True)
+    _show([(label, text) for label, text in rows if text])
     return 0 if result.verdict == "ok" else 1
 
 
@@ -334,8 +353,13 @@ def _say_end(chain: Chain, links: Sequence[Link], job: ScaleJob) -> None:
     if not links:
         return
     last, end_s = links[-1], expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
-    until = "" if last.end == "complete" else f"; expected end of the training: {clock(end_s)}"
+    end = clock(end_s) if chain.training_samples else "unknown without report.samples, epochs or steps"
+    until = "" if last.end == "complete" else f"; expected end of the training: {end}"
     notify(f"{PRODUCTION}: {last.in_words}: {last.cause}; {hours_of(chain, links, job)}{until}")
+
+
+def _show(rows: Sequence[tuple[str, str]]) -> None:
+    print(box(rows, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _rows(step: Step, used: str) -> Sequence[tuple[str, str]]:

@@ -124,9 +124,12 @@ def for_terminal(text: str, stream: TextIO) -> str:
     return "\n".join(fitted(line, width, then=indent) for line, indent in zip(lines, indents, strict=True))
 
 
-def box(rows: Iterable[tuple[str, str | None]]) -> str:
-    """Return the ladder's box with labelled texts: why it stops and what to do. A text may have several lines."""
-    lines, width = [], columns() - _BOX_SIGNS
+def box(rows: Iterable[tuple[str, str | None]], stream: TextIO | None = None) -> str:
+    """Return the ladder's box with labelled texts: why it stops and what to do. A text may have several lines.
+
+    stream: where it is shown, if not on standard output.
+    """
+    lines, width = [], columns(stream) - _BOX_SIGNS
     for label, text in rows:
         wrapped = [part for line in redacted(printable(str(text))).split("\n") for part in _wrapped(line, width)]
         for index, part in enumerate(wrapped or [""]):

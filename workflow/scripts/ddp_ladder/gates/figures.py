@@ -24,6 +24,7 @@ Table = Literal["csv", "page", "markdown", "terminal", "runs", "startup", "usage
 REPORT: tuple[Table, ...] = ("csv", "page", "markdown")  # the table of scales
 BESIDE_STEPS: tuple[Table, ...] = (*REPORT, "runs")  # the tables with step times
 COST: tuple[Table, ...] = ("csv", "cost")
+OF_CENTRE = "centre's h"  # in a heading, in place of their name
 MEMORY: tuple[Table, ...] = ("csv", "runs", "usage")
 OfRun = Callable[[Record], float | None]
 
@@ -196,6 +197,14 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         Column("statistic"),
     ),
     figure(
+        "tokens/s", "1; 1/s; 1/s",
+        "samples/s x tokens per sample, and that / n: workload.tokens_per_sample, else the length of input_ids if all "
+        "batches have the same, padding included.",
+        Column("tokens_per_sample"),
+        Column("tokens_per_s", text=significant, tables=(*REPORT, "terminal")),
+        Column("tokens_per_s_per_gpu", "tokens/s per GPU", text=significant, tables=(*REPORT, "terminal")),
+    ),
+    figure(
         "total, end to end", "1/s",
         "samples / time of all measured steps; and of everything after the first step, with validation, checkpoints, "
         "and clean-up. Both are in scaling.csv; the first is noted if it is the figure or over 5 % off the median.",
@@ -305,19 +314,24 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
     ),
     figure(
         "GPU h per million samples", "h",
-        "n x 1,000,000 / X(n) / 3600.",
+        "n x 1,000,000 / X(n) / 3600. The hours of the centre (hours in cluster.yaml): GPU hours, or node hours, times "
+        "their price.",
         Column("gpu_hours_per_million_samples", text=significant, tables=(*REPORT, "cost")),
+        Column("centre_hours_per_million_samples", f"{OF_CENTRE} per million samples", "", significant, COST),
     ),
     figure(
-        "to solution", "h; h; h; kWh",
-        "time of the training steps, GPU hours and energy of all GPUs for the whole training: report.samples, "
-        "report.epochs times the data set, or report.steps of the scale's own global batch. Wall time adds the "
-        "start-up, and validation and checkpoints in the proportion of the runs. By samples or epochs it is assumed "
-        "that every scale needs as many samples, which large global batches may not reach.",
+        "to solution", "h; h; h; the centre's h; kWh; kg",
+        "time of the training steps, hours and energy of all GPUs for the whole training: report.samples, "
+        "report.epochs times the data set, report.tokens / tokens per sample, or report.steps of the scale's own "
+        "global batch. CO2: that energy x carbon.grams_co2_per_kwh of cluster.yaml. Wall time adds the "
+        "start-up, and validation and checkpoints in the proportion of the runs. By samples, epochs or tokens it is "
+        "assumed that every scale needs as many samples, which large global batches may not reach.",
         Column("hours_to_solution", "time to solution", "h", significant, COST, interval_in=COST),
         Column("wall_hours_to_solution", "wall time to solution", "h", significant, COST),
         Column("gpu_hours_to_solution", "GPU h to solution", "", significant, COST),
+        Column("centre_hours_to_solution", f"{OF_CENTRE} to solution", "", significant, COST),
         Column("energy_kwh_to_solution", "GPU energy to solution", "kWh", significant, COST),
+        Column("carbon_kg_to_solution", "CO2 of it", "kg", significant, COST),
     ),
     figure(
         "efficiency by total time", "1 (shown in %)",
@@ -371,7 +385,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         "FLOPs of the model per sample (matrix products and convolutions, forward and backward, nothing that is "
         "recomputed; causal attention in full) x X(n) / n. The FLOPs are counted at b. Of the matrix rate: / the rate "
         "at which the preflight of this scale multiplied large matrices in the same precision, median over ranks. Of "
-        "the peak: / that of the GPU's data sheet.",
+        "the peak: / that of the GPU's data sheet. Parameters: the trained ones, if no rank had a part of them alone.",
         Column("model_flops_per_sample", of_run=_of("flops", "of_model")),
         Column(
             "tflop_per_s_per_gpu", "TFLOP/s per GPU", text=significant, tables=REPORT,
@@ -379,6 +393,7 @@ FIGURES = (  # in the order of the definitions, and of the columns in every tabl
         ),
         Column("fraction_of_matrix_rate", "of the matrix rate", text=share),
         Column("fraction_of_peak", "of the peak", text=share),
+        Column("parameters"),
         Column("flops_precision"),
         Column("flops_not_counted"),
     ),
@@ -408,10 +423,13 @@ def csv_columns() -> tuple[str, ...]:
     return tuple(column.name for column in fields(ScalePoint) if column.name in keys)
 
 
-SAMPLES_PER_S, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS, GPU_HOURS_TO_SOLUTION, TFLOP_PER_S = (
+(
+    SAMPLES_PER_S, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS,
+    GPU_HOURS_TO_SOLUTION, TFLOP_PER_S,
+) = (
     next(column for column in columns("csv") if column.key == key)
     for key in (
-        "samples_per_s", "speedup", "efficiency", "efficiency_plain", "gpu_hours_per_million_samples",
-        "gpu_hours_to_solution", "tflop_per_s_per_gpu",
+        "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "speedup", "efficiency", "efficiency_plain",
+        "gpu_hours_per_million_samples", "gpu_hours_to_solution", "tflop_per_s_per_gpu",
     )
 )  # fmt: skip

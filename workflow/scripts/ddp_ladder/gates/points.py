@@ -12,6 +12,7 @@ from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.nodes.critical_rank import Exchange, Kind
 from ddp_ladder.nodes.findings import RunUse, find_other_processes
 from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.records.record import MEDIAN_OF_BLOCKS, Record, Statistic
@@ -102,6 +103,13 @@ class ScalePoint:
     saves_s: float | None = None
     saved_bytes: float | None = None
     saving_fraction: float | None = None
+    tokens_per_sample: int | None = None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    centre_hours_per_million_samples: float | None = None  # analysis/cost, in the hours of cluster.yaml
+    centre_hours_to_solution: float | None = None
+    carbon_kg_to_solution: float | None = None
+    parameters: int | None = None  # trained ones, the same in all runs; None: sharded, or not seen
     note: str = ""
     simulated: str | None = None  # the note if nodes were agents on one machine
     differing: tuple[str, ...] = ()  # fields of the fingerprint that forbid the ratio
@@ -120,6 +128,15 @@ class ScalePoint:
     @property
     def scale(self) -> Scale:
         return Scale(self.nodes, self.gpus_per_node)
+
+    def cost(self, hours: float) -> Hours:
+        """Return the cost of so many hours of it."""
+        return Hours.held(hours, self.nodes, self.world_size)
+
+    @property
+    def cost_per_million(self) -> Hours:
+        """Return the cost of a million samples."""
+        return self.cost((self.gpu_hours_per_million_samples or 0.0) / self.world_size)
 
     @property
     def is_plain(self) -> bool:

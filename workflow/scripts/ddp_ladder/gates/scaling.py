@@ -14,12 +14,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ddp_ladder.common.grouping import one_of
 from ddp_ladder.gates import notes
 from ddp_ladder.gates.figures import columns
 from ddp_ladder.gates.groups import Groups, RepeatGroup, groups_of, job_of, split_of_repeats
 from ddp_ladder.gates.interval import Estimate, LogMean, divided, median_of_known
 from ddp_ladder.gates.points import ScalePoint, Status, cores_of_a_rank, findings_of_repeats
-from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models
+from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen, global_batch_seen, gpu_models, parameters_seen
 from ddp_ladder.measuring.owners import UNEXPLAINED
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.measuring.timing import WHOLE_LOOP, startup_of
@@ -140,11 +141,13 @@ def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
         "batch_per_gpu": batch_per_gpu_seen(records[0]),
         "global_batch": global_batch_seen(records[0]),
         "gpu_hours_per_million_samples": group.first.gpus * (1e6 / rate / 3600),
+        "tokens_per_sample": one_of(record.fingerprint.tokens_per_sample for record in records),
         "statistic": group.statistic,
         "log_rate": group.log_rate,
         "unsteady": notes.unsteady(group),
         "flops": records[0].flops,
         "gpu": gpu_models(records[0]),
+        "parameters": one_of(map(parameters_seen, records)),
         "simulated": next((record.world.simulated for record in records if record.world.simulated), None),
         "findings": findings_of_repeats(records, cores_of_a_rank(alone)),
         "unexplained": next(remarks, ""),

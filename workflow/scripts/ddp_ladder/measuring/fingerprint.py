@@ -88,7 +88,7 @@ def gpu_models(record: Record) -> str | None:
     return " + ".join(known) or record.fingerprint.gpu
 
 
-def _parameters(record: Record) -> int | None:
+def parameters_seen(record: Record) -> int | None:
     """Return the number of parameters; None if they are sharded or not seen."""
     seen = record.ranks[0].parameters if record.ranks else None
     return None if seen is None or seen.sharded else seen.count
@@ -197,9 +197,10 @@ MUST_MATCH = (
     _measured("autocast_dtype"),
     _measured("float32_products", where_known=True),
     MustMatch("compiled", _compiled, where_known=True),
-    MustMatch("parameters", _parameters, where_known=True),
+    MustMatch("parameters", parameters_seen, where_known=True),
     _measured("optimizer"),
     MustMatch("slow_settings", _slow_settings, where_known=True, measured=True),
+    _measured("tokens_per_sample", where_known=True),
     _measured("num_workers"),
     _measured("torch"),
     _measured("cuda"),

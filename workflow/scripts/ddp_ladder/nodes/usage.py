@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,7 +19,7 @@ from pydantic import Field
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.common.model import Count, Model, Name, Several
 from ddp_ladder.nodes.files import FABRIC, MonitorFile
-from ddp_ladder.nodes.read import GpuSamples, NodeSamples, Timeline, Values
+from ddp_ladder.nodes.read import GpuSamples, NodeSamples, Span, Timeline, Values
 
 Figure = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, description="0 to 1.")]
@@ -230,6 +230,16 @@ def _energy_j(gpu: GpuSamples, times_s: Values, timeline: Timeline) -> float | N
     edges = [(span.begin_s, span.end_s) for span in timeline.measured]
     # Between two samples it grows evenly.
     return _rounded(math.fsum(float(np.diff(np.interp(edge, times_s, joules))[0]) for edge in edges))
+
+
+def energy_of_gpus_j(samples: NodeSamples, gpus: Collection[int]) -> float | None:
+    """Return the energy of these GPUs of a node from its first sample to its last; None if one is not known."""
+    own = [gpu for gpu in samples.gpus if gpu.about.index in gpus]
+    if not own or len(own) < len(gpus) or not len(samples):
+        return None
+    whole = Timeline((Span("run", float(samples.times_s[0]), float(samples.times_s[-1])),))
+    joules = [_energy_j(gpu, samples.times_s, whole) for gpu in own]
+    return None if None in joules else math.fsum(filter(None, joules))
 
 
 def _rounded(value: float) -> float:

@@ -16,7 +16,8 @@ from pydantic import Field, TypeAdapter, ValidationError, with_config
 from ddp_ladder.common.files import canonical_sha256, read_json
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import IN_A_MODEL, Model, Name, Positive, Several, Version1, first_error
-from ddp_ladder.platform.accelerators import ACCELERATORS
+from ddp_ladder.plan.units import HourUnit, Units
+from ddp_ladder.platform.accelerators import ACCELERATORS, is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS, WITH_RANKS
 from ddp_ladder.platform.launchers.python import Python
 from ddp_ladder.settings import keys, terms
@@ -196,6 +197,7 @@ class Plan:
     may_differ: tuple[str, ...] = ()  # fields of the fingerprint; like the gates, not part of a run
     # The settings, while the batch is a range and none is chosen: the runs have its smallest one until then.
     batch_search: Mapping[str, Any] | None = None
+    units: Units = field(default_factory=Units)
     schema_version: Version1 = 1
 
     @property
@@ -210,6 +212,10 @@ class Plan:
     def first_scale(self) -> Scale:
         """Return the scale of stage 1, the baseline of every efficiency."""
         return first_scale(self.runs)
+
+    @property
+    def hour_unit(self) -> HourUnit:
+        return HourUnit("GPU" if any(is_gpu(run.device) for run in self.runs) else "process", self.units.hours)
 
     def job(self, scale: Scale) -> ScaleJob:
         """Return the job of a scale. Raises KeyError if the plan has none."""
@@ -263,7 +269,8 @@ def make_plan(settings: Settings) -> Plan:
         settings = settings.with_batch(experiment.workload.least_batch)
     jobs = tuple(_job(settings, stage, scale) for stage in experiment.ladder for scale in stage.scales)
     gates = {stage.name: stage.gate for stage in experiment.ladder}
-    return Plan(settings.site.site, experiment.results, jobs, gates, experiment.fingerprint.may_differ, search)
+    may_differ, units = experiment.fingerprint.may_differ, Units.of(settings)
+    return Plan(settings.site.site, experiment.results, jobs, gates, may_differ, search, units)
 
 
 def _job(settings: Settings, stage: Stage, scale: Scale) -> ScaleJob:
@@ -309,7 +316,7 @@ def chain_plan(settings: Settings, stage: Stage, scale: Scale, mode: Mode, resul
     job = _job(replace(settings, experiment=experiment.model_copy(update=of_chain)), stage, scale)
     if stage.name == terms.PRODUCTION and experiment.measure.production == "off":
         job = replace(job, runs=tuple(run.replace(instrument=False) for run in job.runs))
-    return Plan(settings.site.site, results, (job,), {}, experiment.fingerprint.may_differ)
+    return Plan(settings.site.site, results, (job,), {}, experiment.fingerprint.may_differ, units=Units.of(settings))
 
 
 def _runs(settings: Settings, stage: Stage, scale: Scale) -> tuple[RunSpec, ...]:

@@ -8,6 +8,7 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.formats import count, in_short, significant, text_table
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import ONE_GPU, Scale
@@ -22,18 +23,22 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
     """
     jobs = [job for job in plan.jobs if job.stage in stages]
     rows: list[tuple[str, ...]] = []
-    to_do_hours = 0.0
+    unit, of_centre = plan.hour_unit, [plan.units.hours.name] if plan.units.hours else []
+    to_do_cost = Hours()
     for job in jobs:
         missing, gpus = to_do.get(str(job.scale), ()), job.scale.world_size
-        hours = gpus * job.runtime_min / 60 if missing else 0.0
+        cost = Hours.held(job.runtime_min / 60, job.scale.nodes, job.scale.world_size) if missing else Hours()
         known = {run.name for run in (*job.runs, *missing)}
         further = sum(run.name not in known for run in job.more) if missing else 0
-        to_do_hours += hours
+        to_do_cost += cost
         missing_runs, at_most = _range(len(missing), len(missing) + further), f"{job.runtime_min} min"
-        rows.append((job.stage, str(job.scale), str(gpus), _runs(job), missing_runs, at_most, f"{hours:.2f}"))
-    lines = [f"The plan for site {plan.site}:", "", *text_table(HEADINGS, rows), "", *_start(plan.first_scale)]
+        hours = [f"{cost.gpus:.2f}", *(f"{unit.of_centre(cost):.2f}" for _ in of_centre)]
+        rows.append((job.stage, str(job.scale), str(gpus), _runs(job), missing_runs, at_most, *hours))
+    table = text_table((*HEADINGS, *of_centre), rows)
+    lines = [f"The plan for site {plan.site}:", "", *table, "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
-    lines += ["", f"At most {to_do_hours:.2f} GPU hours from here; a job ends as soon as its runs have.", ""]
+    whole = f"At most {to_do_cost.gpus:.2f} GPU hours{unit.beside(to_do_cost)} from here"
+    lines += ["", f"{whole}; a job ends as soon as its runs have.", ""]
     lines += _commands(jobs, plan.batch_search is not None)
     return "\n".join(lines)
 

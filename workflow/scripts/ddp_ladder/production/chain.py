@@ -25,14 +25,17 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
+from ddp_ladder.run.limits import limits_s
 from ddp_ladder.run.progress import Progress, good_end, read_progress
-from ddp_ladder.settings.terms import PRODUCTION, runtime_key
-from ddp_ladder.slurm.jobs import CANCELLED, SUBMITTED, TIMEOUT, read_job_end
+from ddp_ladder.settings.keys import CentreHours
+from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key
+from ddp_ladder.slurm.jobs import CANCELLED, ENDS, SUBMITTED, TIMEOUT, read_job_end
 
 CHAIN_FILE, LINKS_FILE = "chain.json", "links.json"
 CLOSED = (
@@ -43,10 +46,9 @@ UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
 """Those that say nothing of ranks that were ended from outside, each where it was."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
-LEAST_S = 60.0  # of a shortened link: a shorter one trains nothing
-LEAST_TIMES_WARNING = 2.0  # the same, in times of the seconds between the signal and the end
+LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
 
-Hours = Annotated[float, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
 
 
 class Chain(Model):
@@ -56,24 +58,34 @@ class Chain(Model):
     scale: str
     gpus: Positive
     runtime_min: Positive  # of each link
-    up_to_hours: Hours  # GPU hours of all links
+    up_to_hours: Amount  # GPU hours of all links
     warn_before_s: float
     slower_percent: float
     slower: Literal["warn", "stop"]
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
     promised_by: Several[str] = ()  # the runs that it is from
-    training_hours: Hours | None = None  # of one training at this scale, as the ladder expects; None: unknown
+    training_hours: Amount | None = None  # of one training at this scale, as the ladder expects; None: unknown
     training_samples: float | None = None  # of one training; None: unknown
+    centre_hours: CentreHours | None = None  # in which its costs are said, too
 
     def most_hours(self, job: ScaleJob) -> float:
         """Return the GPU hours that a link can use."""
         return self.gpus * job.runtime_min / 60
 
+    def cost(self, gpu_hours: float) -> Hours:
+        """Return the cost of GPU hours at its scale."""
+        return Hours.held(gpu_hours / self.gpus, Scale.parse(self.scale).nodes, self.gpus)
+
+    def hour_unit(self, job: ScaleJob) -> HourUnit:
+        return HourUnit(unit_of(job), self.centre_hours)
+
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
         minutes = int((self.up_to_hours - used) * 60 / self.gpus)
-        least_s = max(LEAST_S, LEAST_TIMES_WARNING * self.warn_before_s)
-        return replace(job, runtime_min=minutes) if least_s / 60 <= minutes < job.runtime_min else job
+        if not 1 <= minutes < job.runtime_min:
+            return job
+        script_s, _ = limits_s(60.0 * minutes, 60.0 * minutes)
+        return replace(job, runtime_min=minutes) if script_s >= LEAST_TIMES_WARNING * self.warn_before_s else job
 
 
 def unit_of(job: ScaleJob) -> str:
@@ -115,7 +127,7 @@ class Link(Model):
     job_id: str
     begun_at_s: float
     ended_at_s: float | None  # None: it goes on, or was killed
-    hours: Hours  # GPU hours that it held, so far
+    hours: Amount  # GPU hours that it held, so far
     end: End
     state: str | None = None  # Slurm's, of a job that is over; None: not known
     attempt: Count = 0  # its last start of the script; 0: it made none
@@ -134,6 +146,8 @@ class Link(Model):
     @property
     def cause(self) -> str:
         """Return what its end means, in words."""
+        if self.end == "failed" and self.state == CANCELLED:  # its processes show SIGTERM alone
+            return ENDS[CANCELLED].why
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
         if self.end == "failed":
             failure = self.failure
@@ -382,9 +396,9 @@ def end_of(record: Record, raw: RawRun | None) -> End:
 
 
 def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
-    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may."""
-    used = significant(sum(link.hours for link in links))
-    return f"{used} of {significant(chain.up_to_hours)} {unit_of(job)} h"
+    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may; with the centre's hours."""
+    used = sum(link.hours for link in links)
+    return chain.hour_unit(job).of(chain.cost(used), chain.cost(chain.up_to_hours))
 
 
 def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import join, quote
 
 from ddp_ladder.accounting.jobs import job_files
-from ddp_ladder.analysis.cost import Work, with_cost
+from ddp_ladder.analysis.cost import Work, tokens_per_sample, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
@@ -18,7 +18,8 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
-from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, unit_of
+from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of
+from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
@@ -82,6 +83,7 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         promised_by=_runs_of(as_made(ladder, runs), scale, mode) if rate else (),
         training_hours=decision.hours(point) if decision and isinstance(point, ScalePoint) else None,
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
+        centre_hours=plan.units.hours,
     )
     return Production(plan, chain, rule, tuple(doubts))
 
@@ -124,8 +126,16 @@ def _work(settings: Settings, ladder: Plan, runs: RunRecords) -> Work:
     """Return the whole training, by the keys of the report."""
     keys = settings.experiment.report
     made = (runs.made(spec) for spec in ladder.runs)
-    sizes = (record.fingerprint.dataset_size for record in made if isinstance(record, Record))
-    return Work(keys.epochs, keys.samples, next(filter(None, sizes), None), keys.steps)
+    good = [record for record in made if isinstance(record, Record) and record.status == "ok"]
+    sizes = (record.fingerprint.dataset_size for record in good)
+    return Work(
+        keys.epochs,
+        keys.samples,
+        next(filter(None, sizes), None),
+        keys.steps,
+        tokens=keys.tokens,
+        tokens_per_sample=tokens_per_sample(ladder.units.tokens_per_sample, good),
+    )
 
 
 Proven = tuple[ScalePoint | Scale, str, list[str], Decision | None]
@@ -136,7 +146,7 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
     keys, where = settings.experiment.production, settings.config.where(PRODUCTION, "scale")
     verdicts = {stage: judge(ladder, stage, results, runs) for stage in ladder.stages}
     judged = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
-    points = with_cost(judged, _work(settings, ladder, runs))
+    points = with_cost(judged, _work(settings, ladder, runs), ladder.units)
     decisions = decide(points, {stage: gate.min_efficiency for stage, gate in ladder.gates.items()})
     decision = next((each for each in decisions if each.mode == settings.experiment.modes[0]), None)
     if keys.scale == "recommended":
@@ -211,12 +221,13 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     used = sum(link.hours for link in links)
     each = chain.most_hours(job)
     most = int((chain.up_to_hours - used) // each)
-    rate, unit = chain.promised_samples_per_s, unit_of(job)
+    rate, unit = chain.promised_samples_per_s, chain.hour_unit(job)
     rows = {
-        "scale": f"{chain.scale}, {count(chain.gpus, 'GPU')} ({production.rule})",
+        "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
-        "each link": f"at most {duration(60 * job.runtime_min)}, {significant(each)} {unit} h; "
+        "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
+        "next": next_step(chain, chain.within_hours(job, used), links, since=len(links)).verdict,
         "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"
@@ -226,7 +237,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "rehearsal": rehearsed,
     }
     if chain.training_hours is not None:
-        needed = chain.training_hours * chain.gpus
-        rows["training"] = f"about {significant(chain.training_hours)} h, {significant(needed)} {unit} h (report)"
+        needed = unit.in_words(chain.cost(chain.training_hours * chain.gpus))
+        rows["training"] = f"about {significant(chain.training_hours)} h, {needed} (report)"
     lines = [f"{label:<10} {text}" for label, text in rows.items()]
     return "\n".join(["production", *(f"  {line}" for line in (*lines, *(f"warning: {d}" for d in production.doubts)))])

@@ -285,8 +285,8 @@ def _end_finding(start: Start) -> Finding:
         severity, ended = "error", start.failure.verdict if start.failure else "without a cause"
     else:
         severity = "warning"
-        ignored = "no rank has a handler of SIGUSR1" if start.warned == 0 else "it got SIGUSR1, and did not end"
-        ended = f"by its time limit; {ignored}"
+        nobody, ignored = "no rank had a handler of SIGUSR1 when it came", "it got SIGUSR1, and did not end"
+        ended = f"by its time limit; {nobody if start.warned == 0 else ignored}"
     return Finding(severity=severity, place=start.name, measured=f"ended after {steps}, {ended}")
 
 

@@ -287,6 +287,7 @@ class Loader(Model):
     dataset_size: Count | None = None
     passes: Positive = 1
     unclear_sizes: Several[Count] = ()  # sizes that an unclear batch may have; empty if all are clear
+    tokens_per_sample: Positive | None = None  # the one length of input_ids, padding included
 
 
 Spans = Several[Annotated[tuple[float, float], Field(strict=False)]]

@@ -211,6 +211,7 @@ class Fingerprint(RankFingerprint):
     git_dirty: bool | None = None  # tracked files differed from it
     passes: Positive | None = None  # over the training data
     dataset_size: Count | None = None  # samples of the whole training data
+    tokens_per_sample: Positive | None = None  # the same in all batches of all ranks, padding included
     goes_on: bool = False  # an earlier attempt did a part of the training
     global_batch: Count | None = None  # samples of a step of all ranks; None: unknown on one of them
     gradient_bytes: Count | None = None  # of a rank, that DistributedDataParallel reduces in a step

@@ -8,14 +8,17 @@ from statistics import median
 
 from ddp_ladder.accounting.advice import totals
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
-from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S
+from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTRE, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.plan.units import Hours
+from ddp_ladder.production.planned import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank
 from ddp_ladder.report.view import ReportView
+from ddp_ladder.settings.terms import Scale
 
 HOW_LONG = (
-    "set one of report.epochs, report.samples and report.steps in config.yaml, and report.runs, and write the report "
-    "again with the same command"
+    "set one of report.epochs, report.samples, report.tokens and report.steps in config.yaml, and report.runs, and "
+    "write the report again with the same command"
 )
 LIMITS = ("max_steps", "max_seconds")
 EUROHPC = (
@@ -42,13 +45,13 @@ class Milestone:
     reserve: float  # on their hours, a fraction
 
     @property
-    def node_hours(self) -> float:
+    def asked(self) -> Hours:
         """Return those of all runs."""
-        return self.point.nodes * self.hours * (self.runs or 1) * (1 + self.reserve)
+        return Hours.held(self.hours, self.point.nodes, self.point.world_size).asked(self.runs, self.reserve)
 
     def cell(self, heading: str, view: ReportView) -> str:
-        """Return the text in a column of EUROHPC or SWISS_AI."""
-        point, gpus = self.point, self.point.gpus_per_node
+        """Return the text in a column of EUROHPC or SWISS_AI, or in that of the centre's hours."""
+        point = self.point
         runs = str(self.runs) if self.runs else blank("the number of runs", "report.runs in config.yaml")
         texts = {
             "run type": self.run_type,
@@ -63,8 +66,9 @@ class Milestone:
             "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
             "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
             "hours per run": self._with_interval(self.hours),
-            "node hours": self._with_interval(self.node_hours),
-            "GPU hours": self._with_interval(gpus * self.node_hours),
+            "node hours": self._with_interval(self.asked.nodes),
+            "GPU hours": self._with_interval(self.asked.gpus),
+            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(self.asked) or 0.0),
         }
         return texts[heading]
 
@@ -95,10 +99,32 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             yield Milestone(run_type, point, hours, low, high, samples, work.runs, work.reserve)
 
 
+def planned(view: ReportView) -> Planned | None:
+    """Return the milestones as they are kept for the final report; None without one."""
+    kept = tuple(
+        PlannedTraining(
+            run_type=each.run_type,
+            mode=each.point.mode,
+            scale=str(each.point.scale),
+            nodes=each.point.nodes,
+            gpus=each.point.world_size,
+            hours=each.hours,
+            samples=each.samples,
+            samples_per_s=each.point.samples_per_s,
+            gpu_energy_kwh=each.point.energy_kwh_to_solution,
+            runs=each.runs,
+            reserve=each.reserve,
+        )
+        for each in milestones(view)
+    )
+    return Planned(written_on=view.written_on.isoformat(), trainings=kept) if kept else None
+
+
 def milestone_table(view: ReportView, headings: Sequence[str]) -> Iterator[Block]:
     """Yield the table of milestones with these columns, and what its hours contain."""
     every = list(milestones(view, per_node="node hours" in headings))
-    shown = [heading.replace("GPU", view.unit) for heading in headings]
+    headings = (*headings, *([OF_CENTRE] if view.plan.units.hours else []))
+    shown = [view.of_device(heading) for heading in headings]
     if not every:
         yield Block(blank(f"a row for each milestone: {', '.join(shown)}", HOW_LONG))
         return
@@ -128,18 +154,24 @@ def _overheads(view: ReportView, points: Sequence[ScalePoint]) -> Iterator[str]:
             "of a training, and the validation and checkpoints that end an epoch may be missing"
         )
     starts = (
-        f"{duration(point.startup_s)} at {point.scale} ({significant(point.nodes * point.startup_s / 3600)} node hours)"
+        f"{duration(point.startup_s)} at {point.scale}, {_node_hours(point, point.startup_s / 3600, view)}"
         for point in points
         if point.startup_s
     )
-    if restart := ", ".join(dict.fromkeys(starts)):
-        yield f"a restart takes the start-up, as measured {restart}, and repeats the steps since the last checkpoint"
+    if restart := "; ".join(dict.fromkeys(starts)):
+        yield f"a restart repeats the steps since the last checkpoint, and takes the start-up, as measured: {restart}"
     waits = [row.queue_wait_s for row in view.results.jobs if row.queue_wait_s is not None]
     if waits:
         yield (
             f"{count(len(waits), 'job')} of these measurements waited {duration(median(waits))} in the queue "
             f"(median; the longest {duration(max(waits))}), which takes no node hours"
         )
+
+
+def _node_hours(point: ScalePoint, hours: float, view: ReportView) -> str:
+    """Return ``0.0200 node hours``, with those of the centre."""
+    cost = point.cost(hours)
+    return f"{significant(cost.nodes)} node hours{view.plan.hour_unit.beside(cost)}"
 
 
 # --- The request in words.
@@ -165,7 +197,7 @@ def request(view: ReportView) -> Iterator[Block]:
         yield from milestone_table(view, EUROHPC)
     yield from beyond(view)
     if view.results.jobs:
-        yield Block(f"These measurements themselves: {totals(view.results.jobs, view.unit)}.")
+        yield Block(f"These measurements themselves: {totals(view.results.jobs, view.plan.hour_unit)}.")
 
 
 def time_to_solution(view: ReportView) -> Iterator[Block]:
@@ -176,26 +208,66 @@ def time_to_solution(view: ReportView) -> Iterator[Block]:
 
 
 def _one_training(point: ScalePoint, view: ReportView) -> Iterator[str]:
-    work, hours, per_node = view.results.work, GPU_HOURS_TO_SOLUTION, point.gpus_per_node
-    if point.gpu_hours_to_solution is None or point.hours_to_solution is None:
-        yield f"A million samples take {GPU_HOURS.shown(point)} {view.unit} hours at {in_mode(point)}."
+    work, unit = view.results.work, view.plan.hour_unit
+    if point.hours_to_solution is None:
+        cost = point.cost_per_million
+        hours = f"{significant(cost.gpus)} {view.unit} hours{unit.beside(cost)}"
+        yield f"A million samples take {hours} at {in_mode(point)}."
         yield blank(f"the samples of one training, the number of trainings, and the {view.unit} hours", HOW_LONG)
         return
     yield (
         f"One training of {work.in_words} takes {duration(3600 * point.hours_to_solution)} at {in_mode(point)}: "
-        f"{hours.shown(point)} {view.unit} hours, or {hours.text(point.gpu_hours_to_solution / per_node)} node hours."
+        f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} hours, or "
+        f"{_node_hours(point, point.hours_to_solution, view)}."
     )
     if point.wall_hours_to_solution is not None:
+        of_all = point.cost(point.wall_hours_to_solution)
         yield (
             "With start-up, validation and checkpoints as in the measured runs it takes "
             f"{duration(3600 * point.wall_hours_to_solution)}, "
-            f"{hours.text(point.world_size * point.wall_hours_to_solution)} {view.unit} hours."
+            f"{significant(of_all.gpus)} {view.unit} hours{unit.beside(of_all)}."
         )
+    yield from checks(point, view)
+    yield from _energy(point, view)
+
+
+def per_million(point: ScalePoint, view: ReportView) -> str:
+    """Return ``0.322 GPU h (0.644 normalised GPU h) per million samples``."""
+    return f"{view.plan.hour_unit.in_words(point.cost_per_million)} per million samples"
+
+
+def _energy(point: ScalePoint, view: ReportView) -> Iterator[str]:
+    """Yield the energy of the GPUs, and its carbon, as far as they are known."""
+    if point.energy_kwh_to_solution is None:
+        return
+    kwh = significant(point.energy_kwh_to_solution)
+    text = f"Its steps take {kwh} kWh in the {view.units}, as their power was sampled"
+    if carbon := view.plan.units.carbon:
+        per_kwh = f"{carbon.grams_co2_per_kwh:g} g per kWh ({carbon.source})"
+        text += f", and thus {significant(point.carbon_kg_to_solution)} kg of CO2 at {per_kwh}"
+    yield f"{text}; CPUs, memory, network and cooling are not in it."
+
+
+def checks(point: ScalePoint, view: ReportView) -> Iterator[str]:
+    """Yield the hours by the usual rule beside the measured ones, if all that it takes is known."""
+    samples, per_gpu = view.results.work.total(point.global_batch), point.tflop_per_s_per_gpu
+    if not (samples and point.tokens_per_sample and point.parameters and per_gpu and point.hours_to_solution):
+        return
+    tokens, tflop_per_s = samples * point.tokens_per_sample, per_gpu * point.world_size
+    by_rule_h, measured_h = 6 * point.parameters * tokens / (tflop_per_s * 1e12) / 3600, point.hours_to_solution
+    yield (
+        f"Check at {in_mode(point)}: 6 x {point.parameters:,} parameters x {tokens:,.0f} tokens / "
+        f"{significant(tflop_per_s)} TFLOP/s = {significant(by_rule_h)} h; measured {significant(measured_h)} h, "
+        f"{significant(measured_h / by_rule_h)} times that. The rule leaves attention out and counts embeddings as "
+        "products; the parameters are the trained ones, the FLOP/s those counted in the runs."
+    )
 
 
 def beyond(view: ReportView) -> Iterator[Block]:
     """Yield what is predicted for the next larger scale of each mode."""
     for outlook in view.outlooks:
-        cost = f"{GPU_HOURS.text(outlook.gpu_hours_per_million_samples)} {view.of_device(GPU_HOURS.heading)}"
+        hours = (outlook.gpu_hours_per_million_samples or 0.0) / outlook.gpus
+        held = Hours.held(hours, Scale.parse(outlook.scale).nodes, outlook.gpus)
+        cost = f"{view.plan.hour_unit.in_words(held)} per million samples"
         words = f"predicted, not measured: {outlook.in_words}{f', at {cost}' if outlook.samples_per_s else ''}"
         yield Block(" ".join(full_stop(capitalised(line)) for line in (words, *outlook.notes)))

@@ -15,12 +15,14 @@ from pathlib import Path
 from ddp_ladder import __version__
 from ddp_ladder.common.files import REPORT, make_directory, write_atomically
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
-from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, csv_columns
+from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, csv_columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import GateFinding
+from ddp_ladder.production.planned import keep_planned
 from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
+from ddp_ladder.report.hours import per_million, planned
 from ddp_ladder.report.pdf import pdf_of
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
 from ddp_ladder.report.proposal import proposal
@@ -28,7 +30,7 @@ from ddp_ladder.report.rendering import as_html, as_markdown, as_tex
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
-from ddp_ladder.report.view import ReportView
+from ddp_ladder.report.view import ReportView, tokens_in_words
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
 
@@ -93,6 +95,8 @@ def write_report(
         write_atomically(report / name, content)
     if "proposal.pdf" not in files:  # one of an earlier report says something else
         (report / "proposal.pdf").unlink(missing_ok=True)
+    if plan := planned(view):
+        keep_planned(ladder.directory, plan)
     return Written(tuple(report / name for name in files), rules)
 
 
@@ -195,10 +199,10 @@ def recommendations(view: ReportView) -> tuple[tuple[str, str], ...]:
 
 
 def _figures(point: ScalePoint, view: ReportView) -> Iterator[str]:
-    yield f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
+    yield f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}{tokens_in_words(point, view.unit)}"
     if not point.is_baseline:
         yield f"efficiency {EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".rstrip()
-    yield f"{GPU_HOURS.shown(point)} {view.of_device(GPU_HOURS.heading)}"
+    yield per_million(point, view)
     if point.hours_to_solution is not None:
-        hours = f"{GPU_HOURS_TO_SOLUTION.shown(point)} {view.unit} h"
-        yield f"{view.results.work.in_words} take {duration(3600 * point.hours_to_solution)} ({hours})"
+        hours = view.plan.hour_unit.in_words(point.cost(point.hours_to_solution))
+        yield f"{view.results.work.in_words} take {duration(3600 * point.hours_to_solution)}: {hours}"

@@ -11,7 +11,14 @@ from functools import partial
 from ddp_ladder.common import formats
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, in_short, megabytes, significant
 from ddp_ladder.diagnosis.checks import weakest
-from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS, GPU_HOURS_TO_SOLUTION, SAMPLES_PER_S, SPEEDUP, columns
+from ddp_ladder.gates.figures import (
+    EFFICIENCY,
+    SAMPLES_PER_S,
+    SPEEDUP,
+    TOKENS_PER_S,
+    TOKENS_PER_S_PER_GPU,
+    columns,
+)
 from ddp_ladder.gates.notes import NOTABLE_GAP
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.platform.accelerators import ACCELERATORS
@@ -47,7 +54,8 @@ IN_PLAIN_WORDS = {
     "cpus": "CPUs",
 }
 FLOPS = ("tflop_per_s_per_gpu", "fraction_of_matrix_rate", "fraction_of_peak")
-BY_TOTAL_TIME = ("repeats", "wall_s", "efficiency_total_time", "gpu_hours_per_million_samples")
+CENTRE_HOURS = "centre_hours_per_million_samples"
+BY_TOTAL_TIME = ("repeats", "wall_s", "efficiency_total_time", "gpu_hours_per_million_samples", CENTRE_HOURS)
 USED = ("gpu_busy_fraction", "gpu_power_w", "data_wait_fraction", "exposed_comm_fraction", "cpu_fraction")
 DOUBTFUL = ("not comparable", "check", "incomplete")
 SOURCES = (
@@ -227,12 +235,18 @@ def _headline(view: ReportView) -> Iterator[Block]:
 def _scaling(view: ReportView) -> Iterator[Block]:
     """Yield the table of each mode: a row for each scale, with all that a reviewer compares."""
     priced = any(point.hours_to_solution for point in view.proposed)
-    hours = GPU_HOURS_TO_SOLUTION if priced else GPU_HOURS
-    of_what = "one training" if priced else "a million samples"
+    of_what, unit = "one training" if priced else "a million samples", view.plan.hour_unit
+    tokens = (f"tokens/s (per {view.unit})",) if any(point.tokens_per_s for point in view.proposed) else ()
     headings = (
-        "nodes", view.units, f"batch per {view.unit}", "global batch", "step, median (mean), ms", "samples/s",
-        "speed-up", "efficiency", "memory, MB (free)", f"node hours of {of_what}", "jobs",
+        "nodes", view.units, f"batch per {view.unit}", "global batch", "step, median (mean), ms", "samples/s", *tokens,
+        "speed-up", "efficiency", "memory, MB (free)",
+        f"{unit.centre.name if unit.centre else 'node hours'} of {of_what}", "jobs",
     )  # fmt: skip
+
+    def hours(point: ScalePoint) -> float | None:
+        cost = point.cost(point.hours_to_solution or 0.0) if priced else point.cost_per_million
+        return unit.of_centre(cost) if unit.centre else cost.nodes
+
     for decision in view.decisions:
         first = decision.points[0]
         rows = [
@@ -243,10 +257,11 @@ def _scaling(view: ReportView) -> Iterator[Block]:
                 f"{point.global_batch:,}",
                 f"{formats.milliseconds(point.step_time_s)} ({formats.milliseconds(point.step_time_s_mean)})",
                 f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
+                *(f"{TOKENS_PER_S.shown(point)} ({TOKENS_PER_S_PER_GPU.shown(point)})" for _ in tokens),
                 SPEEDUP.shown(point),
                 f"{EFFICIENCY.shown(point)} {EFFICIENCY.interval(point)}".strip(),
                 f"{megabytes(point.peak_memory_bytes)} ({formats.share(point.memory_headroom_fraction)})",
-                significant((getattr(point, hours.key) or 0) / point.gpus_per_node),
+                significant(hours(point)),
                 in_short(_jobs_of(view, point), 3),
             )
             for point in decision.points
@@ -258,7 +273,7 @@ def _scaling(view: ReportView) -> Iterator[Block]:
             headings=headings,
             rows=tuple(rows),
             figures=len(headings),
-            widths=(0.7, 1.0, 0.9, 0.8, 1.15, 1.3, 0.75, 1.15, 1.1, 1.0, 0.95),
+            widths=(0.7, 1.0, 0.9, 0.8, 1.15, 1.3, *(1.3 for _ in tokens), 0.75, 1.15, 1.1, 1.0, 0.95),
         )
 
 

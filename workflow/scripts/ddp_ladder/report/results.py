@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow
-from ddp_ladder.analysis.cost import Work
+from ddp_ladder.analysis.cost import Work, tokens_per_sample, with_tokens
 from ddp_ladder.analysis.utilisation import with_flops
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, in_short
@@ -52,6 +52,7 @@ class LadderResults:
     def points(self) -> tuple[ScalePoint, ...]:
         """Return the figures of each variant x mode x scale."""
         points = scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
+        points = with_tokens(points, self.plan.units.tokens_per_sample)
         return with_flops(points, {scale: result.matrix_tflop_per_s for scale, result in self.preflights.items()})
 
     @property
@@ -83,16 +84,20 @@ def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords 
     planned = {str(job.scale): job for job in plan.jobs}
     preflights, preflight_warnings = by_scale(results, planned)
     judged = [stage for stage in plan.stages if any(file.exists() for file in gate_files(results / "gates", stage))]
-    sizes = (record.fingerprint.dataset_size for record in believed.records.values() if record.status == "ok")
+    good = [record for record in believed.records.values() if record.status == "ok"]
+    sizes = (record.fingerprint.dataset_size for record in good)
     return LadderResults(
         plan,
         believed.records,
         {stage: judge(plan, stage, results, runs) for stage in judged},
-        (*filter(None, [warning]), *believed.warnings, *preflight_warnings),
+        (*filter(None, [warning]), *believed.warnings, *preflight_warnings, *_other_tokens(plan, good)),
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
-        work=Work(dataset_size=next(filter(None, sizes), None)),
+        work=Work(
+            dataset_size=next(filter(None, sizes), None),
+            tokens_per_sample=tokens_per_sample(plan.units.tokens_per_sample, good),
+        ),
         begun=believed.begun,
         directory=results,
         fit=fit_of(plan, results),
@@ -142,6 +147,15 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
         sum(map(len, unread.values())),
         len(begun),
     )
+
+
+def _other_tokens(plan: Plan, records: Iterable[Record]) -> Iterator[str]:
+    """Yield a warning if samples had other lengths than the settings say; without padding, they may be shorter."""
+    said = plan.units.tokens_per_sample
+    seen = sorted({tokens for record in records if (tokens := record.fingerprint.tokens_per_sample)})
+    if said is not None and seen not in ([], [said]):
+        lengths = " or ".join(map(str, seen))
+        yield f"tokens/s are of workload.tokens_per_sample ({said}); input_ids had {lengths} tokens, padding included"
 
 
 def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> Iterator[str]:

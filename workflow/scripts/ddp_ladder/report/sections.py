@@ -22,6 +22,7 @@ from ddp_ladder.preflight.result import bandwidth, latency, pairs_tested
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.comparison import comparison_blocks
 from ddp_ladder.report.document import Block, Cell, Content, Section, csv_text, table_block
+from ddp_ladder.report.hours import checks
 from ddp_ladder.report.view import INTERVALS, ReportView, gate_rows, scale_notes
 from ddp_ladder.settings.terms import ONE_GPU, REFERENCE_VARIANT
 
@@ -255,6 +256,9 @@ def _costs(view: ReportView) -> Iterator[Block]:
     for mode in modes:
         name = f"Cost, {mode} scaling" if len(modes) > 1 else "Cost"
         yield figures_table([point for point in points if point.mode == mode], view, "cost", name=name)
+    asked = [decision.recommended for decision in view.decisions if decision.recommended]
+    if lines := [line for point in asked for line in checks(point, view)]:
+        yield Block(items=tuple(lines), style="notes")
 
 
 def _prediction(view: ReportView) -> Iterator[Block]:
@@ -262,7 +266,7 @@ def _prediction(view: ReportView) -> Iterator[Block]:
     forecasts = list(planned_forecasts(view.results.directory, view.plan))
     measured = {(str(point.scale), point.variant, point.mode) for point in view.points if point.samples_per_s}
     lines = tuple(
-        full_stop(forecast_line(job, forecast, view.unit))
+        full_stop(forecast_line(job, forecast, view.plan.hour_unit))
         for job, forecast in forecasts
         if (forecast.scale, forecast.variant, forecast.mode) not in measured
     )
@@ -348,7 +352,7 @@ def _usage(view: ReportView, usage: Sequence[Block]) -> Iterator[Block]:
         yield Block(items=notes, style="notes")
     if view.results.jobs:
         table = f"{view.results.directory}/accounting.csv"
-        text = f"{accounting.totals(view.results.jobs, view.unit)}. Each job is in {table}."
+        text = f"{accounting.totals(view.results.jobs, view.plan.hour_unit)}. Each job is in {table}."
         advice = accounting.advice(view.plan, view.results.jobs)
         yield Block(heading="Jobs", items=(text, *advice), style="notes")
 

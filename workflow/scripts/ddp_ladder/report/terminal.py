@@ -13,14 +13,19 @@ from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
 from ddp_ladder.common.messages import columns as width
 from ddp_ladder.common.messages import for_terminal
-from ddp_ladder.gates.figures import SPEEDUP, Column, columns
+from ddp_ladder.gates.figures import SPEEDUP, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
 
 LONGEST = 22  # characters of a name
-SPARE = (SPEEDUP.heading, "GPUs")  # columns to leave out on a narrow terminal: they follow from scale and efficiency
+OF_TOKENS = (TOKENS_PER_S.heading, TOKENS_PER_S_PER_GPU.heading)
+SPARE = (
+    TOKENS_PER_S_PER_GPU.heading,
+    SPEEDUP.heading,
+    "GPUs",
+)  # columns to leave out on a narrow terminal: they follow from scale and efficiency
 
 
 def summary_text(ladder: LadderResults, log: str = "") -> str:
@@ -52,6 +57,8 @@ def terminal_table(points: Sequence[ScalePoint], gates: Mapping[str, Verdict], r
     rows = [_cells(point, gates) for point in points]
     names = [name for name in rows[0] if name not in ("mode", "variant") or len({row[name] for row in rows}) > 1]
     names = names if any(row["status"] for row in rows) else names[:-1]
+    if all(point.tokens_per_s is None for point in points):
+        names = [name for name in names if name not in OF_TOKENS]
     right = [column.heading for column in columns("terminal") if "terminal" not in column.interval_in]
     for left_out in range(len(SPARE) + 1):
         shown = [name for name in names if name not in SPARE[:left_out]]

@@ -12,10 +12,19 @@ from urllib.parse import quote
 from ddp_ladder.analysis.comparison import Comparison, compare_variants
 from ddp_ladder.analysis.cost import with_cost
 from ddp_ladder.analysis.decisions import Decision, decide, reference_series
-from ddp_ladder.analysis.forecast import device_of
 from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
-from ddp_ladder.gates.figures import AGAINST_PLAIN, EFFICIENCY, SAMPLES_PER_S, SPEEDUP, TFLOP_PER_S, shares_of_rates
+from ddp_ladder.gates.figures import (
+    AGAINST_PLAIN,
+    EFFICIENCY,
+    OF_CENTRE,
+    SAMPLES_PER_S,
+    SPEEDUP,
+    TFLOP_PER_S,
+    TOKENS_PER_S,
+    TOKENS_PER_S_PER_GPU,
+    shares_of_rates,
+)
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.gates.verdict import GateFinding, Verdict
 from ddp_ladder.measuring import fingerprint
@@ -85,7 +94,7 @@ class ReportView:
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
         """Return the figures of all scales, with the cost of the whole training."""
-        return with_cost(self.results.points, self.results.work)
+        return with_cost(self.results.points, self.results.work, self.plan.units)
 
     @cached_property
     def rungs(self) -> tuple[ScalePoint, ...]:
@@ -217,15 +226,16 @@ class ReportView:
     @property
     def unit(self) -> str:
         """Return ``GPU``, or ``process`` for a ladder without."""
-        return device_of(self.plan)
+        return self.plan.hour_unit.device
 
     @property
     def units(self) -> str:
         return {"GPU": "GPUs", "process": "processes"}[self.unit]
 
     def of_device(self, heading: str) -> str:
-        """Return a heading with ``process`` in place of ``GPU`` if the ladder has none."""
-        return heading.replace("GPUs", self.units).replace("GPU", self.unit)
+        """Return a heading in the words of this site: ``process`` if it has no GPU, and the name of its hours."""
+        of_device, hours = heading.replace("GPUs", self.units).replace("GPU", self.unit), self.plan.units.hours
+        return of_device.replace(OF_CENTRE, hours.name) if hours else of_device
 
     def place(self, point: ScalePoint) -> str:
         """Return the shortest name of a point."""
@@ -333,7 +343,7 @@ def headline(results: LadderResults) -> Headline:
     """Return how far the ladder got, or what stopped it and what to do."""
     points = [point for point in results.points if not point.is_plain]
     if closed := next((gate for gate in _in_order(results) if not gate.is_open), None):
-        return _stopped(closed, points, device_of(results.plan))
+        return _stopped(closed, points, results.plan.hour_unit.device)
     if shown := _furthest(points):
         return _reached(results, points, shown)
     failures = [run.failure for run in results.records.values() if run.failure and run.job and not run.spec.is_plain]
@@ -373,7 +383,7 @@ def _furthest(points: Sequence[ScalePoint]) -> list[ScalePoint]:
 
 
 def _reached(results: LadderResults, points: Sequence[ScalePoint], shown: Sequence[ScalePoint]) -> Headline:
-    stages, unit = results.plan.stages, device_of(results.plan)
+    stages, unit = results.plan.stages, results.plan.hour_unit.device
     stage = max((point.stage for point in shown), key=stages.index)
     last = [point for point in shown if point.stage == stage]  # of each mode
     judged = "reached" if stage in results.gates else "measured, its gate is not judged yet"
@@ -412,12 +422,13 @@ def _figures(point: ScalePoint, unit: str) -> str:
     rate = f"{point.scale} runs at {SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.heading}"
     if point.statistic == SAMPLES_PER_TIME:
         rate += " (samples / time)"
-    flops = ""
+    tokens, flops = tokens_in_words(point, unit), ""
     if point.tflop_per_s_per_gpu is not None:
         does = f"; each {unit} does {TFLOP_PER_S.shown(point)} TFLOP/s ({point.flops_precision})"
         flops = ", ".join(filter(None, (does, shares_of_rates(point))))
     if point.is_baseline and point.status != "not comparable":
-        return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip() + flops
+        return f"{rate} {SAMPLES_PER_S.interval(point)}".rstrip() + tokens + flops
+    rate += tokens
     baseline = point.baseline_in_words.replace("GPU", unit)
     if point.efficiency is None:
         return f"{rate}; no efficiency against {baseline} can be given ({point.note})"
@@ -427,6 +438,13 @@ def _figures(point: ScalePoint, unit: str) -> str:
     if point.efficiency_plain is not None:
         text += f" ({AGAINST_PLAIN.shown(point)} against the script without DDP)"
     return (f"{text}, which is more than the ideal (see its note)" if point.status == "check" else text) + flops
+
+
+def tokens_in_words(point: ScalePoint, unit: str) -> str:
+    """Return ``, 13,300,000 tokens/s (1,660,000 per GPU)``; empty if the tokens of a sample are not known."""
+    if point.tokens_per_s is None:
+        return ""
+    return f", {TOKENS_PER_S.shown(point)} {TOKENS_PER_S.heading} ({TOKENS_PER_S_PER_GPU.shown(point)} per {unit})"
 
 
 def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:

@@ -36,13 +36,13 @@ from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, SignalSent, read_run_file
 from ddp_ladder.run.hangs import HangWatch
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
+from ddp_ladder.run.limits import GRACE_S
 from ddp_ladder.run.logs import log_of_agent
 from ddp_ladder.run.totals import TotalsWriter
 from ddp_ladder.run.warning import TimedWarning
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # "time is nearly up": Slurm gives them to every process of a step itself
-GRACE_S = 20.0  # for a script that saves its state on SIGTERM; then everything is killed
 HUNG_GRACE_S = 3.0  # for one of which no rank goes on
 
 

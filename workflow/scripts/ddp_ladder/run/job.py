@@ -33,12 +33,12 @@ from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, findi
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
-from ddp_ladder.run.agent import GRACE_S
 from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
+from ddp_ladder.run.limits import END_S, limits_s
 from ddp_ladder.run.logs import join_logs
-from ddp_ladder.run.nodes import KILLED_S, Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
+from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
 from ddp_ladder.run.progress import RunConsole, expected_steps
 from ddp_ladder.run.signs import SILENT_AFTER_S, SignsOfLife
@@ -55,11 +55,6 @@ TICK_S = 0.5
 LONGER = 1.1  # than the longest repeat so far: what a run that is started must have left
 PLAIN_TIMES = 3.0  # first step of a plain baseline, in times of the default variant's whole run
 PLAIN_AT_LEAST_S = 60.0  # but no less: starting on a busy file system takes time
-END_S = 2 * GRACE_S  # for agents to end after SIGTERM; each needs one grace period for its own processes
-# Before Slurm ends the job, it has to end its agents, which may take all of END_S and KILLED_S, join the logs and write
-# the records, which takes long on a slow file system.
-WRITING_S = 20
-MARGIN_S = END_S + KILLED_S + WRITING_S
 
 
 class Watch(Protocol):
@@ -100,17 +95,6 @@ class Context:
     @property
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
-
-
-def limits_s(runtime_s: float, slurm_s: float | None) -> tuple[float, float]:
-    """Return the time for the scale's runs, and the time for agents to end after SIGTERM.
-
-    slurm_s: until Slurm ends the job; None if it does not. If that is short, half of it is for the runs.
-    """
-    if slurm_s is None:
-        return runtime_s, END_S
-    margin_s = min(MARGIN_S, slurm_s / 2)
-    return min(runtime_s, slurm_s - margin_s), END_S * margin_s / MARGIN_S
 
 
 def context_of(job: ScaleJob, results: Path) -> Context:

@@ -30,6 +30,7 @@ from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Rendezvous
 from ddp_ladder.records.raw_models import Job, RunFile
 from ddp_ladder.run.interruption import AgentProcess, Starter
+from ddp_ladder.run.limits import KILLED_S
 from ddp_ladder.slurm.jobs import AGAIN
 from ddp_ladder.slurm.query import SHORTEST_ANSWER_S, SlurmError, host_names, job_field, run_command, squeue, undecided
 from ddp_ladder.slurm.steps import step_argv, step_environment
@@ -38,7 +39,6 @@ AGENT = SCRIPTS / "agent.py"
 RENDEZVOUS = SCRIPTS / "rendezvous.py"
 ANSWER_S = 120.0  # for a job step and the start of a Python on a busy file system
 ENDING_ANSWER_S = 5.0  # while a job ends its runs; without an answer by then it goes on
-KILLED_S = 10.0  # for Slurm to end the tasks of a job step on all nodes after SIGKILL
 LOOK_S = 1.0
 
 

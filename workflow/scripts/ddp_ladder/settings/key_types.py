@@ -116,6 +116,7 @@ DIFFERENT = AfterValidator(_different)
 _ONE_SPELLING = AfterValidator(lambda path: str(PurePosixPath(path)))
 
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
+Short = Annotated[str, Field(min_length=1, max_length=100)]
 Name = Annotated[str, form(NAME, NAME_WORDS, 60)]
 _OF_SCALE = {
     "type": "string",

@@ -131,6 +131,38 @@ class Network(KeySection):
     """Environment variables that the site's network needs; values may contain placeholders."""
 
 
+class CentreHours(KeySection):
+    """The hours in which the computing centre counts, beside GPU hours: set one of the two prices."""
+
+    name: types.Short = Field(examples=["normalised GPU h"])
+    """How the report names them."""
+    per_gpu_hour: float | None = Field(default=None, gt=0, le=1e6, examples=[2])
+    """How many of them an hour of one GPU costs; a share of a node costs its share."""
+    per_node_hour: float | None = Field(default=None, gt=0, le=1e6, examples=[1])
+    """How many of them an hour of a node costs, in place of per_gpu_hour; a share of a node costs the whole of it."""
+
+    @model_validator(mode="after")
+    def _one_price(self) -> Self:
+        if (self.per_gpu_hour is None) == (self.per_node_hour is None):
+            raise refused("the price of an hour is given twice, or not at all", "set per_gpu_hour or per_node_hour")
+        return self
+
+    def of(self, gpu_hours: float, node_hours: float) -> float:
+        """Return how many of them these GPUs cost, on so many nodes."""
+        return (
+            gpu_hours * self.per_gpu_hour if self.per_gpu_hour is not None else node_hours * (self.per_node_hour or 0)
+        )
+
+
+class Carbon(KeySection):
+    """The carbon dioxide of the site's electricity."""
+
+    grams_co2_per_kwh: float = Field(ge=0, le=10_000, examples=[220])
+    """Grams of CO2, or of its equivalent, per kWh."""
+    source: types.Short = Field(examples=["national grid, mean of 2025"])
+    """Where that is from; the report shows it beside the result."""
+
+
 class Site(SettingsFile, title="The site"):
     """A cluster, or this machine."""
 
@@ -146,6 +178,10 @@ class Site(SettingsFile, title="The site"):
     to those of its socket, exclusive to a share of its NUMA node, core-complex to cores of it that share an L3 cache;
     null binds nothing. It needs all cores of the node (node.cpus). Left out at scales
     with some of a node's GPUs, whose share of the cores may be far from them, and with device cpu."""
+    hours: CentreHours | None = Field(default=None, examples=[{"name": "node h", "per_node_hour": 1}])
+    carbon: Carbon | None = Field(
+        default=None, examples=[{"grams_co2_per_kwh": 220, "source": "national grid, mean of 2025"}]
+    )
 
 
 # config.yaml
@@ -193,6 +229,8 @@ class Workload(KeySection):
     samples_per_step: types.Typed | None = Field(default=None, examples=["{batch_per_gpu} * 4"])
     """Samples that one process consumes in one optimizer step, for loops without a DataLoader; may be a product or
     quotient with placeholders."""
+    tokens_per_sample: int | None = Field(default=None, ge=1, le=1_000_000_000, examples=[2048])
+    """Tokens of a sample, for tokens/s. Null takes the length of `input_ids` in the batches, if all have the same."""
     throughput_regex: types.Text | None = Field(default=None, examples=["throughput: ([0-9.]+) samples/s"])
     """Regular expression for the samples per second of all processes in the log, for programs that cannot be
     instrumented."""
@@ -471,8 +509,8 @@ class Monitor(KeySection):
 
 
 class Report(KeySection):
-    """The training whose time and cost the report computes for each scale, by epochs, samples or steps; without it, for
-    a million samples."""
+    """The training whose time and cost the report computes for each scale, by epochs, samples, steps or tokens; without
+    it, for a million samples."""
 
     epochs: float | None = Field(default=None, gt=0, le=1e9, examples=[90])
     """Epochs of the whole training, each as large as the data set of its DataLoader."""
@@ -480,6 +518,8 @@ class Report(KeySection):
     """Samples of the whole training, in place of epochs."""
     steps: int | None = Field(default=None, gt=0, le=10**12, examples=[90_000])
     """Optimizer steps of the whole training, in place of epochs; each of the global batch of its scale."""
+    tokens: float | None = Field(default=None, gt=0, le=1e18, examples=[3.0e11])
+    """Tokens of the whole training, in place of epochs; the tokens of a sample: workload.tokens_per_sample."""
     runs: int | None = Field(default=None, gt=0, le=10**6, examples=[12])
     """Trainings that the project needs, with seeds, searches and repetitions: for the hours to ask for."""
     reserve: float = Field(default=0.1, ge=0, le=1)
@@ -490,7 +530,7 @@ class Report(KeySection):
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
-        given = [name for name in ("epochs", "samples", "steps") if getattr(self, name) is not None]
+        given = [name for name in ("epochs", "samples", "steps", "tokens") if getattr(self, name) is not None]
         if len(given) > 1:
             raise refused(f"{' and '.join(given)} both give its length", "set all but one to null")
         return self

@@ -176,7 +176,8 @@ def _advice(value: Any, part: Part, path: KeyPath) -> str:
         return f'put it in quotes if you mean the text: "{shown(value)}"'
     example = _example(part, "" if isinstance(path[-1], int) else key)
     meaning = part.get("description") or _SEE
-    return f"for example {example} ({meaning[0].lower() + meaning[1:].rstrip('.')})" if example else meaning
+    begin = meaning[0] if meaning[:2].isupper() else meaning[0].lower()  # GPU hours
+    return f"for example {example} ({begin + meaning[1:].rstrip('.')})" if example else meaning
 
 
 # A model's JSON Schema, which says what a key accepts

@@ -98,7 +98,7 @@ def scaled_lr(lr: float | None, rule: str, growth: float) -> float | None:
 MAY_DIFFER = (
     # what is computed for a sample, and how
     "script", "script_sha256", "sources", "configuration", "args_template", "parameter_dtype", "autocast_dtype",
-    "float32_products", "compiled", "parameters", "optimizer", "slow_settings",
+    "float32_products", "compiled", "parameters", "optimizer", "slow_settings", "tokens_per_sample",
     # a baseline that waits for data, or has more cores per rank, makes larger scales look good or bad
     "num_workers", "threads", "threads_per_rank",
     # kernels and collectives differ between releases

@@ -30,7 +30,7 @@ SILENT_AFTER_S = 60.0  # another host may see that this late, or a busy file sys
 CLOCKS_S = 600.0  # clocks of a cluster differ by less, or munge would reject Slurm's messages
 LOOK_S = 1.0
 SEEN_AFTER_S = 120.0  # for a viewer: clocks differ, and network file systems cache
-ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than job.END_S
+ENDS_WITHIN_S = 60.0  # for a job that has got SIGTERM; more than limits.END_S
 
 Say = Callable[[str], None]
 

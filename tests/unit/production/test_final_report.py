@@ -1,0 +1,325 @@
+"""The final report of chains with a known truth: the figures are sums of what the links of a world were made of."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_ladder.accounting.jobs import update
+from ddp_ladder.analysis.cost import Work
+from ddp_ladder.common.files import write_json
+from ddp_ladder.common.formats import significant
+from ddp_ladder.common.messages import UserError
+from ddp_ladder.nodes.read import parse_samples
+from ddp_ladder.nodes.usage import energy_of_gpus_j
+from ddp_ladder.production.chain import Chain, keep_links, write_chain
+from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, young_s
+from ddp_ladder.production.planned import read_planned
+from ddp_ladder.records.record import Failure
+from ddp_ladder.report.final import FinalReport
+from ddp_ladder.report.hours import milestones
+from ddp_ladder.report.page import write_report
+from ddp_ladder.report.rendering import as_markdown
+from ddp_ladder.report.view import ReportView
+from ddp_ladder.settings.keys import CentreHours
+from ddp_ladder.slurm.lock import Holder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_jobs import write_job
+from make_live import progress_of
+from make_records import make_plan_of, make_record, make_spec, make_specs, repeated
+from make_results import make_results
+from make_runs import SAVED, STARTED_AT_S, edit, edit_agent, edit_rank, end_run, write_loop, write_run
+from make_usage import make_monitor_file, samples_text
+
+OF_PRODUCTION = {"kind": "production", "stage": "production"}
+SPEC = make_spec("1x2", stage="production")
+PROMISED = 2000.0
+BEFORE_S, AFTER_S = 3.0, 2.0  # a job, before its run and after it
+ENDING_S = 0.3  # from the last step to the end of a rank
+
+
+@dataclass(frozen=True)
+class Made:
+    """One link: its steps, the saves before some of them, and how it ends."""
+
+    step_s: float
+    steps: int
+    saves: dict[int, float]  # before which step, how long
+    end: str
+
+    @property
+    def kept_steps(self) -> int:
+        return self.steps if self.end != "failed" else max(self.saves, default=1) - 1
+
+    @property
+    def saving_s(self) -> float:
+        return sum(self.saves.values())
+
+    @property
+    def kept_s(self) -> float:
+        """Between the end of the first step and that of the last one that was kept."""
+        return max(0, self.kept_steps - 1) * self.step_s
+
+    @property
+    def lost_s(self) -> float:
+        """From the last save, or the end of the first step, to the end of the ranks."""
+        return (self.steps - max(1, self.kept_steps)) * self.step_s + ENDING_S
+
+
+@st.composite
+def links(draw: st.DrawFn, end: str) -> Made:
+    steps = draw(st.integers(6, 20))
+    at = draw(st.sets(st.integers(3, steps), max_size=3))
+    return Made(draw(st.floats(0.5, 3.0)), steps, {k: draw(st.floats(0.2, 5.0)) for k in sorted(at)}, end)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[Made]:
+    ends = draw(st.lists(st.sampled_from(["saved", "failed"]), max_size=3))
+    return [draw(links(end)) for end in [*ends, draw(st.sampled_from(["complete", "failed"]))]]
+
+
+def write_link(directory: Path, number: int, made: Made, begun_s: float, *, is_last: bool) -> float:
+    """Write a link's run and its job; return when its job ended."""
+    run = write_run(directory, SPEC)
+    run.record.unlink()
+    pauses = {"save": made.saves, "nothing": made.saves}
+    for rank, kind in enumerate(pauses):
+        of_rank = {k: (kind, s) for k, s in pauses[kind].items()}
+        ended_s = write_loop(run, rank, steps_s=[made.step_s] * made.steps, pauses=of_rank)
+    end_run(run, ended_s)
+    codes = {"saved": 75, "failed": 3, "complete": 0}
+    for rank in range(2):
+        edit_rank(run, rank, exit_code=codes[made.end])
+    if made.end == "failed":
+        failed = {"rank": 1, "local_rank": 1, "pid": 7, "exit_code": 3, "ended_at_s": ended_s, "signal": None}
+        edit_agent(run, 0, exit_code=1, failed_ranks=[failed])
+    for path in (run.run, run.ended, *run.ranks.glob("*.json"), *run.nodes.glob("*.json")):
+        edit(path, lambda file: file["job"].update(id=str(number), attempt=number))
+    moved_s = begun_s + BEFORE_S - STARTED_AT_S
+    edit(run.ended, lambda end: [end.update({key: end[key] + moved_s}) for key in ("started_at_s", "ended_at_s")])
+    ended_at_s = ended_s + 0.5 + moved_s + AFTER_S
+    write_job(directory, str(number), job_id=str(number), begun_at_s=begun_s, ended_at_s=ended_at_s, **OF_PRODUCTION)
+    if not is_last:
+        attempt = run.attempts / str(number)
+        attempt.mkdir(parents=True)
+        for name in ("run.json", "ended.json", "ranks", "nodes"):
+            (run.path / name).rename(attempt / name)
+    return ended_at_s
+
+
+def begin_chain(results: Path, **changes: Any) -> Path:
+    directory = results / "production"
+    usual: dict[str, Any] = {
+        "scale": "1x2", "gpus": 2, "runtime_min": 60, "up_to_hours": 40.0, "warn_before_s": 30.0,
+        "slower_percent": 15.0, "slower": "warn", "promised_samples_per_s": PROMISED, "training_hours": 0.5,
+    }  # fmt: skip
+    write_json(directory / "plan.json", make_plan_of([SPEC]).to_json())
+    write_chain(directory, Chain(**{**usual, **changes}))
+    return directory
+
+
+def write_world(results: Path, world: list[Made]) -> tuple[Campaign, list[float]]:
+    """Write a chain; return it as it is read, and the seconds that its links held."""
+    directory, begun_s, held_s = begin_chain(results), STARTED_AT_S, []
+    for number, made in enumerate(world, start=1):
+        ended_s = write_link(directory, number, made, begun_s, is_last=number == len(world))
+        held_s.append(ended_s - begun_s)
+        begun_s = ended_s + 60
+    update(directory)
+    return read_campaign(results, time.time()), held_s
+
+
+@settings(deadline=None, max_examples=12)
+@given(worlds())
+def test_the_figures_are_those_of_the_world(world: list[Made]) -> None:
+    with TemporaryDirectory() as directory:
+        campaign, held_s = write_world(Path(directory), world)
+        report = FinalReport(campaign, date(2026, 11, 28))
+        rows = {row["link"]: row for row in csv.DictReader(io.StringIO(report.csv))}
+        text = as_markdown(report.document)
+    near = 2e-3  # ends of steps are kept in milliseconds
+    samples = sum(made.kept_steps * SPEC.global_batch for made in world)
+    kept_s, saving_s = sum(made.kept_s for made in world), sum(made.saving_s for made in world)
+    assert campaign.used.gpus == pytest.approx(2 * sum(held_s) / 3600)
+    assert campaign.used.nodes == pytest.approx(sum(held_s) / 3600)
+    assert campaign.samples == pytest.approx(samples)
+    assert campaign.parts_s["training"] == pytest.approx(kept_s, abs=near * len(world))
+    assert campaign.parts_s["checkpoints"] == pytest.approx(saving_s, abs=near * 9)
+    assert campaign.parts_s["failures"] == pytest.approx(
+        sum(made.lost_s for made in world if made.end == "failed"), abs=near * 3 * len(world)
+    )
+    assert sum(campaign.parts_s.values()) == pytest.approx(sum(held_s))
+    assert campaign.efficiency == pytest.approx(samples / sum(held_s) / PROMISED, rel=5e-3, abs=1e-9)
+    saves = campaign.checkpoints
+    assert (saves.count, saves.bytes) == (sum(len(made.saves) for made in world), SAVED * saves.count)
+    failures = sum(made.end == "failed" for made in world)
+    if failures:
+        assert saves.between_failures_s == pytest.approx(sum(held_s) / failures)
+    else:
+        assert saves.between_failures_s is None
+        if saves.count:
+            assert "Mean time between failures: unknown; none was seen" in text
+    assert float(rows["all"]["gpu_hours"]) == pytest.approx(campaign.used.gpus, rel=1e-5)
+    assert [rows[str(k)]["end"] for k in range(1, len(world) + 1)] == [made.end for made in world]
+    for column in ("gpu_hours", "training_s", "checkpoints_s", "failures_s", "samples_kept", "saves"):
+        each = [float(row[column]) for name, row in rows.items() if name.isdecimal()]
+        assert sum(each) == pytest.approx(float(rows["all"][column]), rel=1e-4, abs=1e-6)
+
+
+@given(st.floats(1, 600), st.floats(600, 1e6))
+def test_the_interval_of_young_and_daly_loses_the_least(save_s: float, between_s: float) -> None:
+    """Daly's model: the time per second of training, with failures that come by chance and no restart."""
+
+    def cost(interval_s: float) -> float:
+        return between_s * math.expm1((interval_s + save_s) / between_s) / interval_s
+
+    daly, young = daly_s(save_s, between_s), young_s(save_s, between_s)
+    assert young == pytest.approx((2 * save_s * between_s) ** 0.5)
+    best = min(cost(between_s * k / 1000) for k in range(1, 3000))
+    assert cost(daly) <= best * 1.01
+
+
+windows = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 120), st.integers(1, 120), st.floats(1, 1e4)), min_size=1, max_size=40
+)
+
+
+@given(windows, st.integers(1, 1000))
+def test_the_worst_hour_is_the_lowest_mean_of_that_long_within_a_link(drawn: Any, hour_s: int) -> None:
+    now_s, rows = 0, []
+    for link, pause_s, length_s, rate in sorted(drawn, key=lambda row: row[0]):
+        rows.append((link, now_s + pause_s, now_s + pause_s + length_s, rate * length_s, length_s))
+        now_s += pause_s + length_s
+    held = held_of(np.array(rows), hour_s)
+    hours = []
+    for first, (link, began_s, *_) in enumerate(rows):
+        for last in range(first, len(rows)):
+            if rows[last][0] == link and rows[last][2] - began_s >= hour_s:
+                own = rows[first : last + 1]
+                hours.append(sum(row[3] for row in own) / sum(row[4] for row in own))
+                break
+    assert held.worst_hour == (pytest.approx(min(hours), rel=1e-6) if hours else None)
+    assert held.median is not None
+    slower_s = sum(row[4] for row in rows if row[3] / row[4] < held.median * (1 - 1e-9))
+    faster_s = sum(row[4] for row in rows if row[3] / row[4] > held.median * (1 + 1e-9))
+    assert max(slower_s, faster_s) <= sum(row[4] for row in rows) / 2 + 1e-6
+
+
+def test_the_energy_is_that_of_all_samples_of_the_gpus_that_trained() -> None:
+    about = make_monitor_file(0, 2)
+    joules = {"gpu0_energy_j": [10.0 * k for k in range(30)], "gpu1_power_w": 100.0}
+    samples = parse_samples(samples_text(about, 30, **joules), about)
+    assert energy_of_gpus_j(samples, {0}) == pytest.approx(290.0)
+    assert energy_of_gpus_j(samples, {0, 1}) == pytest.approx(290.0 + 100.0 * 58)
+    assert energy_of_gpus_j(samples, {0, 7}) is None
+    assert energy_of_gpus_j(samples, set()) is None
+
+
+def planned_view(results: Path, runs: int) -> ReportView:
+    specs = make_specs(["1x1", "1x2"])
+    records = [make_record(spec, repeated(1000.0 * spec.world_size, spec), startup_s=36.0) for spec in specs]
+    ladder = make_results(records, work=Work(samples=1.8e6, runs=runs), directory=results)
+    return ReportView(ladder, date(2026, 11, 24))
+
+
+def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
+    for runs, kept in ((2, 2), (3, 3)):
+        view = planned_view(tmp_path, runs)
+        write_report(view.results, view.written_on)
+        plan = read_planned(tmp_path)
+        assert plan
+        assert [each.runs for each in plan.trainings] == [kept] * len(plan.trainings)
+    write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "complete")])
+    write_report(planned_view(tmp_path, 9).results)
+    campaign = read_campaign(tmp_path, time.time())
+    report = FinalReport(campaign, date(2026, 11, 28))
+    training = report.training
+    assert training
+    assert training.runs == 3
+    (milestone,) = [each for each in milestones(planned_view(tmp_path, 3)) if str(each.point.scale) == "1x2"]
+    assert training.of_all.nodes == milestone.asked.nodes
+    assert report.plan.hours
+    assert report.plan.hours.gpus == pytest.approx(milestone.asked.gpus / 3)
+    text = as_markdown(report.document)
+    assert "the application asks for 3 trainings" in text.lower()
+    assert "process hours" in text
+    assert "GPU h" not in text
+
+
+def test_without_an_application_the_plan_is_that_of_the_chain(tmp_path: Path) -> None:
+    report = FinalReport(write_world(tmp_path, [Made(1.0, 6, {}, "complete")])[0], date(2026, 11, 28))
+    assert report.plan.hours
+    assert report.plan.hours.gpus == pytest.approx(1.0)
+    assert "the training is complete" in report.headline.lower()
+    hours = CentreHours(name="normalised h", per_gpu_hour=2)
+    campaign = replace(report.campaign, chain=report.campaign.chain.replace(centre_hours=hours))
+    text = as_markdown(FinalReport(campaign, date(2026, 11, 28)).document)
+    used = significant(2 * campaign.used.gpus)
+    assert f"| normalised h | 2.00 | {used} |" in text
+    assert f"node hours, {used} normalised h)" in text
+
+
+def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_is_not_known(tmp_path: Path) -> None:
+    write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "complete")])
+    first = tmp_path / "production/jobs/1x2/1.json"
+    edit(first, lambda file: file.update(ended_at_s=None, row=None))
+    (start,) = (tmp_path / "production").glob("runs/*/*/*/r1/attempts/1")
+    for path in (start / "ranks").iterdir():
+        path.unlink()
+    write_json(start / "progress.json", progress_of(5))
+    campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
+    killed, last = campaign.links
+    assert killed.elapsed_s == pytest.approx(last.link.begun_at_s - killed.link.begun_at_s)
+    assert killed.kept is None
+    assert killed.parts_s["failures"] == pytest.approx(killed.elapsed_s)
+    assert "at least " in FinalReport(campaign, date(2026, 11, 28)).headline.lower()
+
+
+def test_a_link_that_runs_counts_with_its_hours_alone(tmp_path: Path) -> None:
+    directory, now_s = begin_chain(tmp_path), time.time()
+    write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **OF_PRODUCTION)
+    write_json(directory / "jobs/1x2.lock1", asdict(Holder.here("here")))
+    campaign = read_campaign(tmp_path, now_s)
+    assert campaign.used.gpus == pytest.approx(1.0)
+    report = FinalReport(campaign, date(2026, 11, 28))
+    text = as_markdown(report.document)
+    assert report.headline.startswith("So far")
+    assert "Link 1 goes on" in text
+    assert campaign.efficiency is None
+    assert "here" in report.csv
+    assert "1 link used" in report.html
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_without_a_link_one_message_says_so(tmp_path: Path, begun: bool) -> None:
+    if begun:
+        begin_chain(tmp_path)
+    with pytest.raises(UserError, match="no link of production has begun" if begun else "there is no chain of jobs"):
+        read_campaign(tmp_path, time.time())
+
+
+def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:
+    """Both are in what the chain keeps of links that are over."""
+    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "saved"), Made(1.0, 8, {4: 2.0}, "complete")])
+    first, second = (each.link for each in campaign.links)
+    doubt = Failure(verdict="different parameters", why="2 checksums", next="correct the script")
+    keep_links(tmp_path / "production", [first, second.replace(is_anew=True, doubt=doubt)])
+    edit(tmp_path / "production/jobs/1x2/1.json", lambda file: file["row"].update(queue_wait_s=125.0))
+    campaign = read_campaign(tmp_path, STARTED_AT_S + 1e6)
+    assert campaign.samples == pytest.approx(8 * SPEC.global_batch)
+    assert campaign.links[0].parts_s["failures"] == pytest.approx(5 + 2 + ENDING_S, abs=0.01)
+    report = FinalReport(campaign, date(2026, 11, 28))
+    assert "with a doubtful result (different parameters)" in report.headline
+    text = as_markdown(report.document)
+    assert "waited 2 min 05 s in the queue (1 link; of the others it is not known)" in text

@@ -1,0 +1,188 @@
+"""Tokens, the hours of the centre, energy and carbon: against sums from the raw files, and in every text."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import report
+from ddp_ladder.accounting.advice import totals
+from ddp_ladder.analysis.cost import Work, with_cost
+from ddp_ladder.analysis.forecast import forecast_line, make_forecast
+from ddp_ladder.assembly.run_records import RunRecords
+from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.text import plan_text
+from ddp_ladder.plan.units import Units
+from ddp_ladder.records.raw_models import Flops
+from ddp_ladder.report.page import recommendations, write_report
+from ddp_ladder.report.proposal import proposal
+from ddp_ladder.report.rendering import as_markdown
+from ddp_ladder.report.results import LadderResults, read_results
+from ddp_ladder.report.terminal import summary_text
+from ddp_ladder.report.view import ReportView
+from make_jobs import make_row
+from make_records import make_record, make_specs, repeated
+from make_results import make_results
+from make_runs import edit, edit_rank, reassemble, write_ladder
+
+TODAY = date(2026, 11, 28)
+TOKENS = 512  # of a sample, as the instrument saw them
+NORMALISED = Units.from_json({"hours": {"name": "normalised GPU h", "per_gpu_hour": 2}})
+NODE_HOURS = Units.from_json({"hours": {"name": "node h", "per_node_hour": 1.5}})
+
+
+def climb(results: Path, units: Units, seen: Mapping[str, int | None] | None = None) -> Plan:
+    """Write a ladder whose loaders gave input_ids of TOKENS, or of this length at a scale."""
+    plan = replace(write_ladder(results, wobble=0.001), units=units)
+    for spec in plan.runs:
+        directory = RunDirectory(results / "runs" / spec.name)
+        tokens = (seen or {}).get(str(spec.scale), TOKENS)
+        for rank in range(spec.world_size):
+            edit(directory.ranks / f"rank{rank}.json", lambda end, t=tokens: end["loader"].update(tokens_per_sample=t))
+        reassemble(directory)
+    return plan
+
+
+def rate_from_raw_files(run: Path, warmup: int = 10) -> float:
+    """Return samples/s of the slowest rank's step in each step, by nothing of ours: the median over the steps."""
+    samples, slowest_s = [0.0] * 60, [0.0] * 60
+    for file in sorted((run / "ranks").glob("rank*.steps")):
+        content = file.read_bytes()
+        matrix = struct.unpack(f"<{len(content) // 8}d", content)
+        for k in range(60):  # the matrix holds columns: step, samples, padding, step time, ...
+            samples[k] += matrix[60 + k]
+            slowest_s[k] = max(slowest_s[k], matrix[180 + k])
+    return median(n / s for n, s in zip(samples[warmup:], slowest_s[warmup:], strict=True))
+
+
+@pytest.mark.parametrize(("units", "per_gpu", "per_node"), [(NORMALISED, 2, 0), (NODE_HOURS, 0, 1.5)])
+def test_tokens_and_hours_of_raw_files(tmp_path: Path, units: Units, per_gpu: float, per_node: float) -> None:
+    found = read_results(tmp_path, climb(tmp_path, units))
+    assert found.work.tokens_per_sample == TOKENS
+    write_report(replace(found, work=replace(found.work, tokens=3e9)), TODAY)
+    with (tmp_path / "report" / "scaling.csv").open() as file:
+        rows = {(int(row["nodes"]), int(row["gpus_per_node"])): row for row in csv.DictReader(file)}
+    for (nodes, gpus_per_node), row in rows.items():
+        runs = sorted((tmp_path / "runs/default/weak" / f"{nodes}x{gpus_per_node}").glob("r*"))
+        tokens_per_s = median(rate_from_raw_files(run) for run in runs) * TOKENS
+        assert float(row["tokens_per_s"]) == pytest.approx(tokens_per_s, rel=2e-3)
+        assert float(row["tokens_per_s_per_gpu"]) == pytest.approx(tokens_per_s / nodes / gpus_per_node, rel=2e-3)
+        hours = 3e9 / tokens_per_s / 3600
+        price = nodes * (gpus_per_node * per_gpu + per_node)
+        assert float(row["centre_hours_to_solution"]) == pytest.approx(hours * price, rel=2e-3)
+        of_a_million = 1e6 * TOKENS / tokens_per_s / 3600 * price
+        assert float(row["centre_hours_per_million_samples"]) == pytest.approx(of_a_million, rel=2e-3)
+
+
+def test_lengths_that_differ_are_no_tokens_and_no_efficiency(tmp_path: Path) -> None:
+    found = read_results(tmp_path, climb(tmp_path, Units(), {"1x2": 1024, "2x1": None}))
+    points = {str(point.scale): point for point in found.points}
+    assert [points[scale].tokens_per_sample for scale in ("1x1", "1x2", "2x1")] == [512, 1024, None]
+    assert points["1x2"].differing == ("tokens_per_sample",)
+    assert points["2x1"].tokens_per_s is None
+    assert found.work.tokens_per_sample is None
+    assert "set workload.tokens_per_sample" in replace(found.work, tokens=3e9).missing
+
+
+@pytest.mark.parametrize("change", [{"loader": None}, {"source": "guessed"}])
+def test_tokens_are_known_only_if_every_rank_counted_samples_of_one_length(tmp_path: Path, change: Any) -> None:
+    plan = climb(tmp_path, Units())
+    directory = RunDirectory(tmp_path / "runs" / plan.runs[2].name)
+    assert reassemble(directory).fingerprint.tokens_per_sample == TOKENS
+    edit_rank(directory, 1, **change)
+    assert reassemble(directory).fingerprint.tokens_per_sample is None
+
+
+def test_the_settings_come_before_what_was_seen(tmp_path: Path) -> None:
+    found = read_results(tmp_path, climb(tmp_path, Units(tokens_per_sample=400)))
+    assert {point.tokens_per_sample for point in found.points} == {400}
+    assert found.warnings == (
+        "tokens/s are of workload.tokens_per_sample (400); input_ids had 512 tokens, padding included",
+    )
+
+
+RATES = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7000.0}
+
+
+def results_of(units: Units, **work: Any) -> LadderResults:
+    specs = make_specs(list(RATES), device="cuda")
+    records = [make_record(spec, repeated(RATES[str(spec.scale)], spec)) for spec in specs]
+    flops = Flops(forward=20e9, backward=40e9, precisions={"bf16": 1.0}, steps=3)
+    records = [record.replace(flops=flops) if record.spec.gpus == 1 else record for record in records]
+    found = make_results(records, work=Work(**work), jobs=(make_row(nodes=2, gpus=8, scale="2x4"),))
+    return replace(found, plan=replace(found.plan, units=units))
+
+
+def application(results: LadderResults) -> str:
+    return as_markdown(proposal(ReportView(results, TODAY))).replace("\u00a0", " ")
+
+
+def test_every_text_says_the_hours_of_the_centre() -> None:
+    results = results_of(NORMALISED, samples=126e6, runs=2)
+    text, view = application(results), ReportView(results, TODAY)
+    hours = 126e6 / 7000 / 3600  # 5.00 at 2x4
+    assert f"{8 * hours:.1f} GPU hours, or {2 * hours:.1f} node hours ({16 * hours:.1f} normalised GPU h)." in text
+    assert "| normalised GPU h of one training |" in text  # the table of scales
+    assert "| node hours | normalised GPU h |" in text  # the milestones
+    held = totals(results.jobs, results.plan.hour_unit)
+    assert held in text
+    assert f"({2 * results.jobs[0].gpu_hours_held:.3f} normalised GPU h), of which" in held
+    assert any(f"({16 * hours:.1f} normalised GPU h)" in words for _, words in recommendations(view))
+    assert held in summary_text(results).replace("\n" + 9 * " ", " ")
+
+
+def test_dry_run_and_forecast_say_them(tmp_path: Path) -> None:
+    plan = replace(climb(tmp_path, NODE_HOURS), results=str(tmp_path))
+    text = plan_text(plan, plan.stages, {"1x2": plan.job(plan.runs[2].scale).runs, "2x1": plan.jobs[2].runs})
+    # Two jobs of 20 minutes, of two GPUs each: 3 nodes x 1/3 h x 1.5.
+    assert "At most 1.33 GPU hours (1.50 node h) from here" in text
+    assert text.splitlines()[2].endswith("GPU h  node h")
+    shutil.rmtree(tmp_path / "runs/default/weak/2x1")
+    forecast = make_forecast(plan, "stage3", RunRecords(tmp_path), (), is_open=True)
+    assert forecast
+    (own,) = forecast.series
+    line = forecast_line(plan.jobs[2], own, plan.hour_unit)
+    assert own.run_s
+    assert line.endswith(f"({2 * 1.5 * own.runs * own.run_s / 3600:.3g} node h)")
+
+
+def test_tokens_are_a_length_and_checked_by_the_usual_rule() -> None:
+    text = application(results_of(Units(tokens_per_sample=100), tokens=126e8, tokens_per_sample=100, runs=1))
+    assert "7,000 samples/s, 700,000 tokens/s (87,500 per GPU), 7.00x" in text
+    assert "| tokens/s (per GPU) |" in text
+    assert "One training of 12,600,000,000 tokens takes 5 h 00 min at 2x4" in text
+    flop_per_s = 60e9 * 7000
+    by_rule_h = 6 * 1_199_882 * 126e8 / flop_per_s / 3600
+    assert (
+        f"6 x 1,199,882 parameters x 12,600,000,000 tokens / 420 TFLOP/s = {by_rule_h:.4f} h; measured 5.00 h" in text
+    )
+    assert f", {5 / by_rule_h:.1f} times that. The rule leaves attention out" in text
+    assert "Check at" not in application(results_of(Units(), samples=126e6))
+
+
+def test_carbon_is_of_the_sampled_energy_and_named_with_its_source() -> None:
+    carbon = Units.from_json({"carbon": {"grams_co2_per_kwh": 250, "source": "grid, 2025"}})
+    (point,) = (point for point in results_of(carbon).points if str(point.scale) == "2x4")
+    for joules, kg in ((0.72, 1e6 * 0.72 / 3.6e6 * 0.25), (None, None)):
+        (priced,) = with_cost([replace(point, energy_j_per_sample=joules)], Work(samples=1e6), carbon)
+        assert priced.carbon_kg_to_solution == pytest.approx(kg)
+        (unsaid,) = with_cost([replace(point, energy_j_per_sample=joules)], Work(samples=1e6), Units())
+        assert unsaid.carbon_kg_to_solution is None
+
+
+def test_the_command_line_replaces_the_units_of_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`snakemake report` writes no plan, so that of a finished climb may be older than the settings."""
+    climb(tmp_path, Units())
+    units = Units(tokens_per_sample=400).model_dump_json()
+    assert report.main(["--results", str(tmp_path), "--summary", "--units", units]) == 0
+    table = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("scale"))
+    assert "tokens/s" in table

@@ -1,0 +1,44 @@
+"""The time of a rehearsal's starts is theirs: the preflight comes before them, once."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from ddp_ladder.assembly.assemble import not_run
+from ddp_ladder.common.messages import Finding
+from ddp_ladder.plan.plan import make_plan
+from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.run import rehearse
+from ddp_ladder.run.job import Context
+from ddp_ladder.run.nodes import ThisMachine
+from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.settings.load import load_settings
+
+SHIPPED = Path(__file__).parents[3] / "config"
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_preflight_comes_once_before_both_starts(
+    cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_plan(load_settings(SHIPPED / "config.yaml", SHIPPED / "cluster.yaml")).jobs[1]
+    called = []
+
+    def preflight(context: Context) -> Finding | None:
+        called.append("preflight")
+        return Finding(severity="error", place="node1", measured="no network") if cut else None
+
+    def run_link(context: Context, warn_before_s: float) -> Record:
+        called.append(f"start, preflight {context.job.preflight.enabled}")
+        return not_run(job.runs[0], "no time", "not here", "")
+
+    monkeypatch.setattr(rehearse, "failed_preflight", preflight)
+    monkeypatch.setattr(rehearse, "run_link", run_link)
+    context = Context(job, tmp_path, ThisMachine("1"), math.inf, RunConsole(1, sys.stderr))
+    ended = rehearse.run_twice(context, 1.0, 1.0)
+    assert isinstance(ended, Failure)
+    assert called == (["preflight"] if cut else ["preflight", "start, preflight False"])
+    assert ("no network" in ended.why) == cut

@@ -1,0 +1,84 @@
+"""The scripts of docs/resuming.md, as they are printed: a rehearsal of each, and a chain of links on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from one_run import Here
+from project_copy import ROOT, Checkout, environment, last_box
+
+# At its 18th step a start gets the signal, on one rank; or it stands still at its 70th until it is killed.
+CUTS = """
+import os, pathlib, signal, time
+from torch.optim.optimizer import register_optimizer_step_post_hook
+how_file, own_steps = pathlib.Path(__file__).with_name("how"), 0
+how, _, following = how_file.read_text().partition(" ")
+def cut(*_):
+    global own_steps
+    own_steps += 1
+    if how == "signal" and own_steps == 18 and os.environ["RANK"] == "1":
+        how_file.write_text(following)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    while how == "wait" and own_steps == 70:
+        how_file.with_name("waits").touch()
+        time.sleep(0.05)
+register_optimizer_step_post_hook(cut)
+"""
+
+
+def printed(title: str) -> str:
+    """Return the first script below a heading of the page."""
+    section = (ROOT / "docs/resuming.md").read_text().partition(f"\n## {title}\n")[2]
+    script = re.match(r"\n((?:    .*\n|\n)+)", section)
+    assert script is not None, title
+    return textwrap.dedent(script[1])
+
+
+@pytest.mark.parametrize("title", ["Plain torch", "Lightning", "Hugging Face Trainer"])
+def test_each_script_passes_the_rehearsal(here: Here, title: str) -> None:
+    (here.path / "how").write_text("signal signal")
+    saved = here.path / "saved"
+    saved.mkdir()
+    found = here.rehearsed(CUTS + printed(title), str(saved), "1000")
+    assert (found.verdict, "goes on where the first one ended" in found.why) == ("ok", True), found
+
+
+def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_training(checkout: Checkout) -> None:
+    script = printed("Plain torch")
+    (checkout.path / "whole.py").write_text(script)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    uninterrupted = [*torchrun, "whole.py", ".", "3"]
+    subprocess.run(uninterrupted, cwd=checkout.path, env=environment(), check=True, stdout=subprocess.DEVNULL)
+    production = {"scale": "1x2", "args": ["{run_dir}", "3"], "runtime": 10, "up_to_hours": 2.0}
+    checkout.configure(production={**production, "unproven": True, "unrehearsed": True})
+    (checkout.path / "loop.py").write_text(CUTS + script)
+    (checkout.path / "how").write_text("signal wait")
+    typed = ("production", "--profile", "profiles/local")
+    with (checkout.path / "output").open("w") as output:
+        first = checkout.start(*typed, output=output)
+    until_s = time.monotonic() + 200
+    while not (checkout.path / "waits").exists():
+        assert first.poll() is None, (checkout.path / "output").read_text()
+        assert time.monotonic() < until_s, (checkout.path / "output").read_text()
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    (checkout.path / "how").write_text("")
+    done = checkout.snakemake(*typed)
+    assert done.returncode == 0, done.stdout
+    assert last_box(done.stdout)["verdict"] == "the training is complete"
+    links = json.loads((checkout.results / "production/links.json").read_text())["links"]
+    assert [link["end"] for link in links] == ["saved", "failed", "complete"]
+    assert [link["steps"] for link in links][::2] == [20, 3 * 64 - 64]
+    ends = torch.load(checkout.results / "production/runs/default/weak/1x2/r1/state.pt")
+    wanted = torch.load(checkout.path / "state.pt")
+    assert ends["done"] == wanted["done"] == 3 * 64
+    for name, parameter in wanted["model"].items():
+        assert torch.equal(ends["model"][name], parameter), name

@@ -1,0 +1,71 @@
+"""What figures are said in beside samples and GPU hours: tokens, the hours and the carbon of the centre. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp_ladder.common.formats import significant
+from ddp_ladder.common.model import Model, Positive
+from ddp_ladder.settings.keys import Carbon, CentreHours, Settings
+
+
+class Units(Model):
+    """Those of the settings. None: not said. They are part of no run."""
+
+    tokens_per_sample: Positive | None = None
+    hours: CentreHours | None = None
+    carbon: Carbon | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Units:
+        site, workload = settings.site, settings.experiment.workload
+        return cls(tokens_per_sample=workload.tokens_per_sample, hours=site.hours, carbon=site.carbon)
+
+
+@dataclass(frozen=True)
+class Hours:
+    """Hours of an allocation, as centres count them: those of an application, and those that were used."""
+
+    gpus: float = 0.0  # of processes on a site without GPUs
+    nodes: float = 0.0
+
+    @classmethod
+    def held(cls, wall_hours: float, nodes: int, gpus: int) -> Hours:
+        """Return those of jobs that hold so many nodes and GPUs."""
+        return cls(gpus * wall_hours, nodes * wall_hours)
+
+    def asked(self, runs: int | None, reserve: float) -> Hours:
+        """Return what is asked for so many trainings of these hours, with the reserve. None: not said, one."""
+        factor = (runs or 1) * (1 + reserve)
+        return Hours(factor * self.gpus, factor * self.nodes)
+
+    def __add__(self, other: Hours) -> Hours:
+        return Hours(self.gpus + other.gpus, self.nodes + other.nodes)
+
+
+@dataclass(frozen=True)
+class HourUnit:
+    """In which hours costs are said."""
+
+    device: str  # GPU, or process on a site without
+    centre: CentreHours | None
+
+    def of_centre(self, cost: Hours) -> float | None:
+        """Return the cost in the hours of the centre; None if it has none of its own."""
+        return None if self.centre is None else self.centre.of(cost.gpus, cost.nodes)
+
+    def in_words(self, cost: Hours) -> str:
+        """Return ``4.20 GPU h``, or ``4.20 GPU h (8.40 normalised GPU h)``."""
+        return f"{significant(cost.gpus)} {self.device} h{self.beside(cost)}"
+
+    def of(self, used: Hours, most: Hours) -> str:
+        """Return ``812 of 2,000 GPU h``, or ``812 of 2,000 GPU h (1,624 of 4,000 normalised GPU h)``."""
+        shown = f"{significant(used.gpus)} of {significant(most.gpus)} {self.device} h"
+        if self.centre is None:
+            return shown
+        both = " of ".join(significant(self.of_centre(cost)) for cost in (used, most))
+        return f"{shown} ({both} {self.centre.name})"
+
+    def beside(self, cost: Hours) -> str:
+        """Return `` (8.40 normalised GPU h)``; empty for a centre without hours of its own."""
+        return "" if self.centre is None else f" ({significant(self.of_centre(cost))} {self.centre.name})"

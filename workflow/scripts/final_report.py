@@ -1,0 +1,54 @@
+"""Write the final report of production, planned against used, and print its first lines; also while a link runs.
+
+Example:
+
+    python workflow/scripts/final_report.py --results results
+
+It reads results/production/ and what was planned before it (results/report/planned.json), and writes there
+final_report.html (open it in a browser), final_report.md with the paragraph for the centre's report, and
+final_report.csv with a row for each link.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import ddp_ladder.common.requirements
+import ddp_ladder.common.single_thread  # noqa: F401
+from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.files import write_atomically
+from ddp_ladder.common.messages import for_terminal, notify
+from ddp_ladder.production.chain import chain_directory
+from ddp_ladder.production.final import read_campaign
+from ddp_ladder.report.final import FinalReport
+from ddp_ladder.report.rendering import as_markdown
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the final report and print where it is."""
+    parser = parser_of(__doc__)
+    of_ladder = "the ladder's directory (default: %(default)s)"
+    parser.add_argument("--results", type=Path, default=Path("results"), help=of_ladder)
+    results: Path = parser.parse_args(argv).results
+    directory = chain_directory(results)
+    for warning in update_or_warn(directory)[1]:
+        notify(f"warning: {warning}")
+    report = FinalReport(read_campaign(results, time.time()), date.today())
+    files = {"html": report.html, "md": as_markdown(report.document), "csv": report.csv}
+    lines = [report.headline]
+    for kind, text in files.items():
+        path = directory / f"final_report.{kind}"
+        write_atomically(path, text)
+        lines.append(f"written  {path}")
+    print(for_terminal("\n".join(lines), sys.stdout), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))
