@@ -43,6 +43,7 @@ LOG = (
     "asmith@uan07: /data/asmith/x, /users/bjones/y, ask Anna Smith <anna@example.org>, "
     "--account=project_465 's3cr3t/ä'\n"
 )
+HOURS = "\nhours: {name: SBU, per_gpu_hour: 2}\n"
 
 
 def figures(ladder: LadderResults) -> str:
@@ -147,13 +148,15 @@ def test_the_command_knows_who_archives_and_which_account_pays(
     for name, value in (("LOGNAME", "asmith"), ("SLURM_SUBMIT_HOST", "uan07"), ("HOME", "/data/asmith")):
         monkeypatch.setenv(name, value)
     cluster, text = tmp_path / "cluster.yaml", (OWN / "config/sites/local.yaml").read_text()
-    cluster.write_text(text.replace("account: null", "account: project_465"))
+    cluster.write_text(text.replace("account: null", "account: project_465") + HOURS)
     given = [f"--results={results}", f"--config={OWN / 'config/config.yaml'}", f"--cluster={cluster}"]
     assert archive_command.main([*given, f"--out={tmp_path / 'a.zip'}"]) == 0
     assert "a.zip" in capsys.readouterr().out
     with zipfile.ZipFile(tmp_path / "a.zip") as file:
         assert "account: account" in file.read("settings/cluster.yaml").decode()
         log = file.read("runs/default/weak/1x1/r1/train.log").decode()
+        plan = json.loads(file.read("plan.json"))
+    assert plan["units"]["hours"]["name"] == "SBU"
     assert not [word for word in ("asmith", "project_465", "uan07", "bjones", "anna@") if word in log]
 
 

@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from ddp_ladder.common.files import read_bytes, sha256, write_atomically
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.plan.units import Units
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import Believed, believed_records
 from ddp_ladder.settings.keys import Settings
@@ -91,7 +93,7 @@ def _data(results: Path, settings: Settings) -> tuple[dict[str, Any], Believed]:
         advice = "start snakemake first; `snakemake report` names what is wrong with records that exist"
         raise UserError(Problem(str(results), "there is no record to archive", next=advice))
     data: dict[str, Any] = {
-        "plan.json": plan.to_json(),
+        "plan.json": replace(plan, units=Units.of(settings)).to_json(),  # as the report here: plan.json may be older
         "settings/config.yaml": settings.experiment.model_dump(mode="json", by_alias=True),
         "settings/cluster.yaml": settings.site.model_dump(mode="json", by_alias=True),
         "versions.json": _versions(),
