@@ -8,12 +8,14 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
+import archive as archive_command
+import hypothesis
 import pytest
 import report as report_command
 from ddp_ladder.archive.archive import MANIFEST, read_archive, unpack
 from ddp_ladder.archive.make import make_archive, without_names
 from ddp_ladder.archive.names import Names, texts_in
-from ddp_ladder.common.files import write_json
+from ddp_ladder.common.files import OWN, write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.gates.figures import csv_columns
 from ddp_ladder.gates.gate import judge, write_verdict
@@ -41,6 +43,7 @@ LOG = (
     "asmith@uan07: /data/asmith/x, /users/bjones/y, ask Anna Smith <anna@example.org>, "
     "--account=project_465 's3cr3t/ä'\n"
 )
+HOURS = "\nhours: {name: SBU, per_gpu_hour: 2}\n"
 
 
 def figures(ladder: LadderResults) -> str:
@@ -101,6 +104,16 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
     assert not any("/ranks/" in name for name in file.namelist())
 
 
+def test_records_that_are_not_believed_are_left_out_and_named(results: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(results, tmp_path / "results", symlinks=True))
+    (damaged / "runs/default/weak/1x2/r1/record.json").write_text("{")
+    wanted = read_results(damaged, read_plan(damaged / "plan.json"))
+    (tmp_path / "a.zip").write_bytes(make_archive(damaged, OF_NO_SITE.load(), NAMES, DAY))
+    manifest, shown = read_archive(tmp_path / "a.zip", tmp_path / "there")
+    assert (shown.counts, shown.unread) == (wanted.counts, 1)
+    assert any("r1/record.json" in line for line in manifest.warnings)
+
+
 def test_the_same_results_make_the_same_bytes(results: Path, archive: Path) -> None:
     again = archive.with_name("again.zip")
     again.write_bytes(make_archive(results, OF_NO_SITE.load(), NAMES, DAY))
@@ -113,6 +126,7 @@ def test_the_same_results_make_the_same_bytes(results: Path, archive: Path) -> N
 word = st.from_regex(r"[b-z]{2}[0-9][a-zä'\"$ .-]{0,9}[0-9q]", fullmatch=True)
 
 
+@hypothesis.settings(deadline=None)
 @given(word, word, word, st.from_regex(r"[a-z]{3}[0-9][a-z]{2}", fullmatch=True))
 def test_generated_names_never_appear(user: str, account: str, secret: str, other: str) -> None:
     names = Names(users=(user,), homes=(f"/lustre/{user}",), accounts=(account,), secrets=(secret,))
@@ -126,6 +140,24 @@ def test_generated_names_never_appear(user: str, account: str, secret: str, othe
         for hidden in (user, account, secret, other):
             assert hidden not in shown
             assert json.dumps(hidden)[1:-1] not in shown
+
+
+def test_the_command_knows_who_archives_and_which_account_pays(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("LOGNAME", "asmith"), ("SLURM_SUBMIT_HOST", "uan07"), ("HOME", "/data/asmith")):
+        monkeypatch.setenv(name, value)
+    cluster, text = tmp_path / "cluster.yaml", (OWN / "config/sites/local.yaml").read_text()
+    cluster.write_text(text.replace("account: null", "account: project_465") + HOURS)
+    given = [f"--results={results}", f"--config={OWN / 'config/config.yaml'}", f"--cluster={cluster}"]
+    assert archive_command.main([*given, f"--out={tmp_path / 'a.zip'}"]) == 0
+    assert "a.zip" in capsys.readouterr().out
+    with zipfile.ZipFile(tmp_path / "a.zip") as file:
+        assert "account: account" in file.read("settings/cluster.yaml").decode()
+        log = file.read("runs/default/weak/1x1/r1/train.log").decode()
+        plan = json.loads(file.read("plan.json"))
+    assert plan["units"]["hours"]["name"] == "SBU"
+    assert not [word for word in ("asmith", "project_465", "uan07", "bjones", "anna@") if word in log]
 
 
 def test_a_short_name_inside_a_word_is_kept() -> None:

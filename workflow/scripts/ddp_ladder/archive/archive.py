@@ -22,7 +22,7 @@ from ddp_ladder.assembly.run_records import RecordOrError, RunRecords
 from ddp_ladder.common.files import parsed_json, read_json, sha256, write_atomically
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model
+from ddp_ladder.common.model import Count, Model, Several
 from ddp_ladder.plan.plan import RunSpec, read_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.report.results import LadderResults, read_results
@@ -43,6 +43,9 @@ class Manifest(Model):
     made_on: str  # a date
     report: Mapping[str, Any] = Field(description="The training whose hours are shown.")
     left_out: Mapping[str, int] = Field(description="Bytes of the files that are not in it, by kind.")
+    unread: Count = Field(description="Records that could not be believed, and are not in it.")
+    begun: Count = Field(description="Runs without a record.")
+    warnings: Several[str] = Field(description="Those of the original report on its records.")
     files: Mapping[str, str] = Field(description="SHA-256 of each file.")
 
 
@@ -148,7 +151,8 @@ def read_unpacked(directory: Path) -> LadderResults:
     ladder = read_results(directory, read_plan(directory / "plan.json"), runs=ArchivedRecords(directory))
     known = {field.name for field in fields(Work)}
     work = replace(ladder.work, **{name: value for name, value in manifest.report.items() if name in known})
-    return replace(ladder, jobs=read_rows(directory), work=work)
+    ladder = replace(ladder, unread=manifest.unread, begun=manifest.begun)
+    return replace(ladder, warnings=(*manifest.warnings, *ladder.warnings), jobs=read_rows(directory), work=work)
 
 
 def read_archive(file: Path, directory: Path) -> tuple[Manifest, LadderResults]:

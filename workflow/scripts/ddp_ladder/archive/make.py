@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -25,8 +26,9 @@ from ddp_ladder.common.files import read_bytes, sha256, write_atomically
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.plan.plan import read_plan
+from ddp_ladder.plan.units import Units
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.results import believed_records
+from ddp_ladder.report.results import Believed, believed_records
 from ddp_ladder.settings.keys import Settings
 
 LARGEST = 1_000_000  # bytes of a text that is kept whole
@@ -52,7 +54,8 @@ def make_archive(results: Path, settings: Settings, names: Names, made_on: date,
 
     warning: what the settings of now differ in from those of the runs.
     """
-    data, texts, left_out = _contents(results, settings)
+    data, believed = _data(results, settings)
+    texts, left_out = _add_files(results, data)
     names = names.with_those_in((*texts_in(data), *texts.values()))
     members = without_names(names, data, texts)
     manifest = Manifest(
@@ -60,6 +63,9 @@ def make_archive(results: Path, settings: Settings, names: Names, made_on: date,
         made_on=made_on.isoformat(),
         report=settings.experiment.report.model_dump(mode="json", exclude_defaults=True),
         left_out=left_out,
+        unread=believed.unread,
+        begun=believed.begun,
+        warnings=tuple(names.out_of(line) for line in believed.warnings),
         files={},
     )
     wanted = sum(name.endswith("record.json") for name in members)
@@ -78,8 +84,8 @@ def without_names(names: Names, data: Mapping[str, Any], texts: Mapping[str, str
     return {names.out_of(name): content for name, content in members.items()}
 
 
-def _contents(results: Path, settings: Settings) -> tuple[dict[str, Any], dict[str, str], dict[str, int]]:
-    """Return the data and the texts by name, and the bytes that are left out by kind."""
+def _data(results: Path, settings: Settings) -> tuple[dict[str, Any], Believed]:
+    """Return plan, records, settings and versions by file name; and the records. Raises UserError without any."""
     runs = FullyCheckedRecords(results)
     plan = as_made(read_plan(results / "plan.json"), runs)
     believed = believed_records(runs, plan.runs)
@@ -87,12 +93,17 @@ def _contents(results: Path, settings: Settings) -> tuple[dict[str, Any], dict[s
         advice = "start snakemake first; `snakemake report` names what is wrong with records that exist"
         raise UserError(Problem(str(results), "there is no record to archive", next=advice))
     data: dict[str, Any] = {
-        "plan.json": plan.to_json(),
+        "plan.json": replace(plan, units=Units.of(settings)).to_json(),  # as the report here: plan.json may be older
         "settings/config.yaml": settings.experiment.model_dump(mode="json", by_alias=True),
         "settings/cluster.yaml": settings.site.model_dump(mode="json", by_alias=True),
         "versions.json": _versions(),
         **{f"runs/{name}/record.json": record.model_dump(mode="json") for name, record in believed.records.items()},
     }
+    return data, believed
+
+
+def _add_files(results: Path, data: dict[str, Any]) -> tuple[dict[str, str], dict[str, int]]:
+    """Add what JSON files hold to the data; return the other texts, and the bytes that are left out by kind."""
     texts: dict[str, str] = {}
     left_out: dict[str, int] = {}
     for name, file in sorted(_files(results)):
@@ -109,7 +120,7 @@ def _contents(results: Path, settings: Settings) -> tuple[dict[str, Any], dict[s
             texts[name] = text
     raw = (file for kind in RAW for file in results.glob(f"runs/*/*/*/r*/{kind}/*") if file.is_file())
     left_out["raw files of ranks and nodes"] = sum(file.stat().st_size for file in raw)
-    return data, texts, left_out
+    return texts, left_out
 
 
 def _files(results: Path) -> Iterator[tuple[str, Path]]:
@@ -163,12 +174,16 @@ def _readme(manifest: Manifest, names: Names, files: tuple[str, ...], warning: s
              "email": "e-mail addresses"}  # fmt: skip
     replaced = "\n".join(f"- {words[word]}, as `{word}…`: {number}" for word, number in names.replaced.items())
     left_out = "\n".join(f"- {kind}: {size / 1e6:,.1f} MB" for kind, size in manifest.left_out.items() if size)
+    unread, begun = count(manifest.unread, "record"), count(manifest.begun, "run")
+    missing = f"- {unread} that cannot be believed, and {begun} without one: `manifest.json` says why" * bool(
+        manifest.warnings
+    )
     note = f"\nThe settings here are of the day of the archive, and differ from those of the runs: {warning}\n" * bool(
         warning
     )
     return README.format(
         site=manifest.site, made_on=manifest.made_on, version=manifest.ddp_ladder, kinds=kinds, replaced=replaced,
-        left_out=left_out or "- nothing", note=note,
+        left_out="\n".join(filter(None, (left_out, missing))) or "- nothing", note=note,
     )  # fmt: skip
 
 

@@ -88,6 +88,11 @@ class Names:
         parts = (f"{_edge(form[0], '<!')}{re.escape(form)}{_edge(form[-1], '!')}" for form in self._words)
         return re.compile("|".join(parts), re.IGNORECASE) if self._words else None
 
+    @cached_property
+    def _seen(self) -> dict[str, str]:
+        """Return the texts of data that were seen: those of a thousand ranks are mostly the same."""
+        return {}
+
     def out_of(self, text: str) -> str:
         """Return text without the names and without secrets."""
         text = without_values(text, os.environ)
@@ -98,11 +103,13 @@ class Names:
     def out_of_data(self, data: Any) -> Any:
         """Return what a JSON file holds without the names and secrets, in keys, too."""
         if isinstance(data, str):
-            return self.out_of(data)
+            if data not in self._seen:
+                self._seen[data] = self.out_of(data)
+            return self._seen[data]
         if isinstance(data, list | tuple):
             return [self.out_of_data(value) for value in data]
         if isinstance(data, Mapping):
-            return {self.out_of(str(key)): self.out_of_data(value) for key, value in data.items()}
+            return {self.out_of_data(str(key)): self.out_of_data(value) for key, value in data.items()}
         return data
 
     @property
