@@ -368,12 +368,20 @@ def _rows(step: Step, used: str) -> Sequence[tuple[str, str]]:
 
 
 def production_text(ladder: Ladder) -> str:
-    """Return what `snakemake production` would do. Raises UserError if it would not start."""
+    """Return what `snakemake production` would do, and what it can cost. Raises UserError for settings without a chain.
+
+    Without a rehearsal, the start is refused; what it would cost is told all the same.
+    """
     results = Path(ladder.results)
     production = production_of(ladder.settings, ladder.plan, results, ladder.runs)
     directory = chain_directory(results)
     links = read_links(directory, production.plan, time.time())
-    return dry_run_text(production, links, _rehearsed(production, ladder.settings, results))
+    try:
+        rehearsal = _rehearsed(production, ladder.settings, results)
+    except UserError as error:
+        problem = error.problems[0]
+        rehearsal = f"{problem.what}, so no job begins: {problem.next}"
+    return dry_run_text(production, links, rehearsal)
 
 
 def _rehearsed(production: Production, settings: Settings, results: Path) -> str:
