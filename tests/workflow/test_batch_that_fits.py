@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -93,6 +94,7 @@ class MemoryGroup:
 
     path: Path
     events: str
+    python = sys.executable
 
     def command(self, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
         return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self.path / "cgroup.procs"), *argv]

@@ -35,6 +35,7 @@ class OwnMounts:
     """A mount namespace, which goes when the test goes."""
 
     holder: subprocess.Popen[str]
+    python = sys.executable
 
     def command(self, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
         """Arguments that run a command in it."""
