@@ -281,7 +281,7 @@ def _follows(job_id: str | None, script: Path) -> str:
 @contextmanager
 def _holding(directory: Path, job_id: str) -> Iterator[None]:
     """Hold the chain. Raises UserError while another start, or a link that submits the next one, holds it."""
-    with held(Lock.of_start(directory), job_id, notify, _lost):
+    with held(Lock.of_chain(directory), job_id, notify, _lost):
         yield
 
 

@@ -84,6 +84,11 @@ class Lock:
         return cls(results, START, str(results), "these results")
 
     @classmethod
+    def of_chain(cls, directory: Path) -> Lock:
+        """Return the lock of a chain of jobs: the start that holds it may have lost its Snakemake, and end its link."""
+        return cls(directory, START, str(directory), "this chain", ENDS_WITHIN_S)
+
+    @classmethod
     def of_scale(cls, results: Path, scale: str, label: str) -> Lock:
         return cls(results / "jobs", scale, label, "its run directories", ENDS_WITHIN_S)
 
