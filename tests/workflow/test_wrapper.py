@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 from ddp_ladder.records.record import Record
+from needed import need
 from one_run import Here, failure_of
 
 TRAIN = """
@@ -34,6 +36,7 @@ def train(here: Here, wrapper: tuple[str, ...], text: str = TRAIN, **changes: ob
 @pytest.mark.parametrize("per", ["rank", "node"])
 def test_ranks_are_measured_under_a_tracer(here: Here, launcher: str, per: str) -> None:
     """strace, as many site tools, forks what it traces and writes a file for each process."""
+    need(shutil.which("strace"), "strace is missing, a wrapper that people use")
     files = here.path / "runs/default/weak/1x2/r1/wrapper"
     words = ("strace", "-ff", "-e", "trace=execve", "-o", str(files / "trace"), "--", "env", "--", "WRAPPED=yes")
     record = train(here, words, launcher=launcher, wrapper_per=per)

@@ -20,7 +20,6 @@ NOT_STARTED = "it does not start the training's Python: exit code"
     [
         (("env", "A=1"), None, ""),
         (("nice", "-n", "1", "--"), None, ""),
-        (("strace", "-f", "-o", "{run_dir}/trace"), None, ""),
         (("no-such-profiler",), "error", "wrapper no-such-profiler: it is not in the PATH"),
         ((sys.executable, "-m", "cProfile", "-o", "{run_dir}/x"), "error", f"{NOT_STARTED} 1; it said: "),
         (("sh", "-c", "echo sorry; exit 5"), "error", f"{NOT_STARTED} 5; it said: sorry"),
