@@ -61,12 +61,12 @@ def chain(checkout: Checkout) -> Path:
     }  # fmt: skip
     checkout.configure(production=keys)
     (checkout.path / "loop.py").write_text(SCRIPT)
-    without = checkout.snakemake("final_report", "--cores", "1")
+    without = checkout.snakemake("final_report")
     assert without.returncode != 0
     assert without.stdout.count("there is no chain of jobs here") == 1, without.stdout
     done = checkout.snakemake("production", "--cores", "2")
     assert done.returncode == 0, done.stdout
-    done = checkout.snakemake("final_report", "--cores", "1")
+    done = checkout.snakemake("final_report")
     assert done.returncode == 0, done.stdout
     assert "The training is complete: 2 links used " in done.stdout, done.stdout
     return checkout.results / "production"

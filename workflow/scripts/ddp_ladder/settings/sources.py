@@ -17,7 +17,7 @@ from ddp_ladder.settings.load import OVERLAY, load_settings
 CONFIG = Path("config/config.yaml")
 CLUSTER = Path("config/cluster.yaml")
 # Quick targets that run on this machine alone.
-WITHOUT_TRAINING = frozenset({"archive", "compare", "doctor", "eject", "new_site", "report"})
+WITHOUT_TRAINING = frozenset({"archive", "compare", "doctor", "eject", "final_report", "new_site", "report"})
 
 
 @dataclass(frozen=True)
