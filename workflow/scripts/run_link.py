@@ -20,7 +20,7 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import BEHIND_PIPE
 from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.chain import read_chain, read_links, unit_of
+from ddp_ladder.production.chain import read_chain, read_links, unit_of, used_hours
 from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
 from ddp_ladder.run.interruption import Interrupted
 from ddp_ladder.run.job import context_of, holding_scale
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     (job,), before = plan.jobs, read_links(directory, plan, time.time())
     if arguments.minutes is not None:
         job = replace(job, runtime_min=arguments.minutes)
-    hours, number = sum(link.hours for link in before), len(before) + 1
+    hours, number = used_hours(before), len(before) + 1
     promised = chain.promised_samples_per_s
     facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, unit_of(job), job.runs[0].instrument)
     context = replace(context_of(job, directory), console=LinkConsole(facts))

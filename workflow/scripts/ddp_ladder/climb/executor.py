@@ -163,16 +163,10 @@ class LadderJobs:
         only_asks = self.rules[info.job.rule.name] == "preflight_scale"  # which node is bad
         if only_asks or not planned.slurm.replace_bad_node or end.scale in self._replaced:
             return False
-        try:
-            if (bad := bad_nodes.only_bad_node(self.results, planned, end.job_id, end.nodes)) is None:
-                return False
-            bad_nodes.add_bad_node(self.results, bad)
-        except (OSError, ValueError) as error:
-            self._console.say(f"{end.stage} {end.scale}: no node is replaced: {error}")
+        then = "submitting again without {node}"
+        if not bad_nodes.listed_bad_node(self.results, planned, end.job_id, end.nodes, self._console.say, then):
             return False
         self._replaced.add(end.scale)
-        listed = f"it is listed for the site's support in {bad_nodes.bad_nodes_file(self.results)}"
-        self._console.say(f"{end.stage} {end.scale}: {bad.in_words}; {listed}; submitting again without {bad.node}")
         return True
 
     def _account(self: Any) -> None:

@@ -34,6 +34,7 @@ from ddp_ladder.production.chain import (
     hours_of,
     keep_links,
     read_links,
+    used_hours,
     write_chain,
 )
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
@@ -109,7 +110,7 @@ class JobsOnSlurm:
         self._submitter = Submitter(directory, self._console.say)
         self._job_id: str | None = None
         self._scale = str(planned.scale)
-        self._has_replaced = False  # the node of the last link
+        self.has_replaced = False  # the node of the last link
 
     def alive(self) -> str | None:
         """Return the job of an earlier start that is not over; None if there is none."""
@@ -154,15 +155,11 @@ class JobsOnSlurm:
 
     def _replaces_node(self, job: ScaleJob, end: JobEnd) -> bool:
         """Return True if one bad node kept the link from training. Not twice in a row."""
-        before, self._has_replaced = self._has_replaced, False
-        self._has_replaced = not before and _leave_out_bad_node(
+        before, self.has_replaced = self.has_replaced, False
+        self.has_replaced = not before and _leave_out_bad_node(
             self._directory, job, end.job_id, end.nodes, self._console.say
         )
-        return self._has_replaced
-
-    @property
-    def has_replaced(self) -> bool:
-        return self._has_replaced
+        return self.has_replaced
 
     def interrupted(self) -> str:
         if self._job_id is None:
@@ -172,13 +169,8 @@ class JobsOnSlurm:
 
 def _leave_out_bad_node(directory: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None]) -> bool:
     """Return True if one bad node kept a link from training, and the next may leave it out; it is listed then."""
-    bad = bad_nodes.only_bad_node(directory, job, job_id, nodes) if job.slurm.replace_bad_node else None
-    if bad is None:
-        return False
-    bad_nodes.add_bad_node(directory, bad)
-    listed = f"it is listed for the site's support in {bad_nodes.bad_nodes_file(directory)}"
-    say(f"{job.stage} {job.scale}: {bad.in_words}; {listed}; the next link leaves {bad.node} out")
-    return True
+    then = "the next link leaves {node} out"
+    return bool(job.slurm.replace_bad_node) and bad_nodes.listed_bad_node(directory, job, job_id, nodes, say, then)
 
 
 def run_production(production: Production, settings: Settings, directory: Path, on_slurm: bool) -> int:
@@ -193,7 +185,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         since = sum(link.end != "running" for link in links)
         try:
             while True:
-                job = chain.within_hours(production.job, sum(link.hours for link in links))
+                job = chain.within_hours(production.job, used_hours(links))
                 step = decide(chain, job, [link for link in links if link.end != "running"], since)
                 if way.alive() is None and step.kind != "go on":
                     break
@@ -227,7 +219,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         with held(scale, job_id, notify, _lost):  # a link of another start may still run
             links = _links_over(directory, plan)
         since = len(links) if since is None else since
-        job = chain.within_hours(production.job, sum(link.hours for link in links))
+        job = chain.within_hours(production.job, used_hours(links))
         step = decide(chain, job, links, since)
         if step.kind != "go on":
             return _over(step, production, links)
@@ -247,7 +239,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        step = decide(chain, chain.within_hours(production.job, sum(link.hours for link in links)), links, since)
+        step = decide(chain, chain.within_hours(production.job, used_hours(links)), links, since)
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +78,25 @@ def add_bad_node(results: Path, bad: BadNode) -> None:
     """Add a node to the list. Raises NotWritten."""
     listed = BadNodes(schema_version=1, nodes=(*bad_nodes(results), bad))
     write_json(bad_nodes_file(results), listed.model_dump())
+
+
+def listed_bad_node(
+    results: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None], then: str
+) -> bool:
+    """Return True if one bad node kept this job's runs from starting; it is listed and named then.
+
+    nodes: as in only_bad_node. say: prints a line for the user. then: what follows, with {node}.
+    """
+    try:
+        if (bad := only_bad_node(results, job, job_id, nodes)) is None:
+            return False
+        add_bad_node(results, bad)
+    except (OSError, ValueError) as error:
+        say(f"{job.stage} {job.scale}: no node is replaced: {error}")
+        return False
+    listed = f"it is listed for the site's support in {bad_nodes_file(results)}"
+    say(f"{job.stage} {job.scale}: {bad.in_words}; {listed}; {then.format(node=bad.node)}")
+    return True
 
 
 def left_out(job: ScaleJob, results: Path) -> tuple[BadNode, ...]:

@@ -395,9 +395,14 @@ def end_of(record: Record, raw: RawRun | None) -> End:
     return "failed"
 
 
+def used_hours(links: Sequence[Link]) -> float:
+    """Return the GPU hours that links have held, so far."""
+    return sum(link.hours for link in links)
+
+
 def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
     """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may; with the centre's hours."""
-    used = sum(link.hours for link in links)
+    used = used_hours(links)
     return chain.hour_unit(job).of(chain.cost(used), chain.cost(chain.up_to_hours))
 
 
@@ -517,7 +522,7 @@ def _is_same_failure(one: Link, other: Link) -> bool:
 
 
 def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Step:
-    used = sum(link.hours for link in links)
+    used = used_hours(links)
     if used + chain.most_hours(job) <= chain.up_to_hours:
         return Step("go on", f"link {len(links) + 1}")
     link, most = f"a link of at most {duration(60 * job.runtime_min)}", chain.most_hours(job)

@@ -18,7 +18,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
-from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of
+from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, used_hours
 from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
@@ -218,7 +218,7 @@ def rehearsal_plan(settings: Settings) -> Plan:
 def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) -> str:
     """Return what `snakemake production` would do, and what it can cost. rehearsed: the rehearsal in words."""
     chain, job = production.chain, production.job
-    used = sum(link.hours for link in links)
+    used = used_hours(links)
     each = chain.most_hours(job)
     most = int((chain.up_to_hours - used) // each)
     rate, unit = chain.promised_samples_per_s, chain.hour_unit(job)
