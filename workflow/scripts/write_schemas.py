@@ -26,7 +26,7 @@ def with_tables(text: str) -> str:
         rows = [row for section in marker[3].split(",") for row in _rows(schema(models[marker[2]]), section.strip())]
         return "\n".join([marker[1], "| key | default | meaning |", "| --- | --- | --- |", *rows, "", ""])
 
-    return _TABLE.sub(table, text)
+    return _TABLE.sub(table, text).rstrip("\n") + "\n"
 
 
 def _rows(part: Mapping[str, Any], section: str) -> Iterator[str]:
