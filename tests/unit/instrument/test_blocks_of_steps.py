@@ -9,7 +9,7 @@ from ddp_ladder_instrument import table as table_module
 from ddp_ladder_instrument.contract import HEADER, MOST_ROWS
 from ddp_ladder_instrument.log import COLUMNS, WHOLE_EVENTS
 from ddp_ladder_instrument.machine import Batches, Judged
-from ddp_ladder_instrument.table import DdpTimes, RunningSums, StepTable
+from ddp_ladder_instrument.table import DdpTimes, StepTable
 
 
 def add(table: StepTable, steps: int) -> None:
@@ -37,20 +37,6 @@ def test_a_million_steps_take_few_megabytes() -> None:
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "SINGLE_ROWS", 8)
     monkeypatch.setattr(table_module, "MOST_ROWS", 16)
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_running_sums_are_those_of_the_columns_whenever_they_are_asked_for() -> None:
-    table, sums = StepTable(), RunningSums()
-    assert sums.of(table) == [0.0] * 4
-    for steps in (1, 1, 0, 13, 3, 30, 1, 70, 2):
-        add(table, steps)
-        table.extend(0, 0, 0.5, 0.1, 1.0, 0.2, 0, 0, 0, 1.0)  # the last one may still grow
-        columns = (table.samples, table.step_time_s, table.data_wait_s, table.collectives_s)
-        assert sums.of(table) == pytest.approx([sum(column) for column in columns])
-    table.clear()
-    add(table, 2)
-    assert sums.of(table) == pytest.approx([3, 0.02, 0.002, 0.004])
 
 
 @pytest.mark.usefixtures("few_rows")
@@ -89,9 +75,12 @@ def test_further_steps_do_not_change_a_copy_and_a_step_may_last_longer() -> None
     copy = table.copy()
     add(table, 30)
     assert (copy.count, copy.sizes()[-2:]) == (18, [2, 2])
-    table.extend(0, 0, 0.5, 0.0, 99.0, 0.0, 1, 0, 0, 99.0)
+    table.extend(0, 0, 0.5, 0.1, 99.0, 0.2, 1, 0, 0, 99.0)
     assert (table.ended_at_s[-1], table.recent_s[-1]) == (99.0, 0.51)
     assert table.step_time_s[-1] == pytest.approx(0.01 * table.sizes()[-1] + 0.5)
+    columns = (table.step_time_s, table.data_wait_s, table.collectives_s)
+    sums = [table.all_step_s, table.all_wait_s, table.all_collectives_s]
+    assert sums == pytest.approx([sum(column) for column in columns])
 
 
 @pytest.mark.usefixtures("few_rows")

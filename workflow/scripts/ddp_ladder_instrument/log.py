@@ -4,7 +4,7 @@ A log is one array of doubles, COLUMNS of them for an event: kind, begin, end, t
 seconds of one monotonic clock (time.perf_counter). The first event of a rank is RANK, so logs that
 are joined end to end are a log of several ranks. ranks/rank<k>.log has these bytes, little-endian.
 
-The first WHOLE_STEPS steps are kept event by event. Of what follows, BLOCK events keep sums.
+The events of the first WHOLE_STEPS steps are kept; what follows, the state machine has seen live.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 WHOLE_STEPS = 20_000
 WHOLE_EVENTS = 80_000  # with the marks of a device 9 MB
-BLOCK_STEPS = 100
 COLUMNS = 7
 FORMAT = 1
 
@@ -45,8 +44,7 @@ DDP = 20  # DDP's times of one pass of the step in which ``end`` is; begin, a, b
 MARK = 21  # thing: the mark, which the device passed at ``end``
 MEASURED = 22  # the measured steps are over: what follows is only traced
 UNEVEN = 23  # DistributedDataParallel.join(): ranks may make different numbers of steps
-BLOCK = 24  # thing: steps; amounts: draws, backward passes, samples
-OVER = 25  # the program has ended
+OVER = 25  # the program has ended. Logs of earlier versions have events 24, which nothing reads
 
 NO_MARK = -1
 NOT_MARKED = -3  # in place of a COLLECTIVE's mark, on a GPU: its time is not known
@@ -61,16 +59,12 @@ recorded with it, on a GPU; of COLLECTIVE the mark after it, which follows the o
 
 
 class Log:
-    """An event log in memory. rows: its doubles; steps: the number of STEP events; first: index of the first event that
-    is still there, as those after the whole part are summed up and dropped.
-    """
+    """An event log in memory. rows: its doubles; dropped: how many events of those after the whole part are gone."""
 
     def __init__(self, rows: array[float] | None = None) -> None:
         self.rows = array("d") if rows is None else rows
-        self.steps = 0
         self.dropped = 0
         self._whole = 0  # doubles of the whole part, once it is full
-        self._block = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]  # begin, end, steps, draws, backward passes, samples
 
     def __len__(self) -> int:
         """Return the number of events so far, those that were dropped included."""
@@ -98,38 +92,16 @@ class Log:
         values = iter(self.rows[(start - self.dropped) * COLUMNS : (last - self.dropped) * COLUMNS])
         return zip(*[values] * COLUMNS)
 
-    def sum_up(self, steps: int, samples: int) -> None:
-        """After so many steps with these samples: keep only sums of their events, once the whole part is full."""
-        self.steps += steps
-        if not self._whole:
-            if self.steps >= WHOLE_STEPS or len(self.rows) >= WHOLE_EVENTS * COLUMNS:
-                self._whole = len(self.rows)
-            return
-        block, start = self._block, self._whole
-        kinds = self.rows[start::COLUMNS]
-        if not block[2]:
-            block[0] = self.rows[start + 1]
-        block[1] = time.perf_counter()
-        block[2] += steps
-        block[3] += kinds.count(DRAW) + kinds.count(DRAW_NO_GRAD)
-        block[4] += kinds.count(BACKWARD)
-        block[5] += samples
-        self.dropped += len(kinds)
-        del self.rows[start:]
-        if block[2] >= BLOCK_STEPS:
-            self._end_block()
-
-    def _end_block(self) -> None:
-        begin_s, end_s, steps, draws, backwards, samples = self._block
-        if steps:
-            self.rows.extend((BLOCK, begin_s, end_s, steps, draws, backwards, samples))
-            self._whole += COLUMNS
-            self.dropped -= 1
-            self._block[2:] = [0.0, 0.0, 0.0, 0.0]
+    def cut(self, steps: int) -> None:
+        """Drop the events after the whole part, all of them seen, once it is full. steps: so many optimizers' steps."""
+        if self._whole:
+            self.dropped += (len(self.rows) - self._whole) // COLUMNS
+            del self.rows[self._whole :]
+        elif steps >= WHOLE_STEPS or len(self.rows) >= WHOLE_EVENTS * COLUMNS:
+            self._whole = len(self.rows)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file."""
-        self._end_block()
         rows = array("d", self.rows)
         if sys.byteorder == "big":
             rows.byteswap()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
-from ddp_ladder_instrument.table import RunningSums
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.accelerator import Marks
@@ -65,7 +64,7 @@ class Recorder:
         self._feeding = threading.RLock()  # the garbage collector may end a pass within
         self._steps = 0  # steps that the machine may not have seen yet
         self._fed = 0  # events that the machine has seen
-        self._unsummed = [0, 0]  # steps of these, and their samples, that the log has not summed up
+        self._cut_at = 0  # steps of optimizers when the log was last cut
         self._ended = False
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stepped: set[int] = set()
@@ -73,7 +72,6 @@ class Recorder:
         self._last: Callable[[], Any] = lambda: None
         self._last_number = -1
         self._is_over = False  # a pass ended since the last step
-        self._sums = RunningSums()
         self._saved_aside: list[tuple[int, float, float, float]] = []
 
     def use_device(self, marks: Marks, is_capturing: Callable[[], bool]) -> None:
@@ -98,8 +96,8 @@ class Recorder:
             table = self.machine.table
             if table.count < 2:
                 return None
-            samples, step_s, wait_s, collectives_s = self._sums.of(table)
-            known = (table.ended_at_s[-1], table.count, samples, step_s, wait_s, collectives_s, *self.machine.ddp_sums)
+            sums = (table.all_samples, table.all_step_s, table.all_wait_s, table.all_collectives_s)
+            known = (table.ended_at_s[-1], table.count, *sums, *self.machine.ddp_sums)
         return [round(figure, 6) if math.isfinite(figure) else None for figure in known]
 
     @property
@@ -117,13 +115,10 @@ class Recorder:
             if start == self._fed:
                 return
             machine = self.machine
-            calls, samples = machine.calls, machine.table.all_samples
             machine.feed(self.log.events(start, self._fed))
-            self._unsummed[0] += machine.calls - calls
-            self._unsummed[1] += machine.table.all_samples - samples
-            if self._unsummed[0] and threading.get_ident() == self._thread:  # which appends
-                self.log.sum_up(*self._unsummed)
-                self._unsummed = [0, 0]
+            if machine.calls > self._cut_at and threading.get_ident() == self._thread:  # which appends
+                self._cut_at = machine.calls
+                self.log.cut(machine.calls)
                 if self.log.is_cut and self.marks is not None:
                     self.marks.keep_no_more()
 
@@ -320,7 +315,7 @@ class Recorder:
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
         self._add_saved_aside()
-        self.feed()  # of a long run, what precedes the next step is summed up: the marks must not be
+        self.feed()  # of a long run, what precedes the next step is dropped: the marks must not be
         now_s = time.perf_counter()
         if self.marks is not None:
             for number, passed_s in self.marks.passed_s():

@@ -46,8 +46,9 @@ class StepTable:
     host_ended_s: the same by the log's clock, on the host. backwards: backward passes of each. made, sent: forward
     passes of the module that DDP times, and those whose backward passes send gradients. collectives_s: in
     collectives that DDP does not time. ddp: DDP's times of the steps that it timed, by row.
-    count: number of steps. all_samples, last_samples: of all of them, and of the last one, without padding. empty:
-    steps without samples and padding. recent_s: times of the last steps. block: steps of a row after the single ones.
+    count: number of steps. all_samples, last_samples: of all of them, and of the last one, without padding. all_step_s,
+    all_wait_s, all_collectives_s: of all that were added one by one. empty: steps without samples and padding.
+    recent_s: times of the last steps. block: steps of a row after the single ones.
     """
 
     _ARE_ENDS = (False, False, False, False, True, False, False, False, False, True)
@@ -58,6 +59,7 @@ class StepTable:
     def clear(self) -> None:
         """Remove all rows."""
         self.count = self.all_samples = self.last_samples = self.empty = 0
+        self.all_step_s = self.all_wait_s = self.all_collectives_s = 0.0
         self.block = 1
         self.recent_s: deque[float] = deque(maxlen=RECENT)
         self.samples = array("q")
@@ -87,15 +89,21 @@ class StepTable:
             for append, value in zip(self._appends, values):
                 append(value)
         self.count += 1
-        samples, padding, step_s = values[:3]
+        samples, padding, step_s, wait_s, _, collectives_s = values[:6]
         self.last_samples = int(samples)
         self.all_samples += self.last_samples
+        self.all_step_s += step_s
+        self.all_wait_s += wait_s
+        self.all_collectives_s += collectives_s
         self.empty += not (samples or padding)
         self.recent_s.append(step_s)
 
     def extend(self, *values: float) -> None:
         """Let the last step last longer: what to add to each column; its ends are these."""
         self._add_to_last(*values)
+        self.all_step_s += values[2]
+        self.all_wait_s += values[3]
+        self.all_collectives_s += values[5]
         self.recent_s[-1] += values[2]
 
     def _add_to_last(self, *values: float) -> None:
@@ -182,24 +190,6 @@ class StepTable:
         ends = itertools.accumulate(self.sizes())
         counts = (array("d", each) for each in (ends, self.samples, self.padding_samples))
         return [*counts, self.step_time_s, self.data_wait_s, self.ended_at_s, *of_ddp, self.collectives_s]
-
-
-class RunningSums:
-    """Sums of the columns of a table that grows: each row is added once, the last one while it may still grow."""
-
-    def __init__(self) -> None:
-        self._rows, self._block = 0, 1
-        self._sums: list[float] = []
-
-    def of(self, table: StepTable) -> list[float]:
-        """Return the sums of samples, step_time_s, data_wait_s and collectives_s."""
-        columns: Sequence[array[Any]] = (table.samples, table.step_time_s, table.data_wait_s, table.collectives_s)
-        whole = max(0, len(table.samples) - 1)
-        if table.block != self._block or whole < self._rows or not self._sums:
-            self._rows, self._block, self._sums = 0, table.block, [0.0] * len(columns)
-        self._sums = [known + sum(column[self._rows : whole]) for known, column in zip(self._sums, columns)]
-        self._rows = whole
-        return [known + sum(column[whole:]) for known, column in zip(self._sums, columns)]
 
 
 def little_endian(column: array[float]) -> bytes:
