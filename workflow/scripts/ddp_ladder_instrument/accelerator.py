@@ -60,14 +60,14 @@ def is_capturing() -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
-def peak_memory_bytes(device: torch.device | None) -> int:
-    """Return the most that torch's allocator has given out on a GPU."""
-    return torch.cuda.max_memory_allocated(device)
+def peak_memory_bytes(device: torch.device | None) -> int | None:
+    """Return the most that torch's allocator has given out on a GPU; None for another device."""
+    return torch.cuda.max_memory_allocated(device) if is_gpu(device) else None
 
 
-def memory_limit_bytes(device: torch.device | None) -> int:
-    """Return what torch's allocator has and can still get: not what CUDA, NCCL or other processes hold."""
-    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+def memory_limit_bytes(device: torch.device | None) -> int | None:
+    """Return what torch's allocator has and can still get on a GPU: not what CUDA, NCCL or other processes hold."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) if is_gpu(device) else None
 
 
 PRODUCTS = {"tf32": "high", "bf16": "medium"}

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument.contract import BUFFERS, SYNC_BATCH_NORM
-from ddp_ladder_instrument.hooks import Wrap, eager, patch, patch_everywhere, patch_method
+from ddp_ladder_instrument.hooks import Wrap, eager, patch, patch_call, patch_everywhere
 from ddp_ladder_instrument.python_hooks import when_imported
 
 Note = Callable[[str, float, float, int, int, int], None]
@@ -224,11 +224,12 @@ def patch_collectives(note: Note, mark: Callable[[], int]) -> None:
 def patch_join(note: Callable[[], None]) -> None:
     """Call ``note`` when a Join context of a DistributedDataParallel is entered, as its join() returns one."""
 
-    def enter(join: Any) -> None:
+    def entered(_begin_s: float, args: Sequence[Any]) -> None:
+        join = args[0]
         if join._enable and any(isinstance(joinable, DistributedDataParallel) for joinable in join._joinables):
             note()
 
-    patch_method(Join, "__enter__", enter)
+    patch_call(Join, "__enter__", entered)
 
 
 def _patch_public(calls: Calls) -> None:

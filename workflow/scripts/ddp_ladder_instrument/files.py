@@ -3,9 +3,6 @@
 Atomic writes: a reader sees the old file or the new one, never a partial file.
 
 What could not be measured, and why: a failed measurement never ends the training.
-
-Text without passwords and tokens: an exception may quote a URL or a variable that holds one. NAMES and IN_TEXT are
-those of ddp_ladder_instrument.redaction.
 """
 
 from __future__ import annotations

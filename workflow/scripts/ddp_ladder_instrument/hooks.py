@@ -157,20 +157,6 @@ def patch_call(owner: Any, name: str, after: Callable[[float, Sequence[Any]], No
     patch(owner, name, wrap)
 
 
-def patch_method(owner: type, name: str, before: Callable[[Any], None]) -> None:
-    """Call ``before`` with the object of which ``owner.name`` is called."""
-    called = eager(before)
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            called(self)
-            return original(self, *args, **kwargs)
-
-        return call
-
-    patch(owner, name, wrap)
-
-
 def patch_captures(graphs: type, note: Callable[[bool], None]) -> None:
     """Call ``note`` with True before a CUDA graph is captured, and with False afterwards."""
 
@@ -363,5 +349,5 @@ def patch_modes(recorder: Recorder, trained: Trained) -> None:
 
 def patch_zero_grad(note: Callable[[Any], None], trained: Trained) -> None:
     """Note where gradients are discarded: with the optimizer, or None if it is those of the whole model."""
-    patch_method(torch.optim.Optimizer, "zero_grad", note)
-    patch_method(torch.nn.Module, "zero_grad", lambda module: note(None) if trained.holds(module) else None)
+    patch_call(torch.optim.Optimizer, "zero_grad", lambda _begin_s, args: note(args[0]))
+    patch_call(torch.nn.Module, "zero_grad", lambda _begin_s, args: note(None) if trained.holds(args[0]) else None)

@@ -164,37 +164,28 @@ class TorchObserver:
 
         device_answers: results can be read from the device.
         """
-        device = accelerator.describe(self.device)
-        on_gpu = accelerator.is_gpu(self.device)
+        device, described = self.device, accelerator.describe(self.device)
+        on_gpu = accelerator.is_gpu(device)
         named, attempt, read = self.kept.named(), self._not_measured.attempt, self._not_measured.read
         can_read = device_answers or not on_gpu
         if named and not can_read:
             self._not_measured.append("parameters: not read after a failure, which could wait for an ended rank")
         record = {
-            "backend": self.world.backend(device["kind"]),
-            "device": device,
-            "gpus_seen": None,
-            "peak_memory_bytes": None,
-            "memory_limit_bytes": None,
+            "backend": self.world.backend(described["kind"]),
+            "device": described,
+            "gpus_seen": attempt("gpus_seen", accelerator.gpus_seen) if self._wants_gpu and not on_gpu else None,
+            "peak_memory_bytes": attempt("peak_memory_bytes.device", lambda: accelerator.peak_memory_bytes(device)),
+            "memory_limit_bytes": attempt("memory_limit_bytes.device", lambda: accelerator.memory_limit_bytes(device)),
             "parameters": None,
             "worker_batch_s": self.workers.batch_s(),
             "flops": attempt("flops", lambda: self.flops and self.flops.summary(on_gpu)),
+            "first_state": self._states.first,
         }
-        if on_gpu:
-            record["peak_memory_bytes"] = attempt(
-                "peak_memory_bytes.device", lambda: accelerator.peak_memory_bytes(self.device)
-            )
-            record["memory_limit_bytes"] = attempt(
-                "memory_limit_bytes.device", lambda: accelerator.memory_limit_bytes(self.device)
-            )
-        elif self._wants_gpu:
-            record["gpus_seen"] = attempt("gpus_seen", accelerator.gpus_seen)
         if named and can_read:
             record["parameters"] = attempt("parameters", lambda: torch_facts.summary(named, self.world.rank == 0))
             record["last_state"] = attempt("last_state", self._states.last)
-        record["first_state"] = self._states.first
         return record, {
-            "backend_class": self.world.backend_class(device["kind"]),
+            "backend_class": self.world.backend_class(described["kind"]),
             "parameter_dtype": torch_facts.main_dtype(named) if named else None,
             "autocast_dtype": " + ".join(sorted(self.autocast_dtypes)) or None,
             "float32_products": read("float32_products", lambda: accelerator.float32_products(on_gpu)),

@@ -23,25 +23,19 @@ from ddp_ladder_instrument.files import chain_of, one_line
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> bool:
-    """Ask Linux to kill this process when its parent ends; return True on success.
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends.
 
     The kernel watches the *thread* that started this process, so a launcher must start its ranks
     from a thread that lives as long as they do. If the parent ends during this call, the parent's id
     changes. A parent that ended before it looks like a launcher that runs as process 1 of a container,
     so that case is ignored.
     """
-    if not sys.platform.startswith("linux"):
-        return False
     parent = os.getppid()
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        arranged = bool(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-    return arranged
 
 
 class ProgramError(Exception):
