@@ -118,11 +118,11 @@ class RunSettings:
     spec_hash: str
     job: Mapping[str, Any]
     warmup_steps: int
-    max_steps: int | None
-    max_seconds: float | None
-    samples_per_step: int | None
-    device: str | None
-    launched_at_s: float | None  # Unix time
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    samples_per_step: int | None = None
+    device: str | None = None
+    launched_at_s: float | None = None  # Unix time
     profile_steps: int = 0
     count_flops: bool = False
     secrets: tuple[str, ...] = ()  # names of variables that hold one

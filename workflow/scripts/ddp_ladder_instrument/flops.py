@@ -268,7 +268,6 @@ class StepFlops:
         )
 
     def stop(self) -> None:
-        """Stop counting."""
         if self._counter is not None:
             self._counter.stop()
 

@@ -71,7 +71,6 @@ class LoaderHooks:
             self._on_batch(pass_, batch)
 
     def patch_torch(self) -> None:
-        """Patch torch's DataLoader."""
         self._patch_kinds(dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
 
     def patch_torchdata(self, module: Any) -> None:

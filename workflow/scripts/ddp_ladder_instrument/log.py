@@ -83,7 +83,6 @@ class Log:
     def add(
         self, kind: int, begin_s: float, end_s: float, thing: float = 0, a: float = 0.0, b: float = 0.0, c: float = 0.0
     ) -> None:
-        """Append an event."""
         self.rows.extend((kind, begin_s, end_s, thing, a, b, c))
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
@@ -101,7 +100,6 @@ class Log:
             self._whole = len(self.rows)
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the file."""
         rows = array("d", self.rows)
         if sys.byteorder == "big":
             rows.byteswap()

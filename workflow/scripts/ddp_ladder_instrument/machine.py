@@ -97,7 +97,6 @@ class Machine:
         }  # fmt: skip
 
     def feed(self, events: Iterator[Event]) -> None:
-        """Take these events into account."""
         handlers = self._handlers
         for event in events:
             handler = handlers.get(event[0])

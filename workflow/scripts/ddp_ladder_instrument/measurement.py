@@ -110,7 +110,6 @@ class Measurement:
         self.not_measured.attempt(WATCHED[module], install)
 
     def _install_on(self, module: str) -> None:
-        """Install the hooks on a library that works with torch."""
         from ddp_ladder_instrument import hooks
 
         assert self.observer is not None  # it works with torch
@@ -127,7 +126,6 @@ class Measurement:
         patch[module](sys.modules[module])
 
     def _install(self, import_torch_s: float) -> None:
-        """Install the hooks on torch, which has just been imported."""
         from ddp_ladder_instrument.observer import TorchObserver
 
         self.import_torch_s = import_torch_s

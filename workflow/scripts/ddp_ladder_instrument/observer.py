@@ -57,7 +57,6 @@ class TorchObserver:
         self._states = States(self.kept.named, lambda: recorder.is_capturing(), self._keep_first_state)
 
     def install(self) -> None:
-        """Install the hooks on torch."""
         recorder, patch, eager = self._recorder, self._not_measured.attempt, hooks.eager
         # Each has its own guard: what fails in one of them does not end the recorder that calls it.
         read, check, epoch_of = eager(self.ddp.read), eager(self._limits.check), eager(self.loaders.epoch_of)

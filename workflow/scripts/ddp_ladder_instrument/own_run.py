@@ -39,11 +39,6 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         spec_hash=NO_SPEC,
         job={"id": job, "attempt": 1, "run_id": directory.name},
         warmup_steps=WARMUP_STEPS,  # at most half of a short run
-        max_steps=None,
-        max_seconds=None,
-        samples_per_step=None,
-        device=None,
-        launched_at_s=None,
         count_flops=True,
         is_own=True,
     )

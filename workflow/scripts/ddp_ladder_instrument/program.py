@@ -188,7 +188,6 @@ class ProgramEnd:
         self.after_training = False  # it failed, but only after the limit
 
     def note(self, error: BaseException | None) -> None:
-        """Note the error that ends the program."""
         self.exit_code = exit_code(error)
         if isinstance(error, SystemExit):
             # A script that exits in an ``except`` or ``finally``, with a code of failure, exits for that exception.

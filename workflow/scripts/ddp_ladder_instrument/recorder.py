@@ -86,7 +86,6 @@ class Recorder:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps so far."""
         return self.machine.table.count
 
     def totals(self) -> list[float | None] | None:
@@ -147,7 +146,6 @@ class Recorder:
         return number
 
     def made(self, number: int, entered_s: float) -> None:
-        """Note that a pass's iterator is made."""
         self.log.add(log.MADE, entered_s, time.perf_counter(), number, 0, 0, self._mark())
         self.active = -1
 
@@ -174,7 +172,6 @@ class Recorder:
     # The training
 
     def forward(self, module: int, first: int, second: int, gradients: int) -> None:
-        """Note a forward pass of a wrapped module."""
         now_s = time.perf_counter()
         self.log.rows.extend((log.FORWARD, now_s, now_s, module, first, second, gradients))
 
@@ -205,7 +202,6 @@ class Recorder:
         self.feed()  # eval and train mode are asked for
 
     def group_made(self, begin_s: float, end_s: float) -> None:
-        """Note the making of a process group."""
         self.log.add(log.GROUP, begin_s, end_s, 0, 0, 0, NO_MARK)
 
     def saved(self, kind: int, begin_s: float, end_s: float, size: float, is_aside: bool) -> None:
@@ -324,6 +320,5 @@ class Recorder:
         self.feed()
 
     def judged(self) -> Judged:
-        """Return what the whole log means."""
         found = judge(self.log, self._samples_per_step, self.machine.later_stage)
         return found.join(self.machine.judged()) if self.log.is_cut else found

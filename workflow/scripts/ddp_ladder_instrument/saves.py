@@ -34,7 +34,6 @@ class Saves:
         self._bytes: dict[int, float] = {}  # that checkpoints wrote so far, by the thread; NaN: not known
 
     def patch_torch(self) -> None:
-        """Note each torch.save."""
         patch(torch, "save", self._wrap_torch)
 
     def patch_checkpoint(self, saver: Any) -> None:

@@ -61,7 +61,6 @@ class RunLimits:
 
     @property
     def first_check(self) -> int:
-        """Step of the first check."""
         return min(self._max_steps, self._seconds_check)
 
     def check(self, step: int, now_s: float) -> int:

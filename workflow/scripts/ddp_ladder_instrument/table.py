@@ -57,7 +57,6 @@ class StepTable:
         self.clear()
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.count = self.all_samples = self.last_samples = self.empty = 0
         self.all_step_s = self.all_wait_s = self.all_collectives_s = 0.0
         self.block = 1
@@ -223,7 +222,6 @@ class Saves:
         self._bytes = 0.0  # NaN: not known
 
     def add(self, seconds: float, kind: int, size: float, is_aside: bool) -> None:
-        """Add a save, as the log has it."""
         if is_aside:
             self._aside_s += seconds
         else:
@@ -278,7 +276,6 @@ class Phases:
         return len(self._validations_s) + len(self._evals_s) + (self._evaluating_since_s is not None)
 
     def begin_evaluation(self, now_s: float) -> None:
-        """Note that the model was put in eval mode."""
         self._evaluating_since_s = now_s
 
     def drop_evaluation(self) -> None:

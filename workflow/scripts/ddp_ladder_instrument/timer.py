@@ -152,7 +152,6 @@ class OptimizerSteps:
         return self._of_row not in (-1, self.last)
 
     def end_row(self) -> None:
-        """Note that the last step ends a row."""
         self._of_row = self.last
         self.in_row_before = self.in_row
         self.in_row = 1

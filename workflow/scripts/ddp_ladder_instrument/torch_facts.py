@@ -116,7 +116,6 @@ class GroupStore:
         return bytes(self._store.get(key)).decode()
 
     def set(self, key: str, value: str) -> None:
-        """Set a value for the other ranks."""
         self._store.set(key, value)
 
     def leave_together(self, key: str) -> None:

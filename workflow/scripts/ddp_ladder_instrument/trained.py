@@ -83,7 +83,6 @@ class Usual:
         self._all: Counter[int] = Counter()
 
     def add_cycle(self, loader: int, draws: int, backwards: int) -> None:
-        """Count a cycle."""
         counts = self.cycles.setdefault(loader, Counter())
         counts[draws, backwards] += 1
         self._all[loader] += 1
@@ -144,7 +143,6 @@ class TrainedBatches:
         return self.made > 0
 
     def draw(self, pass_: Pass, batch: Batch) -> None:
-        """A pass yields a batch."""
         if pass_.cycle_backwards:
             self.seen.add_cycle(pass_.loader, pass_.cycle_draws, pass_.cycle_backwards)
             if (pass_.cycle_draws - pass_.shown, pass_.cycle_backwards) != self.usual.cycle(pass_.loader):
@@ -166,7 +164,6 @@ class TrainedBatches:
         self._dimensions = dimensions
 
     def backward(self) -> None:
-        """A backward pass uses batches."""
         self.made += 1
         self.seen.backwards += 1
         self._use_some()
@@ -348,11 +345,9 @@ class TrainedBatches:
         return True
 
     def end_step(self) -> None:
-        """Begin the next step."""
         self.made = 0
 
     def end_pass(self, pass_: Pass, exhausted: bool) -> None:
-        """A pass is over."""
         pass_.living, pass_.exhausted = False, exhausted
 
     def whole(self) -> Usual:

@@ -54,7 +54,6 @@ class Group:
         return int(said.item())
 
     def meet(self) -> None:
-        """Wait for all ranks."""
         dist.all_reduce(torch.zeros(1, device=self.device))
         self.wait()
 

@@ -168,9 +168,7 @@ class RankFile:
         write_atomically(self._path, [json.dumps(self.content)], durable=False)
 
     def note(self, **values: Any) -> None:
-        """Keep values for the next write."""
         self.content.update(values)
 
     def add(self, key: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry to a list."""
         self.content[key].append(dict(entry))
