@@ -111,19 +111,18 @@ def end(main: Callable[[], None]) -> NoReturn:
 
 
 def break_hook(name: str) -> None:
-    """Let a function of the instrument raise, such as ``clock:StepClock.after_step``; nothing if the name is empty."""
+    """Let a function of the instrument raise, such as ``recorder:Recorder.after_step``."""
     module, _, path = name.partition(":")
-    if path:
-        *owners, last = path.split(".")
-        owner: Any = importlib.import_module(f"ddp_ladder_instrument.{module}")
-        for each in owners:
-            owner = getattr(owner, each)
+    *owners, last = path.split(".")
+    owner: Any = importlib.import_module(f"ddp_ladder_instrument.{module}")
+    for each in owners:
+        owner = getattr(owner, each)
 
-        @functools.wraps(getattr(owner, last))
-        def broken(*args: Any) -> None:
-            raise ZeroDivisionError("broken by the test")
+    @functools.wraps(getattr(owner, last))
+    def broken(*args: Any) -> None:
+        raise ZeroDivisionError(f"broken by the test: {name}")
 
-        setattr(owner, last, broken)
+    setattr(owner, last, broken)
 
 
 def free_port() -> int:
@@ -142,6 +141,7 @@ if __name__ == "__main__":
         from ddp_ladder_instrument import entry
 
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        break_hook(os.environ.get("BREAK_HOOK", ""))
+        for name in os.environ.get("BREAK_HOOKS", "").split():
+            break_hook(name)
         # The same as instrument.py, except for the time at which Python started.
         end(lambda: entry.main(asked["words"], started_at_s=time.time(), own_directory=str(SCRIPTS)))
