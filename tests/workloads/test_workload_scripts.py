@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import time
@@ -105,17 +104,6 @@ def test_every_strategy_trains_the_same_model_as_ddp_and_is_measured(data: Path,
 def test_sharded_states_are_not_saved() -> None:
     with pytest.raises(SystemExit):
         gpt.arguments(["--strategy", "zero1", "--checkpoint-dir", "x"])
-
-
-def ended_early(data: Path, directory: Path) -> int | str | None:
-    return measured("mlp", data, directory, 50, ["--samples", "640", "--batch-size", "16"])
-
-
-def test_max_steps_ends_a_workload_well(data: Path, tmp_path: Path) -> None:
-    run_json(tmp_path, max_steps=25)
-    assert on_ranks(2, ended_early, data, tmp_path) == [0, 0]
-    record = json.loads((tmp_path / "ranks/rank0.json").read_text())
-    assert (record["steps"]["count"], record["ended_by"]) == (25, "max_steps")
 
 
 def output(script: Any, words: list[str]) -> str:

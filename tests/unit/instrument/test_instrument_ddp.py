@@ -121,6 +121,8 @@ def test_times_are_those_of_the_scripts_own_watch(both: Both, rank: int) -> None
 
 
 def test_end_records(both: Both) -> None:
+    progress = json.loads((both.measured.directory / "progress.json").read_text())
+    assert progress["step"] == len(both.measured.rows())
     for rank in (0, 1):
         record = both.measured.rank(rank)
         assert (record["spec_hash"], record["job"]) == (SPEC_HASH, JOB)
