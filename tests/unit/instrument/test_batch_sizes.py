@@ -1,4 +1,4 @@
-"""How many samples a batch has: by its sampler, if the batch agrees, else by what arrived; no processes."""
+"""How many samples a batch has: by its sampler, if the batch agrees, else by what arrived; its digest. No processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes
+import torch
+from ddp_ladder_instrument.batch_sizes import EXAMINED_EVERY, FIRST_BATCHES, BatchSizes, digest
 from ddp_ladder_instrument.trained import Batch, Pass
 from torch import Size, Tensor, nested, zeros
 from torch.nn.utils.rnn import pack_sequence
@@ -202,3 +203,38 @@ def test_the_tokens_of_a_sample_are_the_one_length_of_input_ids(batches: str) ->
     for batch in given:
         sizes.measure(batch, 4)
     assert sizes.lengths == lengths
+
+
+def test_batches_that_differ_anywhere_have_different_digests() -> None:
+    x, y = torch.randn(12, 3), torch.arange(12)
+    images = zeros(2, 3, 300, 300)
+    lit = images.clone()
+    lit[1, :, 200:] = 1.0
+    long = torch.arange(1_000_000).reshape(1, -1)
+    batches = [(x, {"label": y}), (x, {"label": y + 1}), images, lit, long, long + 1]
+    found = [digest(batch) for batch in batches]
+    assert len({*found}) == len(batches)
+    assert digest(lit.to(memory_format=torch.channels_last)) == found[3]
+
+
+@pytest.mark.parametrize("batch", ["text", None, 3, [], torch.empty(4, device="meta"), torch.eye(3).to_sparse()])
+def test_nothing_is_said_of_other_batches(batch: object) -> None:
+    assert digest(batch) is None
+
+
+class Annotated(Tensor):
+    """As MONAI's MetaTensor: each function gives its own kind, and slices need what this tensor does not have."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), options: Any = None) -> Any:
+        result = super().__torch_function__(function, kinds, args, options or {})
+        if isinstance(result, cls):
+            raise KeyError("affine")
+        return result
+
+
+def test_a_subclass_is_taken_as_a_plain_tensor() -> None:
+    x = torch.randn(12, 3)
+    assert digest(x.as_subclass(Annotated)) == digest(x)
+    rows = nested.nested_tensor([x[:2], x[:3]], layout=torch.jagged)
+    assert digest(rows) is None

@@ -1,4 +1,4 @@
-"""Facts about parameters, read from torch."""
+"""Facts about parameters and optimizers, read from torch."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def test_checksum_sees_every_bit_and_dtype() -> None:
     assert len(sums) == 6
     assert checksum([("w", weights.T)]) == checksum([("w", weights.T.contiguous())])
     assert torch_facts.main_dtype([("w", weights), ("b", torch.zeros(2))]) == "bfloat16"
+
+
+def test_how_an_optimizer_steps_is_in_its_name() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    assert torch_facts.optimizer_name(torch.optim.AdamW([weight])) == "AdamW"
+    assert torch_facts.optimizer_name(torch.optim.AdamW([weight], fused=True)) == "AdamW (fused)"
+    assert torch_facts.optimizer_name(torch.optim.SGD([weight], lr=1.0, foreach=True)) == "SGD (foreach)"
