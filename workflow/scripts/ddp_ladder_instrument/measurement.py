@@ -178,10 +178,9 @@ class Measurement:
         self.recorder.end()
         judged = self.recorder.judged()
         if not any(judged.table.samples):
-            rows = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported))
-            if rows:
-                judged.table.adopt(rows)
-                self.source = "metrics"
+            reported = self.not_measured.attempt("steps", lambda: progress.read_metrics(self._reported))
+            if reported is not None and reported.count:
+                judged, self.source = judged._replace(table=reported), "metrics"
             elif not judged.table.count:
                 self.source = "none"
         self.judged = judged

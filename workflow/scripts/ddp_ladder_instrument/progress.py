@@ -41,7 +41,7 @@ from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, METR
 from ddp_ladder_instrument.files import write_atomically
 from ddp_ladder_instrument.reading import read_bytes
 from ddp_ladder_instrument.recorder import Recorder
-from ddp_ladder_instrument.table import RECENT, Row, StepTable
+from ddp_ladder_instrument.table import RECENT, StepTable
 
 HANDLED_CHARACTERS = 100
 # Torch's flight recorder is written once nothing has moved for so long: in a slow step it would only cost time.
@@ -60,16 +60,18 @@ def announce(run_directory: Path) -> Path:
     return path
 
 
-def read_metrics(path: Path) -> list[Row]:
+def read_metrics(path: Path) -> StepTable:
     """Return the steps in the file; none if there is no file. Raises ValueError, which names the line, or OSError."""
-    try:
-        lines = read_bytes(path).decode().splitlines()
-    except FileNotFoundError:
-        return []
-    return [_row(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
+    table = StepTable()
+    with contextlib.suppress(FileNotFoundError):
+        for number, line in enumerate(read_bytes(path).decode().splitlines(), start=1):
+            if line.strip():
+                samples, step_s, wait_s = _reported_step(line, number)
+                table.add(samples, 0, step_s, wait_s, math.nan, 0.0, 0, 0, 0, math.nan)
+    return table
 
 
-def _row(line: str, number: int) -> Row:
+def _reported_step(line: str, number: int) -> tuple[int, float, float]:
     try:
         data = json.loads(line)
         samples, seconds, wait_s = data["samples"], float(data["seconds"]), float(data.get("wait_seconds", 0.0))
@@ -79,7 +81,7 @@ def _row(line: str, number: int) -> Row:
             raise ValueError(f"seconds is {seconds}, wait_seconds {wait_s}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"line {number} of {METRICS_VARIABLE}: {type(error).__name__}: {error}") from error
-    return Row(samples, seconds, wait_s)
+    return samples, seconds, wait_s
 
 
 class Signs(NamedTuple):

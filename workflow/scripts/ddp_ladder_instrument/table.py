@@ -31,14 +31,6 @@ class DdpTimes(NamedTuple):
     overlap_s: float
 
 
-class Row(NamedTuple):
-    """A step that the program reported itself; times in seconds."""
-
-    samples: int
-    step_time_s: float
-    data_wait_s: float
-
-
 class StepTable:
     """The rows, which are steps or blocks of them (contract.HEADER); times in seconds.
 
@@ -160,12 +152,6 @@ class StepTable:
         while steps > SINGLE_ROWS + (MOST_ROWS - SINGLE_ROWS) * found.block:
             found.block *= 2
         return found
-
-    def adopt(self, rows: Sequence[Row]) -> None:
-        """Replace the rows with steps that the program reported itself."""
-        self.clear()
-        for row in rows:
-            self.add(row.samples, 0, row.step_time_s, row.data_wait_s, math.nan, 0.0, 0, 0, 0, math.nan)
 
     @property
     def usual_backwards(self) -> int:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -60,8 +59,8 @@ class RankFacts:
     They come from torch.distributed once there has been a group, from the environment before.
     """
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self.rank, self.local_rank, self.size = host.place(environment)
+    def __init__(self) -> None:
+        self.rank, self.local_rank, self.size = host.place()
         self._backends: str | None = None
         self._classes: dict[str, str | None] = {}
 
