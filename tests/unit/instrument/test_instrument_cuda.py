@@ -178,7 +178,7 @@ def test_a_collective_takes_what_the_stream_waits(train: Script, device: Device)
         now_s = time.perf_counter()
         train.recorder.mark_collective()
         device.queued_s += 0.3
-        train.recorder.collective(0, now_s, now_s, 100, 2, train.recorder.mark_collective())
+        train.recorder.collective("all_reduce", now_s, now_s, 100, 2, train.recorder.mark_collective())
 
     loop = train.new_pass()
     for _ in range(4):
@@ -208,7 +208,7 @@ def test_what_a_collective_on_a_side_stream_takes_is_not_known(train: Script, de
         device.stream = "beside"
         begin = train.recorder.mark_collective()
         now_s = time.perf_counter()
-        train.recorder.collective(0, now_s, now_s, 100, 2, train.recorder.mark_collective())
+        train.recorder.collective("all_reduce", now_s, now_s, 100, 2, train.recorder.mark_collective())
         device.stream = "of the device"
         assert begin == NOT_MARKED
         train.step(loop, 1.0)

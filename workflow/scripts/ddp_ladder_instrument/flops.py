@@ -197,9 +197,10 @@ class CountedStep(NamedTuple):
     samples: int
     flops: Counter[Key]
 
-    def per_sample(self, *phases: str) -> float:
-        """Return the FLOPs per sample of these phases."""
-        return sum(flops for (phase, _, _), flops in self.flops.items() if phase in phases) / self.samples
+    @property
+    def of_model(self) -> float:
+        """Return those of a sample, without what is recomputed."""
+        return sum(flops for (phase, _, _), flops in self.flops.items() if phase != "recomputed") / self.samples
 
 
 class StepFlops:
@@ -296,13 +297,9 @@ class StepFlops:
         }
 
     @property
-    def _of_model(self) -> list[float]:
-        return [step.per_sample("forward", "backward") for step in self._steps]
-
-    @property
     def _spread(self) -> float:
         """Return (most - least) / mean of the FLOPs per sample of the counted steps."""
-        flops = self._of_model
+        flops = [step.of_model for step in self._steps]
         return (max(flops) - min(flops)) / (statistics.fmean(flops) or 1.0)
 
     def _why_not(self) -> str | None:
@@ -322,7 +319,7 @@ class StepFlops:
         optimizers = round(calls / rows)
         if abs(calls - optimizers * rows) > MOST_UNEVEN * calls + optimizers:
             return UNEVEN
-        flops, number = self._of_model, len(self._steps)
+        flops, number = [step.of_model for step in self._steps], len(self._steps)
         if not any(flops):
             return "no matrix product was seen"
         if number > 1 and statistics.stdev(flops) / math.sqrt(number) > MOST_ERROR * statistics.fmean(flops):

@@ -184,11 +184,6 @@ def patch_captures(graphs: type, note: Callable[[bool], None]) -> None:
     patch(graphs, "capture_end", ends)
 
 
-def patch_ddp(on_wrapped: Callable[[Any], None]) -> None:
-    """Call ``on_wrapped`` with every module that is wrapped in DistributedDataParallel, once its reducer exists."""
-    patch_call(DistributedDataParallel, "_ddp_init_helper", lambda _begin_s, args: on_wrapped(args[0]))
-
-
 def patch_forward(note: Callable[[int, int, int, int], None], modules: weakref.WeakKeyDictionary[Any, int]) -> None:
     """Note each forward pass of a module that DDP wraps: its number, two dimensions of its input, what it sends.
 

@@ -187,7 +187,7 @@ class Machine:
             count = self.pass_over_at = self.table.count
             if count and not pass_.stepped:
                 self.phases.end_pass(pass_, self._time_s(c, end_s))
-        self.trained.end_pass(pass_, a == 1)
+        pass_.living, pass_.exhausted = False, a == 1
         self.timer.leave(pass_, self._time_s(c, end_s))
 
     def _on_epoch(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
@@ -325,14 +325,14 @@ class Machine:
         for number in self._over:
             self._passes.pop(number, None)
         self._over.clear()
-        trained.end_step()
+        trained.made = 0
 
     def _continues_row(self) -> bool:
         """Return True if this step, for which no batch was trained on, belongs to the last row."""
         steps = self.optimizers.in_row
         if self.optimizers.is_another():
             return True
-        if self._row_had_gradients and not self.trained.is_seen:
+        if self._row_had_gradients and not self.trained.made:
             return steps < MOST_STEPS
         if self.samples_per_step is not None and not all(self._drew):
             return False
@@ -370,7 +370,7 @@ class Machine:
         if table.count == 1:
             self.first_step_ended_s = now_s
         self._first_steps_of(passes)
-        self._row_had_gradients = self.trained.is_seen
+        self._row_had_gradients = self.trained.made > 0
         self._backwards = self._made = self._sent = 0
         if passes:
             self._last_row = passes

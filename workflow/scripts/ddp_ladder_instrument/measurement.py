@@ -352,7 +352,7 @@ def _log_facts(measurement: Measurement, world_size: int) -> dict[str, Any]:
         "later_stage": measurement.recorder.machine.later_stage,
         "loaders": [] if observer is None else observer.loaders.facts,
         "digests": {} if observer is None else {str(key): found for key, found in observer.loaders.digests.items()},
-        "collectives": [] if observer is None else observer.collectives,
+        "collectives": [*measurement.recorder.collectives],
         "ddp": None if observer is None else observer.ddp.facts(),
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, loader_hooks, torch_facts
 from ddp_ladder_instrument.contract import FIRST_SAMPLES, FIRST_STATE
@@ -45,7 +46,6 @@ class TorchObserver:
         self.loader_hooks = loader_hooks.LoaderHooks(recorder, self.loaders, self._on_batch)
         self.workers = loader_hooks.WorkerTimes()
         self.saves = Saves(recorder.saved)
-        self._numbers: dict[str, int] = {}  # of the kinds of collectives, in the log
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -79,23 +79,20 @@ class TorchObserver:
         patch("worker_batch_s", loader_hooks.patch_workers)
         patch("evaluation without a DataLoader", lambda: hooks.patch_modes(recorder, self._trained))
         patch("gradients that are discarded", lambda: hooks.patch_zero_grad(recorder.zeroed, self._trained))
-        patch("ddp", lambda: hooks.patch_ddp(self._on_ddp))
+        # It makes the reducer of a module that is wrapped.
+        patch("ddp", lambda: hooks.patch_call(DistributedDataParallel, "_ddp_init_helper", self._on_ddp))
         patch("forward passes", lambda: hooks.patch_forward(recorder.forward, self.ddp.modules))
         # Tensor.backward calls this one, too.
         patch("backward passes", lambda: hooks.patch_call(torch.autograd, "backward", self._on_backward))
         patch("phases.saves_s", self.saves.patch_torch)
         patch("steps of CUDA graphs", lambda: hooks.patch_call(accelerator.graphs(), "replay", replayed))
         patch("captures of CUDA graphs", lambda: hooks.patch_captures(accelerator.graphs(), accelerator.CAPTURES.set))
-        patch("communication", lambda: collectives.patch_collectives(self._on_collective, recorder.mark_collective))
+        patch("communication", lambda: collectives.patch_collectives(recorder.collective, recorder.mark_collective))
         patch("uneven inputs", lambda: collectives.patch_join(recorder.joined_unevenly))
         patch("exclusion of the hooks from torch.compile", hooks.patch_compiler)
         patch("ranks that the script starts", hooks.refuse_spawn)
         patch("startup_s.process_group", lambda: hooks.patch_process_group(recorder.on_joins, self._on_process_group))
         patch("autocast_dtype", lambda: hooks.watch_autocast(self._on_autocast, lambda: recorder.steps))
-
-    def _on_collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
-        number = self._numbers.setdefault(name, len(self._numbers))
-        self._recorder.collective(number, begin_s, end_s, size, ranks, mark)
 
     def _on_process_group(self, begin_s: float) -> None:
         now_s = time.perf_counter()
@@ -105,7 +102,8 @@ class TorchObserver:
         self._recorder.group_made(begin_s, now_s)
         self._on_group()
 
-    def _on_ddp(self, module: Any) -> None:
+    def _on_ddp(self, _begin_s: float, args: Sequence[Any]) -> None:
+        module = args[0]
         self.world.observe()
         self._use_device(self.kept.add_module(module))
         if self.device is not None:
@@ -140,7 +138,7 @@ class TorchObserver:
             self.loaders.digests.setdefault(pass_.number, []).append(digest)
 
     def _on_pass(self, number: int) -> None:
-        pass_ = self.loaders.find(number)
+        pass_ = self.loaders.passes.get(number)
         if pass_ is not None and pass_.iterator is not None:
             self.workers.add(pass_.iterator())
 
@@ -152,11 +150,6 @@ class TorchObserver:
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])
-
-    @property
-    def collectives(self) -> list[str]:
-        """The names of the kinds of collectives, by their numbers in the log."""
-        return [*self._numbers]
 
     def facts(self, device_answers: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the record's fields on torch, and those of its fingerprint.

@@ -178,7 +178,7 @@ class Heartbeat:
         took_s = now[2] - ended_s if steps else 0.0
         content = {
             "step": now[0],
-            "saves": machine.phases.saves,
+            "saves": machine.phases.saves.over,
             "samples_per_s": (now[1] - samples) * counting / took_s if took_s > 0 else None,
             "elapsed_s": time.perf_counter() - (machine.first_step_ended_s or time.perf_counter()),
             "updated_at_s": time.time(),

@@ -69,6 +69,7 @@ class Recorder:
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stepped: set[int] = set()
         self._graphs: dict[int, int] = {}  # numbers of CUDA graphs, by id
+        self.collectives: dict[str, int] = {}  # numbers of their names
         self._last: Callable[[], Any] = lambda: None
         self._last_number = -1
         self._is_over = False  # a pass ended since the last step
@@ -225,13 +226,14 @@ class Recorder:
             return NO_MARK
         return NOT_MARKED if self.log.is_cut or self.marks.is_aside() else self.marks.add()
 
-    def collective(self, name: int, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
-        """Note a collective by the number of its name, with its bytes; none is made into a CUDA graph.
+    def collective(self, name: str, begin_s: float, end_s: float, size: int, ranks: int, mark: int) -> None:
+        """Note a collective, with its bytes; none is made into a CUDA graph.
 
         mark: that after it; the one before it has the number before.
         """
         if not self.is_capturing():
-            self.log.add(log.COLLECTIVE, begin_s, end_s, name, size, ranks, mark)
+            number = self.collectives.setdefault(name, len(self.collectives))
+            self.log.add(log.COLLECTIVE, begin_s, end_s, number, size, ranks, mark)
 
     def joined_unevenly(self) -> None:
         """Note DDP's join(): ranks may make different numbers of steps."""

@@ -326,7 +326,7 @@ class Loaders:
         self._numbers, self._datasets = Numbers(), Numbers()
         # Of each loader, with unclear sizes and lengths of all its passes; None inside means unknown, or not needed.
         self.facts: list[dict[str, Any]] = []
-        self._passes: dict[int, LoaderPass] = {}  # those that go on, and the last ones that are over
+        self.passes: dict[int, LoaderPass] = {}  # those that go on, and the last ones that are over
         self.digests: dict[int, list[str]] = {}
 
     def begin(self, loader: Any, outer: Any = None, is_main: bool = True) -> LoaderPass:
@@ -342,10 +342,10 @@ class Loaders:
             sizes = source.sizes  # of others, an outer loader puts other batches together
         sizes.unclear = self.facts[loader_number]["unclear_sizes"]
         sizes.lengths = self.facts[loader_number]["token_lengths"]
-        for old in [known.number for known in self._passes.values() if not known.living][:-KEPT]:
-            del self._passes[old]
-        self._passes[number] = LoaderPass(number, source, sizes)
-        return self._passes[number]
+        for old in [known.number for known in self.passes.values() if not known.living][:-KEPT]:
+            del self.passes[old]
+        self.passes[number] = LoaderPass(number, source, sizes)
+        return self.passes[number]
 
     def _number(self, loader: Any, source: Source | None) -> int:
         number = min(self._numbers.of(loader), MOST_LOADERS)
@@ -357,13 +357,9 @@ class Loaders:
             self.facts[number].update(source.facts, shards=source.sampling.shards, dataset=of_dataset)
         return number
 
-    def find(self, number: int) -> LoaderPass | None:
-        """Return a pass that goes on, or that ended not long ago."""
-        return self._passes.get(number)
-
     def epoch_of(self, number: int) -> int:
         """Return the epoch of a pass's sampler; -1 if it is not known."""
-        pass_ = self._passes.get(number)
+        pass_ = self.passes.get(number)
         epoch = pass_.source.epoch() if pass_ is not None and pass_.source is not None else None
         return -1 if epoch is None else epoch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -89,7 +89,8 @@ class States:
 
     def _state(self, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         parts = [local(tensor) for tensor in tensors]
-        rates = [float(group["lr"]) for group in _groups(self._optimizers) if group.get("lr") is not None]
+        groups = [group for optimizer in self._optimizers for group in optimizer.groups()]
+        rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
         return {
             "optimizer_steps": _steps(self._optimizers),
             "lr": [rate for rate in rates[:MOST_GROUPS] if math.isfinite(rate)],
@@ -125,10 +126,6 @@ class _Optimizer:
             return self._counts
         held = [state for state in (*optimizer.state.values(), *optimizer.param_groups) if isinstance(state, Mapping)]
         return [state["step"] for state in held if state.get("step") is not None]
-
-
-def _groups(optimizers: Sequence[_Optimizer]) -> Iterator[Mapping[str, Any]]:
-    return (group for optimizer in optimizers for group in optimizer.groups())
 
 
 def _steps(optimizers: Sequence[_Optimizer]) -> int | None:

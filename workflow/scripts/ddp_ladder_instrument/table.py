@@ -247,14 +247,9 @@ class Phases:
         self._validations_s: deque[tuple[float, float, Pass]] = deque(maxlen=MOST)
         self._evals_s: deque[tuple[float, float]] = deque(maxlen=MOST)  # in which no pass began
         self._saves_s: deque[tuple[float, float]] = deque(maxlen=MOST)
-        self._saves = Saves()
+        self.saves = Saves()
         self._epoch_steps: deque[int] = deque(maxlen=MOST)
         self._evaluating_since_s: float | None = None
-
-    @property
-    def saves(self) -> int:
-        """Number of saves so far that are written."""
-        return self._saves.over
 
     @property
     def evaluations(self) -> int:
@@ -285,7 +280,7 @@ class Phases:
     def add_save(self, begin_s: float, end_s: float, kind: int, size: float, is_aside: bool) -> None:
         """Note a save. kind, size, is_aside: as in the log."""
         self._saves_s.append((begin_s, end_s))
-        self._saves.add(end_s - begin_s, kind, size, is_aside)
+        self.saves.add(end_s - begin_s, kind, size, is_aside)
 
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
@@ -304,5 +299,5 @@ class Phases:
             "validations_s": spans([*passes, *self._evals_s]),
             "without_a_pass_s": spans(self._evals_s),
             "saves_s": spans(self._saves_s),
-            "saves": self._saves.summary(),
+            "saves": self.saves.summary(),
         }

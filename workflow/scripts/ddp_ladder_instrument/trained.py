@@ -137,11 +137,6 @@ class TrainedBatches:
         self._forwards = 0  # since the last backward pass
         self._dimensions = -1, -1  # of the last one's input
 
-    @property
-    def is_seen(self) -> bool:
-        """True if a gradient may have been computed since the last step."""
-        return self.made > 0
-
     def draw(self, pass_: Pass, batch: Batch) -> None:
         if pass_.cycle_backwards:
             self.seen.add_cycle(pass_.loader, pass_.cycle_draws, pass_.cycle_backwards)
@@ -343,12 +338,6 @@ class TrainedBatches:
         self.drawn += pass_.drawn
         self.untrained += pass_.untrained
         return True
-
-    def end_step(self) -> None:
-        self.made = 0
-
-    def end_pass(self, pass_: Pass, exhausted: bool) -> None:
-        pass_.living, pass_.exhausted = False, exhausted
 
     def whole(self) -> Usual:
         """Return what is usual, after the last event."""
