@@ -100,30 +100,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
     with common.process_group(args.backend) as world:
-        torch.manual_seed(args.seed)  # every rank draws the same parameters
-        data = common.cifar100(args.data_dir)
-        train_set = common.Resident(data.train_images, data.train_labels, world.device)
-        test_set = common.Resident(data.test_images, data.test_labels, world.device)
-        train_loader = common.train_loader(train_set, batch_per_rank(args, world), world, args.seed, workers=0)
-        test_loader = common.test_loader(test_set, 1000, world, workers=0)
+        return train(args, world)
 
-        net = WideResNet(args.depth, args.width, classes=100).to(world.device).to(memory_format=torch.channels_last)
-        model = common.distribute(net, world, args.compile)
-        fused = world.device.type == "cuda"
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=args.base_lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused
-        )
-        epoch_steps = common.steps_per_epoch(train_loader, args.accumulate)
-        scheduler = common.warmed_up_cosine(
-            optimizer, round(args.warmup_epochs * epoch_steps), args.epochs * epoch_steps
-        )
-        training = common.Training(model, optimizer, scheduler)
-        precision = common.Precision(args.precision, world.device)
-        prepare = common.preparation(world.device, data.mean, data.std, change=common.crop_and_flip)
-        prepare_test = common.preparation(world.device, data.mean, data.std)
 
-        recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
-        return common.fit(training, recipe, train_loader, test_loader, world, args, prepare_test)
+def train(args: argparse.Namespace, world: World) -> int:
+    """Train as one rank; return the exit code."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    data = common.cifar100(args.data_dir)
+    train_set = common.Resident(data.train_images, data.train_labels, world.device)
+    test_set = common.Resident(data.test_images, data.test_labels, world.device)
+    train_loader = common.train_loader(train_set, batch_per_rank(args, world), world, args.seed, workers=0)
+    test_loader = common.test_loader(test_set, 1000, world, workers=0)
+
+    net = WideResNet(args.depth, args.width, classes=100).to(world.device).to(memory_format=torch.channels_last)
+    model = common.distribute(net, world, args.compile)
+    fused = world.device.type == "cuda"
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=args.base_lr, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused
+    )
+    epoch_steps = common.steps_per_epoch(train_loader, args.accumulate)
+    scheduler = common.warmed_up_cosine(optimizer, round(args.warmup_epochs * epoch_steps), args.epochs * epoch_steps)
+    training = common.Training(model, optimizer, scheduler)
+    precision = common.Precision(args.precision, world.device)
+    prepare = common.preparation(world.device, data.mean, data.std, change=common.crop_and_flip)
+    prepare_test = common.preparation(world.device, data.mean, data.std)
+
+    recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
+    return common.fit(training, recipe, train_loader, test_loader, world, args, prepare_test)
 
 
 if __name__ == "__main__":

@@ -158,22 +158,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
     with common.process_group(args.backend) as world:
-        torch.manual_seed(args.seed)  # every rank draws the same parameters
-        train_set = common.Resident(*made_up(args.samples, args.sequence, args.seed), world.device)
-        # As many on each rank: FSDP gathers parameters in an evaluation, too.
-        test_texts = made_up(HELD_OUT * world.size, args.sequence, args.seed + 1_000_000)
-        train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
-        test_loader = common.test_loader(common.Resident(*test_texts, world.device), HELD_OUT, world, workers=0)
+        return train(args, world)
 
-        model = distribute(GPT(args).to(world.device), world, args)
-        training = common.Training(model, optimizer_of(model, args))
-        precision = common.Precision(args.precision, world.device)
 
-        def prepare(text: Tensor) -> Tensor:
-            return text.to(world.device, non_blocking=True)
+def train(args: argparse.Namespace, world: World) -> int:
+    """Train as one rank; return the exit code."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    train_set = common.Resident(*made_up(args.samples, args.sequence, args.seed), world.device)
+    # As many on each rank: FSDP gathers parameters in an evaluation, too.
+    test_texts = made_up(HELD_OUT * world.size, args.sequence, args.seed + 1_000_000)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
+    test_loader = common.test_loader(common.Resident(*test_texts, world.device), HELD_OUT, world, workers=0)
 
-        recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
-        return common.fit(training, recipe, train_loader, test_loader, world, args)
+    model = distribute(GPT(args).to(world.device), world, args)
+    training = common.Training(model, optimizer_of(model, args))
+    precision = common.Precision(args.precision, world.device)
+
+    def prepare(text: Tensor) -> Tensor:
+        return text.to(world.device, non_blocking=True)
+
+    recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":

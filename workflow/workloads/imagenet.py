@@ -115,19 +115,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
     with common.process_group(args.backend) as world:
-        torch.manual_seed(args.seed)  # every rank draws the same parameters
-        train_set, test_set, classes = image_sets(args, world.device)
-        train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
-        test_loader = common.test_loader(test_set, args.batch_size, world, args.workers)
+        return train(args, world)
 
-        net = make_model(args.model, classes).to(world.device).to(memory_format=torch.channels_last)
-        model = common.distribute(net, world, args.compile)
-        training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
-        prepare = common.preparation(world.device, MEAN, STD)
-        precision = common.Precision(args.precision, world.device)
 
-        recipe = common.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
-        return common.fit(training, recipe, train_loader, test_loader, world, args)
+def train(args: argparse.Namespace, world: World) -> int:
+    """Train as one rank; return the exit code."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    train_set, test_set, classes = image_sets(args, world.device)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
+    test_loader = common.test_loader(test_set, args.batch_size, world, args.workers)
+
+    net = make_model(args.model, classes).to(world.device).to(memory_format=torch.channels_last)
+    model = common.distribute(net, world, args.compile)
+    training = optimization(model, common.steps_per_epoch(train_loader, args.accumulate), world, args)
+    prepare = common.preparation(world.device, MEAN, STD)
+    precision = common.Precision(args.precision, world.device)
+
+    recipe = common.Recipe(prepare, smoothed_cross_entropy, precision, args.accumulate)
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":

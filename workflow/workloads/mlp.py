@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import common
+from common import World
 
 INPUTS, HIDDEN, CLASSES = 10, 50, 2
 
@@ -54,21 +55,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, and print loss and accuracy after each epoch; return the exit code."""
     args = arguments(argv)
     with common.process_group(args.backend) as world:
-        torch.manual_seed(args.seed)  # every rank draws the same parameters
-        train_set = common.Resident(*made_up(args.samples, args.seed), world.device)
-        test_set = common.Resident(*made_up(10_000, args.seed + 1_000_000), world.device)
-        train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
-        test_loader = common.test_loader(test_set, 1000, world, workers=0)
+        return train(args, world)
 
-        model = common.distribute(SimpleModel().to(world.device), world, args.compile)
-        training = common.Training(model, torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9))
-        precision = common.Precision(args.precision, world.device)
 
-        def prepare(inputs: Tensor) -> Tensor:
-            return inputs.to(world.device, non_blocking=True)
+def train(args: argparse.Namespace, world: World) -> int:
+    """Train as one rank; return the exit code."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    train_set = common.Resident(*made_up(args.samples, args.seed), world.device)
+    test_set = common.Resident(*made_up(10_000, args.seed + 1_000_000), world.device)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, workers=0)
+    test_loader = common.test_loader(test_set, 1000, world, workers=0)
 
-        recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
-        return common.fit(training, recipe, train_loader, test_loader, world, args)
+    model = common.distribute(SimpleModel().to(world.device), world, args.compile)
+    training = common.Training(model, torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9))
+    precision = common.Precision(args.precision, world.device)
+
+    def prepare(inputs: Tensor) -> Tensor:
+        return inputs.to(world.device, non_blocking=True)
+
+    recipe = common.Recipe(prepare, F.cross_entropy, precision, args.accumulate)
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":

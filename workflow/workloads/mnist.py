@@ -132,24 +132,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     bind(args.cores)
     with common.process_group(args.backend) as world:
-        torch.manual_seed(args.seed)  # every rank draws the same parameters
-        data = (common.digits if args.data == "digits" else common.mnist)(args.data_dir)
-        place = world.device if args.data_on == "device" else torch.device("cpu")
-        train_set = common.Resident(data.train_images, data.train_labels, place)
-        test_set = common.Resident(data.test_images, data.test_labels, place)
-        train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
-        test_loader = common.test_loader(test_set, 1000, world, args.workers)
+        return train(args, world)
 
-        net = Net(data.train_images.size(-1)).to(world.device).to(memory_format=torch.channels_last)
-        model = wrap(net, world, args)
-        optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
-        scheduler = StepLR(optimizer, common.steps_per_epoch(train_loader, args.accumulate), args.gamma)
-        training = common.Training(model, optimizer, scheduler)
-        precision = common.Precision(args.precision, world.device)
-        recipe = common.Recipe(
-            common.preparation(world.device, data.mean, data.std), F.nll_loss, precision, args.accumulate
-        )
-        return common.fit(training, recipe, train_loader, test_loader, world, args)
+
+def train(args: argparse.Namespace, world: World) -> int:
+    """Train as one rank; return the exit code."""
+    torch.manual_seed(args.seed)  # every rank draws the same parameters
+    data = (common.digits if args.data == "digits" else common.mnist)(args.data_dir)
+    place = world.device if args.data_on == "device" else torch.device("cpu")
+    train_set = common.Resident(data.train_images, data.train_labels, place)
+    test_set = common.Resident(data.test_images, data.test_labels, place)
+    train_loader = common.train_loader(train_set, args.batch_size, world, args.seed, args.workers)
+    test_loader = common.test_loader(test_set, 1000, world, args.workers)
+
+    net = Net(data.train_images.size(-1)).to(world.device).to(memory_format=torch.channels_last)
+    model = wrap(net, world, args)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
+    scheduler = StepLR(optimizer, common.steps_per_epoch(train_loader, args.accumulate), args.gamma)
+    training = common.Training(model, optimizer, scheduler)
+    precision = common.Precision(args.precision, world.device)
+    recipe = common.Recipe(
+        common.preparation(world.device, data.mean, data.std), F.nll_loss, precision, args.accumulate
+    )
+    return common.fit(training, recipe, train_loader, test_loader, world, args)
 
 
 if __name__ == "__main__":
