@@ -26,6 +26,13 @@ from ddp_ladder_instrument.table import StepTable
 NOTHING = Path("absent")  # of a program that reports no steps itself
 
 
+def step(recorder: Recorder, each: int) -> None:
+    """Train on a batch of a pass."""
+    recorder.drawn(each, 0.0, 4, 0, True, -1)
+    recorder.backward(0.0)
+    recorder.after_step(recorder, (), {})
+
+
 def test_the_phase_of_a_training() -> None:
     recorder = Recorder()
     recorder.begin()
@@ -35,20 +42,16 @@ def test_the_phase_of_a_training() -> None:
         phases.append(signs(recorder, NOTHING, ended).phase)
         moved.append(signs(recorder, NOTHING, ended).moved)
 
-    def step() -> None:
-        recorder.drawn(each, 0.0, 4, 0, True, -1)
-        recorder.backward(0.0)
-        recorder.after_step(recorder, (), {})
-        look()
-
     look()
     each = recorder.new_pass(0, -1, True)
-    step()
+    step(recorder, each)
+    look()
     recorder.mode(False)
     look()
     recorder.mode(True)
     look()
-    step()
+    step(recorder, each)
+    look()
     recorder.ended(each, True)
     look()
     look(ended=True)
@@ -73,17 +76,11 @@ def test_a_step_in_eval_mode_ends_it_though_the_machine_sees_several_steps_at_on
     recorder = Recorder()
     recorder.begin()
     each = recorder.new_pass(0, -1, True)
-
-    def step() -> None:
-        recorder.drawn(each, 0.0, 4, 0, True, -1)
-        recorder.backward(0.0)
-        recorder.after_step(recorder, (), {})
-
     for _ in range(2 * EARLY_STEPS):
-        step()
+        step(recorder, each)
     recorder.mode(False)
     assert recorder.evaluating
-    step()
+    step(recorder, each)
     assert not recorder.evaluating
 
 

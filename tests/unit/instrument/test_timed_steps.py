@@ -69,6 +69,16 @@ class Reducer:
             self._events[self._iteration] = time.time_ns()
 
 
+def train(module: Reducer, recorder: Recorder, timings: DdpTimings, steps: int, step_s: float) -> None:
+    read_at = 0
+    for step in range(steps):
+        module.step(step)
+        ended_s = time.time_ns() * 1e-9
+        recorder.machine.table.add(1, 0, step_s, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
+        if recorder.steps >= read_at:
+            read_at = timings.read(recorder.steps)
+
+
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize(
     ("device", "step_s", "max_steps", "least", "most"),
@@ -96,14 +106,7 @@ def test_times_belong_to_the_step_that_they_are_of(
     recorder = Recorder()
     timings = DdpTimings(recorder, 10, max_steps, unmeasured)
     timings.attach(module, torch.device(device))  # type: ignore[arg-type]
-    steps = max_steps or 800
-    read_at = 0
-    for step in range(steps):
-        module.step(step)
-        ended_s = time.time_ns() * 1e-9
-        recorder.machine.table.add(1, 0, step_s, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
-        if recorder.steps >= read_at:
-            read_at = timings.read(recorder.steps)
+    train(module, recorder, timings, max_steps or 800, step_s)
     rows = {bisect_left(recorder.machine.table.host_ended_s, event[2]): event[4] for event in recorder.log.events()}
     # The last step is given out in a next one, which there is not.
     measured = [row for row in rows if row >= 10]
@@ -123,13 +126,7 @@ def test_steps_go_on_to_be_timed_where_rows_are_blocks_of_them(monkeypatch: pyte
     module, recorder, steps = Reducer(), Recorder(), MOST_ROWS + 4000
     timings = DdpTimings(recorder, 10, None, [])
     timings.attach(module, torch.device("cpu"))  # type: ignore[arg-type]
-    read_at = 0
-    for step in range(steps):
-        module.step(step)
-        ended_s = time.time_ns() * 1e-9
-        recorder.machine.table.add(1, 0, 1e-5, 0.0, ended_s, 0.0, 1, 0, 0, ended_s)
-        if recorder.steps >= read_at:
-            read_at = timings.read(recorder.steps)
+    train(module, recorder, timings, steps, 1e-5)
     timed = [round((event[4] - 1) * 1e9) for event in recorder.log.events()]
     assert [step for step in timed if step > 20] == [k for k in range(21, steps - 1) if is_timed(k, SPARSEST)]
     recorder.feed()
