@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,21 @@ def test_of_a_long_run_the_rows_that_the_log_does_not_have_stay(
     write_log(directory, 0, cut_at=20)
     let_the_rules_change(monkeypatch)
     assert assemble(directory).ranks[0].samples == 20 * TRAINED + (40 * TRAINED + 10 * 16)
+
+
+def test_each_attempt_of_a_run_has_figures_of_its_own(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link of a chain is an attempt of its one run."""
+    last = RunDirectory(tmp_path / "results" / "runs" / plan.runs[0].name)
+    first = RunDirectory(last.attempts / "1")
+    shutil.copytree(last.path, first.path)
+    write_log(last, 0, cut_at=20)
+    reassemble(last)
+    let_the_rules_change(monkeypatch)
+    runs = RunRecords(tmp_path / "results")
+    samples = [runs.stored_or_assembled(directory).ranks[0].samples for directory in (first, last)]
+    assert samples == [60 * TRAINED, 20 * TRAINED + (40 * TRAINED + 10 * 16)]
 
 
 def test_a_damaged_log_costs_no_figure_and_is_named(

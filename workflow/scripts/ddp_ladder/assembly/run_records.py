@@ -31,7 +31,7 @@ class RunRecords:
 
     def __init__(self, results: Path) -> None:
         self.results = results
-        self.judged_anew: dict[str, tuple[Record, Record]] = {}  # made by other rules: as they were, and as of now
+        self.judged_anew: dict[Path, tuple[Record, Record]] = {}  # made by other rules: as they were, and as of now
         self._believed: dict[str, tuple[RunSpec, RecordOrError]] = {}
         self._any: dict[str, RecordOrError] = {}
 
@@ -93,34 +93,33 @@ class RunRecords:
         return _assembled(directory)
 
     def _stored(self, directory: RunDirectory, spec: RunSpec) -> Record:
-        return self._judged(_believe(directory.record, directory, spec, self._digests))
+        return self._judged(directory, _believe(directory.record, directory, spec, self._digests))
 
     def _left(self, directory: RunDirectory, spec: RunSpec) -> Record:
         """Return what a job left that did not write its records."""
-        return self._judged(_believe(directory.assembled, directory, spec, self._digests))
+        return self._judged(directory, _believe(directory.assembled, directory, spec, self._digests))
 
-    def _judged(self, record: Record) -> Record:
+    def _judged(self, directory: RunDirectory, record: Record) -> Record:
         """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
         if record.rules in (0, RULES):
             return record
-        known = self.judged_anew.get(record.spec.name)
-        if known is None:
-            anew = _assembled(self.directory(record.spec)).model_copy(update={"spec": record.spec})
-            self.judged_anew[record.spec.name] = known = record, anew
-        return known[1]
+        if directory.path not in self.judged_anew:
+            anew = _assembled(directory).model_copy(update={"spec": record.spec})
+            self.judged_anew[directory.path] = record, anew
+        return self.judged_anew[directory.path][1]
 
     def changes_of_rules(self) -> list[str]:
         """Return what the rules of now changed in the figures of earlier runs, and which figures they cannot change."""
         lines = []
-        judged = {name: pair for name, pair in self.judged_anew.items() if pair[1].rules == RULES}
+        judged = [pair for pair in self.judged_anew.values() if pair[1].rules == RULES]
         if judged:
-            changed = [text for name, pair in judged.items() if (text := _changed(name, *pair))]
+            changed = [text for pair in judged if (text := _changed(*pair))]
             what = (
                 f"samples/s changed in {len(changed)}: {in_short(changed, NAMED)}" if changed else "no figure changed"
             )
             runs = count(len(judged), "run")
             lines.append(f"{runs} of an earlier version judged anew from the logs, by rules {RULES}: {what}")
-        kept = [name for name in self.judged_anew if name not in judged]
+        kept = [now.spec.name for _, now in self.judged_anew.values() if now.rules != RULES]
         if kept:
             lines.append(
                 f"{count(len(kept), 'run')} of an earlier version cannot be judged anew, as a log is missing or "
@@ -143,11 +142,11 @@ def _assembled(directory: RunDirectory) -> Record:
     return assemble(directory)
 
 
-def _changed(name: str, before: Record, now: Record) -> str:
+def _changed(before: Record, now: Record) -> str:
     """Return ``default/weak/2x1/r1: 3,200 -> 2,144``; empty if the figure is the same."""
     rates = [record.throughput.samples_per_s if record.throughput else None for record in (before, now)]
     texts = ["none" if rate is None else significant(rate) for rate in rates]
-    return "" if texts[0] == texts[1] else f"{name}: {texts[0]} -> {texts[1]}"
+    return "" if texts[0] == texts[1] else f"{now.spec.name}: {texts[0]} -> {texts[1]}"
 
 
 def _believe(file: Path, directory: RunDirectory, spec: RunSpec, read: Digests) -> Record:

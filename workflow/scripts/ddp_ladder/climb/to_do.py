@@ -67,7 +67,7 @@ def restore_records(plan: Plan, runs: RunRecords) -> Iterator[Path]:
             record, file = runs.kept(spec), runs.directory(spec).record
             if record is None or file.is_dir():
                 continue
-            if not runs.is_believed(spec) or spec.name in runs.judged_anew:
+            if not runs.is_believed(spec) or runs.directory(spec).path in runs.judged_anew:
                 write_record(file, record)
                 runs.directory(spec).assembled.unlink(missing_ok=True)
                 yield file
