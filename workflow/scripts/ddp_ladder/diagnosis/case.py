@@ -365,12 +365,12 @@ def root(case: Case) -> Failure | None:
 
 def root_match(case: Case) -> Match | None:
     """Return the line that names the cause: of the exception that ended a rank, else of a log."""
-    return root_raised(case) or _root_printed(case)
+    return _first(case.said_matches, "root") or _root_printed(case)
 
 
-def root_raised(case: Case) -> Match | None:
-    """Return the exception that ended a rank, if it names the cause."""
-    return _first(case.said_matches, "root")
+def root_raised(case: Case) -> Failure | None:
+    """Return the failure whose cause the exception that ended a rank names."""
+    return _of_first(case, case.said_matches, "root")
 
 
 def _root_printed(case: Case) -> Match | None:

@@ -125,19 +125,14 @@ def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
     return tuple(rate for rate in rates if 0 < rate < math.inf)
 
 
-def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
-    """Return the rates after the warm-up: drop the first ``warmup_steps``, but at most half of them."""
-    return rates[min(warmup_steps, len(rates) // 2) :]
-
-
 def log_figures(
     rates: tuple[float, ...], warmup_steps: int, global_batch: int, wall_s: float
 ) -> tuple[Throughput, Timing]:
     """Return throughput and timing from at least one printed rate; a step is assumed to use the planned global batch.
 
-    Each printed rate is a block, and all blocks have equally many steps.
+    Each printed rate is a block, and all blocks have equally many steps; at most half of them are warm-up.
     """
-    measured = np.array(measured_rates(rates, warmup_steps))
+    measured = np.array(rates[min(warmup_steps, len(rates) // 2) :])
     steps_s = global_batch / measured
     per_block = PerBlock(np.full(len(measured), float(global_batch)), steps_s)
     statistic = statistic_of([per_block])
