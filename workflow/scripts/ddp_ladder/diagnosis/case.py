@@ -127,18 +127,15 @@ class Case:
 
     @cached_property
     def printed_matches(self) -> tuple[Match, ...]:
-        """Return the printed lines that may name the cause."""
         return tuple(matches(self.printed, "root", "sched", "symptom", several_nodes=self.several_nodes))
 
     @cached_property
     def raised(self) -> RaisedLines:
-        """Return where the logs have the exceptions of the ranks."""
         ends = self.raw.ends
         return RaisedLines(self.printed, (text for end in ends for text in (end.exception, end.handled) if text))
 
     @cached_property
     def said_matches(self) -> tuple[Match, ...]:
-        """Return the lines that ended a rank and may name the cause."""
         return tuple(matches(self.said, "root", "symptom", several_nodes=self.several_nodes))
 
     def _of_nccl(self) -> Iterator[Words]:

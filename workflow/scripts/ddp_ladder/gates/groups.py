@@ -79,7 +79,6 @@ class RepeatGroup:
 
     @property
     def jobs(self) -> list[Hashable]:
-        """Return the job of each good run."""
         return [job_of(run.record) for run in self.good]
 
     @property
@@ -118,12 +117,10 @@ class RepeatGroup:
 
     @cached_property
     def log_rate(self) -> LogMean:
-        """Return the throughput with its uncertainty."""
         return self._log([run.samples_per_s(self.statistic) for run in self.good], [run.rates for run in self.good])
 
     @property
     def log_step_time(self) -> LogMean:
-        """Return the step time with its uncertainty."""
         return self._log([run.step_time_s(self.statistic) for run in self.good], [run.step_times for run in self.good])
 
     def _log(self, figures: Sequence[float], runs: Sequence[PerBlock]) -> LogMean:

@@ -48,7 +48,6 @@ class GateFinding(messages.Finding):
     def of(
         cls, what: RunSpec | ScalePoint, check: str, measured: str, wanted: str, next_step: str = "", ok: bool = False
     ) -> GateFinding:
-        """Return a finding on a run, or on a scale."""
         return cls(
             severity="note" if ok else "error",
             variant=what.variant,

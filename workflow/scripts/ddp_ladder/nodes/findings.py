@@ -46,7 +46,6 @@ class RunUse:
 
     @property
     def gpus(self) -> tuple[On, ...]:
-        """Return the GPUs that ranks trained on, with their nodes."""
         return tuple((node, gpu) for node in self.nodes for gpu in node.used_gpus)
 
     @property

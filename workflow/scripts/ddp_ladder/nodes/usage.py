@@ -91,7 +91,6 @@ class NodeUsage(Model):
 
     @property
     def used_gpus(self) -> tuple[GpuUsage, ...]:
-        """Return the GPUs that ranks trained on."""
         return tuple(gpu for gpu in self.gpus if gpu.rank is not None)
 
 
@@ -104,22 +103,18 @@ class Usage(Model):
 
     @property
     def gpus(self) -> tuple[GpuUsage, ...]:
-        """Return the GPUs of all nodes that ranks trained on."""
         return tuple(gpu for node in self.nodes for gpu in node.used_gpus)
 
     @property
     def gpu_busy_fraction(self) -> float | None:
-        """Return the mean over the GPUs."""
         return _mean_of_known(gpu.busy_fraction for gpu in self.gpus)
 
     @property
     def gpu_power_w(self) -> float | None:
-        """Return the mean of one GPU."""
         return _mean_of_known(gpu.power_w for gpu in self.gpus)
 
     @property
     def cpu_fraction(self) -> float | None:
-        """Return the mean over the nodes."""
         return _mean_of_known(node.cpu_fraction for node in self.nodes)
 
     @property
