@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, opened, write_json, writing
+from ddp_ladder.common.files import RunDirectory, write_json, writing
 from ddp_ladder.common.formats import duration, in_short, milliseconds, percent, rank_numbers, significant
 from ddp_ladder.measuring.windows import (
     Sums,
@@ -296,12 +296,8 @@ class LastWindow:
 
 def last_window(path: Path) -> LastWindow | None:
     """Return the last window of the table; None without one. Raises OSError or ValueError."""
-    with opened(path) as file:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - 4096))
-        *lines, _ = file.read().decode().split("\n")
-    cells = dict(zip(COLUMNS, lines[-1].split(","), strict=True)) if len(lines) > 1 else {}
+    cells = last_cells(path)
     if not cells:
         return None
-    rate = cells["samples_per_s"]
+    rate = cells.get("samples_per_s")
     return LastWindow(int(cells["link"]), float(cells["ended_at_s"]), float(rate) if rate else None)
