@@ -52,14 +52,9 @@ def test_stand_in_gpus_whose_uuids_no_rank_has_are_not_those_of_the_ranks(tmp_pa
     assert used.notes == ("node0: ranks trained on GPUs that were not sampled",)
 
 
-def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
-    run = write_sampled_run(tmp_path, make_spec("1x1"), seconds=10.0, network_sent_bytes_per_s=FULL)
-    assert assemble(run).usage.findings == ()
-
-
-def test_stand_in_of_a_gpu_that_is_throttled_in_each_of_too_few_samples(tmp_path: Path) -> None:
-    spec = make_spec("1x1", device="cuda")
-    run = write_sampled_run(tmp_path, spec, gpu_count=1, seconds=10.0, gpu0_throttle_reasons="thermal")
+def test_too_few_samples_show_only_a_stand_in_gpu_that_is_throttled_in_each_of_them(tmp_path: Path) -> None:
+    changes = {"gpu0_throttle_reasons": "thermal", "network_sent_bytes_per_s": FULL}
+    run = write_sampled_run(tmp_path, make_spec("1x1", device="cuda"), gpu_count=1, seconds=10.0, **changes)
     (found,) = assemble(run).usage.findings
     assert found.in_words.startswith("GPU 0 of node0: throttled in 100 % of the few samples (thermal")
 
