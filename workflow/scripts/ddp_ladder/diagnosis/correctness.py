@@ -175,11 +175,8 @@ def most_shared(ends: Sequence[RankEnd]) -> Shared:
         if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:
             distinct[end.rank] = known
     ranks_with = Counter(chain.from_iterable(distinct.values()))
-    places: dict[str, list[int]] = {}  # of each sample that several ranks have, these
-    for place, known in enumerate(distinct.values()):
-        for digest in known:
-            if ranks_with[digest] > 1:
-                places.setdefault(digest, []).append(place)
+    of_ranks = ((digest, place) for place, known in enumerate(distinct.values()) for digest in known)
+    places = grouped(pair for pair in of_ranks if ranks_with[pair[0]] > 1)
     on_several = {digest: np.array(indices) for digest, indices in places.items()}
     ranks, sizes = [*distinct], np.array([len(known) for known in distinct.values()])
     most = Shared(known=len(ranks))

@@ -235,8 +235,6 @@ def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
                 why = f"DDP timed {steps} at {side.scale}, and {LEAST_TIMED_STEPS} are needed"
             communication = "communication, " if side.exposed_comm_s is None else ""
             return f"{why}: {communication}computation and the rest are not told apart"
-    if point.data_wait_s is None or baseline.data_wait_s is None:
-        return "the wait for data was not measured"
     return ""
 
 
