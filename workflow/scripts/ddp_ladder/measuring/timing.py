@@ -228,10 +228,7 @@ def _undisturbed(slowest_s: NDArray[np.float64]) -> NDArray[np.bool_]:
     means_s = np.array([slowest_s[block].mean() for block in blocks])
     usual_s = median(means_s)
     most_s = usual_s + DISTURBED * max(median(np.abs(means_s - usual_s)), 0.01 * usual_s)
-    used = np.zeros(len(slowest_s), bool)
-    for block, mean_s in zip(blocks, means_s, strict=True):
-        used[block] = mean_s <= most_s
-    return used
+    return np.repeat(means_s <= most_s, [*map(len, blocks)])
 
 
 def _loaders(ranks: Sequence[RankFiles]) -> LoaderSpeeds:
