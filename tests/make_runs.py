@@ -172,6 +172,11 @@ def edit_rank(directory: RunDirectory, rank: int, **values: Any) -> None:
     edit(directory.ranks / f"rank{rank}.json", lambda end: end.update(values))
 
 
+def edit_part(directory: RunDirectory, rank: int, part: str, **values: Any) -> None:
+    """Change fields of a part of a rank's end record."""
+    edit(directory.ranks / f"rank{rank}.json", lambda end: end[part].update(values))
+
+
 def edit_agent(directory: RunDirectory, node: int, **values: Any) -> None:
     """Change fields of the end record of a node's only agent."""
     edit(directory.agent_end(Agent(node)), lambda end: end.update(values))

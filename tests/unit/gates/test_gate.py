@@ -26,7 +26,7 @@ from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from gate import main
 from make_preflight import write_preflight
 from make_records import make_gate, make_judged, make_plan_of, make_spec, make_specs
-from make_runs import add_ddp_times, edit, read_steps, reassemble, write_ladder, write_run, write_steps
+from make_runs import add_ddp_times, edit, edit_part, read_steps, reassemble, write_ladder, write_run, write_steps
 
 RUN = "default/weak/1x2/r2"
 BASELINE = "default/weak/1x1/r1"
@@ -122,9 +122,7 @@ def _faster_step(run: RunDirectory) -> None:
 
 
 FAILED: dict[str, Mutation] = {
-    "checksum differs": lambda run: edit(
-        run.ranks / "rank1.json", lambda end: end["parameters"].update(checksum="sha256:b")
-    ),
+    "checksum differs": lambda run: edit_part(run, 1, "parameters", checksum="sha256:b"),
     "exit code of a rank": _in_rank(1, exit_code=3),
     "exception on a rank": _in_rank(1, exit_code=1, ended_by="exception", exception="ValueError: no"),
     "time limit": lambda run: edit(run.ended, lambda end: end.update(outcome="time limit")),
