@@ -29,7 +29,7 @@ from ddp_ladder.measuring.windows import (
 )
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.files import THROTTLE_REASONS
-from ddp_ladder.nodes.findings import THROTTLES
+from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.last_sample import last_cells, last_sample, of_gpus
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.chain import Chain
@@ -41,7 +41,6 @@ WINDOWS = 10  # that are compared with the promise
 AGAIN_S = 3600.0
 WORTH_NAMING = 0.15  # of what a step takes longer
 MOST_NAMED = 3
-SLOWER_CLOCK = 0.95  # of the other nodes' clock: GPUs of one model differ by less
 TABLE = "windows.csv"
 
 T = TypeVar("T")
