@@ -248,9 +248,9 @@ def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
     assert training
     assert training.runs == 3
     (milestone,) = [each for each in milestones(planned_view(tmp_path, 3)) if str(each.point.scale) == "1x2"]
-    assert training.of_all.nodes == milestone.asked.nodes
+    assert training.of_all.nodes == milestone.training.of_all.nodes
     assert report.plan.hours
-    assert report.plan.hours.gpus == pytest.approx(milestone.asked.gpus / 3)
+    assert report.plan.hours.gpus == pytest.approx(milestone.training.of_all.gpus / 3)
     text = as_markdown(report.document)
     assert "the application asks for 3 trainings" in text.lower()
     assert "process hours" in text

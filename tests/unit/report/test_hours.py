@@ -45,8 +45,8 @@ def test_node_hours_are_runs_times_wall_hours_times_nodes_with_the_reserve() -> 
     """One run: start-up, and 126 million samples at 0.9 of the steps' 7,000 a second, which these records have."""
     best, cheapest = milestones(view_of(samples=126e6, runs=12, reserve=0.25))
     wall_h = (36 + 126e6 / (0.9 * 7000)) / 3600
-    assert (str(best.point.scale), best.hours) == ("2x4", pytest.approx(wall_h))
-    assert best.asked.nodes == pytest.approx(2 * 12 * wall_h * 1.25)
+    assert (str(best.point.scale), best.training.hours) == ("2x4", pytest.approx(wall_h))
+    assert best.training.of_all.nodes == pytest.approx(2 * 12 * wall_h * 1.25)
     assert best.low
     assert best.high
     rate_low, rate_high = best.point.samples_per_s_low, best.point.samples_per_s_high

@@ -150,8 +150,9 @@ def derived(results: Path) -> list[float]:
             minutes = round(seconds) // 60
             values += [minutes // 60, minutes % 60, minutes, round(seconds) % 60]
     for each in milestones(view):
-        values += [each.samples / each.point.global_batch, each.samples, each.reserve]
-        for hours in (each.hours, each.asked.nodes):
+        training = each.training
+        values += [training.samples / each.point.global_batch, training.samples, training.reserve]
+        for hours in (training.hours, training.of_all.nodes):
             values += [hours, hours * (each.low or 1), hours * (each.high or 1)]
         values.append(each.point.nodes * (each.point.startup_s or 0) / 3600)
     for outlook in view.outlooks:

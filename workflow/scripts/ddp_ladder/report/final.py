@@ -11,7 +11,6 @@ from functools import cached_property
 from ddp_ladder import __version__
 from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.analysis.cost import kwh
-from ddp_ladder.common.files import REPORT
 from ddp_ladder.common.formats import (
     UNKNOWN,
     capitalised,
@@ -330,7 +329,7 @@ class FinalReport:
     @property
     def html(self) -> str:
         """Return the page; every text is escaped."""
-        return as_html("final_report.html.j2", view=self, version=__version__, css=(REPORT / "report.css").read_text())
+        return as_html("final_report.html.j2", view=self)
 
     @property
     def csv(self) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from hashlib import sha256
 from typing import Any
 
 from matplotlib import rc_context
@@ -14,7 +12,6 @@ from matplotlib.figure import Figure
 from ddp_ladder import __version__
 from ddp_ladder.analysis.comparison import interval_text, number
 from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
-from ddp_ladder.common.files import REPORT
 from ddp_ladder.common.formats import UNKNOWN, count, significant
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text, table_block
@@ -45,11 +42,12 @@ def history_files(ladders: Sequence[Ladder], histories: Sequence[History], writt
     """Return the files by name, the page first. ladders: in the order of their dates."""
     plots = {name: drawn(history_figure(ladders, histories, column)) for name, column in PLOTS.items()}
     document = _document(ladders, histories, written_on)
+    files = {f"{name}.{kind}": content for name, images in plots.items() for kind, content in images.items()}
     return {
-        "index.html": _html(document, {name: images["svg"] for name, images in plots.items()}),
+        "index.html": as_html("history.html.j2", files, document=document),
         "history.md": as_markdown(document),
         "history.csv": csv_text(_csv_rows(histories)),
-        **{f"{name}.{kind}": content for name, images in plots.items() for kind, content in images.items()},
+        **files,
     }
 
 
@@ -155,7 +153,7 @@ def _csv_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
             }
 
 
-# --- The plot and the page.
+# --- The plot.
 
 
 def history_figure(ladders: Sequence[Ladder], histories: Sequence[History], value: Value) -> Figure:
@@ -187,15 +185,3 @@ def _unbroken(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
             part = []
         part.append(entry)
     yield part
-
-
-def _html(document: Document, pictures: Mapping[str, bytes]) -> str:
-    script = (REPORT / "report.js").read_text()
-    return as_html(
-        "history.html.j2",
-        document=document,
-        css=(REPORT / "report.css").read_text(),
-        script=script,
-        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        pictures={name: f"data:image/svg+xml;base64,{b64encode(svg).decode()}" for name, svg in pictures.items()},
-    )
