@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ddp_ladder.common.grouping import one_of
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.units import Hours, Units
+from ddp_ladder.plan.units import Units
 from ddp_ladder.records.record import Record
 
 J_PER_KWH = 3.6e6
@@ -70,11 +70,6 @@ def kwh(joules: float | None) -> float | None:
     return None if joules is None else joules / J_PER_KWH
 
 
-def carbon_kg(energy_kwh: float | None, units: Units) -> float | None:
-    """Return the CO2 of an energy in kg; None unless both are known."""
-    return None if energy_kwh is None or units.carbon is None else energy_kwh * units.carbon.grams_co2_per_kwh / 1000
-
-
 def with_tokens(points: Sequence[ScalePoint], said: int | None) -> tuple[ScalePoint, ...]:
     """Return the points with their tokens/s, as far as they are known. said: the tokens of a sample in the settings."""
     return tuple(_with_tokens(point, point.tokens_per_sample if said is None else said) for point in points)
@@ -92,14 +87,10 @@ def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[S
     return tuple(_with_solution(_in_hours(point, units), work.total(point.global_batch), units) for point in points)
 
 
-def _of_centre(cost: Hours, units: Units) -> float | None:
-    return None if units.hours is None else units.hours.of(cost.gpus, cost.nodes)
-
-
 def _in_hours(point: ScalePoint, units: Units) -> ScalePoint:
     if point.gpu_hours_per_million_samples is None:
         return point
-    return replace(point, centre_hours_per_million_samples=_of_centre(point.cost_per_million, units))
+    return replace(point, centre_hours_per_million_samples=units.of_centre(point.cost_per_million))
 
 
 def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> ScalePoint:
@@ -120,7 +111,7 @@ def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> Sc
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
-        centre_hours_to_solution=_of_centre(point.cost(hours), units),
+        centre_hours_to_solution=units.of_centre(point.cost(hours)),
         energy_kwh_to_solution=energy_kwh,
-        carbon_kg_to_solution=carbon_kg(energy_kwh, units),
+        carbon_kg_to_solution=units.carbon_kg(energy_kwh),
     )

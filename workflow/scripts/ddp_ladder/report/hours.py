@@ -228,9 +228,8 @@ def _energy(point: ScalePoint, view: ReportView) -> Iterator[str]:
         return
     kwh = significant(point.energy_kwh_to_solution)
     text = f"Its steps take {kwh} kWh in the {view.units}, as their power was sampled"
-    if carbon := view.plan.units.carbon:
-        per_kwh = f"{carbon.grams_co2_per_kwh:g} g per kWh ({carbon.source})"
-        text += f", and thus {significant(point.carbon_kg_to_solution)} kg of CO2 at {per_kwh}"
+    if carbon := view.plan.units.carbon_in_words(point.energy_kwh_to_solution):
+        text += f", and thus {carbon}"
     yield f"{text}; CPUs, memory, network and cooling are not in it."
 
 
