@@ -125,7 +125,6 @@ class ComparedScale:
 
     @property
     def compared(self) -> tuple[Compared, ...]:
-        """Return the rows with a ratio."""
         return tuple(row for row in self.rows if row.ratio)
 
 

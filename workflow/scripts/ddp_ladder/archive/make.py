@@ -167,7 +167,6 @@ def _zipped(members: Mapping[str, bytes]) -> bytes:
 
 
 def _readme(manifest: Manifest, names: Names, files: tuple[str, ...], warning: str) -> str:
-    """Return the README.md of the archive."""
     top = dict.fromkeys(name.partition("/")[0] for name in files)
     kinds = "\n".join(f"| `{name}` | {WHAT[name]} |" for name in top if name in WHAT)
     words = {"user": "users", "account": "accounts (all are `account`)", "login": "names of the host that archived",

@@ -75,12 +75,10 @@ class Seen:
 
     @property
     def is_at_work(self) -> bool:
-        """Return True while a start, a job or a link goes on."""
         return self.ladder.is_at_work or (self.chain is not None and self.chain.state.is_at_work)
 
     @property
     def is_over(self) -> bool:
-        """Return True if nothing goes on."""
         return self.ladder.is_over and (self.chain is None or self.chain.state.is_over)
 
     @property

@@ -45,9 +45,9 @@ from ddp_ladder.report.rendering import as_html
 
 COLUMNS = (
     "link", "job_id", "begun_at", "end", "cause", "gpu_hours", "node_hours", "gpu_energy_kwh", "carbon_kg",
-    "queue_wait_s", "elapsed_s", *(f"{part.replace('-', '_')}_s" for part in PARTS), "steps", "samples_kept", "samples_per_s",
-    "samples_per_s_median", "samples_per_s_worst_hour", "saves", "saves_s", "saved_bytes", "training_share",
-    "efficiency",
+    "queue_wait_s", "elapsed_s", *(f"{part.replace('-', '_')}_s" for part in PARTS), "steps", "samples_kept",
+    "samples_per_s", "samples_per_s_median", "samples_per_s_worst_hour", "saves", "saves_s", "saved_bytes",
+    "training_share", "efficiency",
 )  # fmt: skip
 Row = Mapping[str, object]
 
@@ -144,12 +144,13 @@ class FinalReport:
 
     def _against_plan(self) -> Iterator[Block]:
         plan, campaign, used = self.plan, self.campaign, self.campaign.used
+        carbon_kg = campaign.units.carbon_kg
         rows = (
             (f"{self.unit} hours", plan.hours.gpus if plan.hours else None, used.gpus),
             ("node hours", plan.hours.nodes if plan.hours else None, used.nodes),
             *self._of_centre(),
             ("GPU energy, kWh", plan.gpu_energy_kwh, campaign.gpu_energy_kwh),
-            ("CO2 of it, kg", *map(campaign.units.carbon_kg, (plan.gpu_energy_kwh, campaign.gpu_energy_kwh))),
+            ("CO2 of it, kg", carbon_kg(plan.gpu_energy_kwh), carbon_kg(campaign.gpu_energy_kwh)),
             ("samples", plan.samples, campaign.samples),
             ("samples/s", plan.samples_per_s, campaign.samples_per_s),
         )

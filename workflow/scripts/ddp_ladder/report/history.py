@@ -13,6 +13,7 @@ from ddp_ladder import __version__
 from ddp_ladder.analysis.comparison import interval_text, number
 from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
 from ddp_ladder.common.formats import UNKNOWN, count, significant
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text, table_block
 from ddp_ladder.report.plots import COLOURS, MARKERS, PAPER, STYLE, drawn, legend_key, short
@@ -73,7 +74,7 @@ def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_o
     parts = [
         Section("", (Block(summary_text(histories)),)),
         Section("", plots, style="plots"),
-        *(Section(f"{mode.capitalize()} scaling", (_table(own),)) for mode, own in _by_mode(histories)),
+        *(Section(f"{mode.capitalize()} scaling", (_table(own),)) for mode, own in _by_mode(histories).items()),
         Section("How to read it", (Block(items=HOW_TO_READ, style="notes"),)),
         Section("Ladders", (of_ladders,)),
     ]
@@ -81,9 +82,8 @@ def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_o
     return Document(title, tuple(parts), f"Written by ddp-ladder {__version__} on {written_on.isoformat()}.")
 
 
-def _by_mode(histories: Sequence[History]) -> Iterator[tuple[str, list[History]]]:
-    for mode in dict.fromkeys(history.mode for history in histories):
-        yield mode, [history for history in histories if history.mode == mode]
+def _by_mode(histories: Sequence[History]) -> Mapping[str, Sequence[History]]:
+    return grouped((history.mode, history) for history in histories)
 
 
 def _table(histories: Sequence[History]) -> Block:
@@ -109,7 +109,7 @@ def _cells(history: History, entry: Entry) -> tuple[str | Cell, ...]:
 def summary_text(histories: Sequence[History]) -> str:
     """Return what changed beyond chance, at the largest scale of each mode; and how many points are not alike."""
     sentences = []
-    for mode, own in _by_mode(histories):
+    for mode, own in _by_mode(histories).items():
         largest = next((history for history in reversed(own) if len(history.entries) > 1), None)
         if largest is None:
             sentences.append(f"No scale of {mode} scaling was measured twice.")

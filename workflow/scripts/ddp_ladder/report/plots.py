@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.fit import Fit
@@ -135,7 +136,6 @@ def short(name: str) -> str:
 
 
 def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
-    """Return an entry for each variant if there are several."""
     look_of = looks(points)
     shown = [(short(name), look) for name, look in look_of.items() if look != CROWDED]
     shown += [(f"{more} other variants", CROWDED)] if (more := len(look_of) - len(shown)) else []
@@ -144,7 +144,6 @@ def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
 
 
 def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
-    """Draw a figure of a point with its interval."""
     if (estimate := column.estimate(point)) is None:
         return
     (value, low, high), (colour, marker) = estimate, look
@@ -204,9 +203,7 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
 
 def _places(points: Sequence[ScalePoint], beside: float) -> dict[Scale, float]:
     """Return where each scale stands on the axis; those with the same number of GPUs are this factor apart."""
-    same: dict[int, list[Scale]] = {}
-    for scale in dict.fromkeys(point.scale for point in points):
-        same.setdefault(scale.world_size, []).append(scale)
+    same = grouped((scale.world_size, scale) for scale in dict.fromkeys(point.scale for point in points))
     places = [(s, k - (len(scales) - 1) / 2) for scales in same.values() for k, s in enumerate(scales)]
     return {scale: scale.world_size * beside**place for scale, place in places}
 
