@@ -70,12 +70,9 @@ def kwh(joules: float | None) -> float | None:
     return None if joules is None else joules / J_PER_KWH
 
 
-def with_tokens(points: Sequence[ScalePoint], said: int | None) -> tuple[ScalePoint, ...]:
-    """Return the points with their tokens/s, as far as they are known. said: the tokens of a sample in the settings."""
-    return tuple(_with_tokens(point, point.tokens_per_sample if said is None else said) for point in points)
-
-
-def _with_tokens(point: ScalePoint, tokens: int | None) -> ScalePoint:
+def with_tokens(point: ScalePoint, said: int | None) -> ScalePoint:
+    """Return the point with its tokens/s, if they are known. said: the tokens of a sample in the settings."""
+    tokens = point.tokens_per_sample if said is None else said
     if tokens is None or point.samples_per_s is None:
         return point
     rate = tokens * point.samples_per_s

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from ddp_ladder import __version__
 from ddp_ladder.analysis.comparison import interval_text, number
 from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
-from ddp_ladder.common.formats import UNKNOWN, count, significant
+from ddp_ladder.common.formats import UNKNOWN, count, shortened, significant
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text, table_block
-from ddp_ladder.report.plots import COLOURS, MARKERS, PAPER, STYLE, drawn, legend_key, short
+from ddp_ladder.report.plots import COLOURS, LONGEST_NAME, MARKERS, PAPER, STYLE, drawn, legend_key
 from ddp_ladder.report.rendering import as_html, as_markdown
 
 HEADINGS = (
@@ -169,7 +169,9 @@ def history_figure(ladders: Sequence[Ladder], histories: Sequence[History], valu
                 shown = [(places[id(entry.ladder)], y) for entry in part if (y := value(entry)) is not None]
                 axes.plot([x for x, _ in shown], [y for _, y in shown], linewidth=1.5, **look)
                 highest = max([highest, *(y for _, y in shown)])
-        axes.set_xticks(range(len(ladders)), [f"{ladder.on or 'no date'}\n{short(ladder.site)}" for ladder in ladders])
+        sites = [shortened(ladder.site, LONGEST_NAME, "…") for ladder in ladders]
+        days = [ladder.on or "no date" for ladder in ladders]
+        axes.set_xticks(range(len(ladders)), [f"{day}\n{site}" for day, site in zip(days, sites, strict=True)])
         axes.set(xlim=(-0.4, len(ladders) - 0.6), ylim=(0, 1.08 * highest or 1))
         axes.grid(visible=True, axis="y")
         figure.legend(handles=keys, loc="outside upper left", ncols=4)

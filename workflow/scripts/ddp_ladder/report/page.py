@@ -64,17 +64,17 @@ def write_report(
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in images[figure].items()}
     say("drawing  what the runs used")
     usage, pictures = draw_usage(ladder.directory, view.runs)
-    chapters, pdf = centre.chapters if centre else (), None
-    if chapters:  # a form is pasted as it is: its rules are on the page alone
-        application = proposal(view, chapters)
+    rules: Judged = ()
+    chapters, pdf, of_page = centre.chapters if centre else (), None, []
+    application = proposal(view, chapters)
+    if chapters:
         say("setting  proposal.pdf, with pdflatex")
         pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
-    rules = judged(centre, view, pdf) if centre else ()
-    of_page, of_proposal = (
-        (rules_section(centre, view, rules, with_next=with_next),) if centre else () for with_next in (True, False)
-    )
-    if not chapters:
-        application = proposal(view, rules=of_proposal)
+    if centre:
+        rules = judged(centre, view, pdf)
+        of_page = [rules_section(centre, view, rules, with_next=True)]
+        if not chapters:  # a form is pasted as it is: its rules are on the page alone
+            application = proposal(view, rules=[rules_section(centre, view, rules, with_next=False)])
     parts = sections(view, usage, of_page)
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, parts)),

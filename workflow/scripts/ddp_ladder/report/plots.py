@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from ddp_ladder.common.formats import shortened
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
@@ -130,14 +131,9 @@ def legend_key(label: str, **style: Any) -> Line2D:
     return Line2D([], [], label=f" {label}" if label.startswith("_") else label, **style)
 
 
-def short(name: str) -> str:
-    """Return a name that has room in a plot."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-
-
 def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
     look_of = looks(points)
-    shown = [(short(name), look) for name, look in look_of.items() if look != CROWDED]
+    shown = [(shortened(name, LONGEST_NAME, "…"), look) for name, look in look_of.items() if look != CROWDED]
     shown += [(f"{more} other variants", CROWDED)] if (more := len(look_of) - len(shown)) else []
     keys = [legend_key(name, color=colour, marker=marker, linestyle="none") for name, (colour, marker) in shown]
     return keys if len(look_of) > 1 else []

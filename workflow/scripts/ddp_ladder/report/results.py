@@ -52,7 +52,7 @@ class LadderResults:
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
         points = scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
-        points = with_tokens(points, self.plan.units.tokens_per_sample)
+        points = tuple(with_tokens(point, self.plan.units.tokens_per_sample) for point in points)
         return with_flops(points, {scale: result.matrix_tflop_per_s for scale, result in self.preflights.items()})
 
     @property
