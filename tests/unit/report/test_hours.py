@@ -71,12 +71,6 @@ def test_the_steps_of_a_run_follow_from_the_global_batch_of_its_scale(
     assert [row["runs"] for row in table] == ["3", "3"]
 
 
-def test_the_cheapest_scale_takes_the_fewest_hours_of_the_table() -> None:
-    """A whole node for one GPU: 4 node hours against 3.8 GPUs' worth of one at 1x4."""
-    view = view_of(samples=1e6, runs=1)
-    assert [rows(view, each)[1]["run type"].rpartition(" ")[2] for each in (EUROHPC, SWISS_AI)] == ["1x4", "1x1"]
-
-
 def test_each_mode_has_its_rows_and_strong_efficiency_is_only_of_strong_scaling() -> None:
     table = rows(view_of(("weak", "strong"), samples=1e6, runs=1), SWISS_AI)
     assert [(row["run type"], row["strong efficiency"]) for row in table] == [
