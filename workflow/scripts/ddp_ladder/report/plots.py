@@ -156,7 +156,7 @@ def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool 
     beside: the panels beside each other, for a page of paper.
     """
     measured = [point for point in points if point.samples_per_s is not None]
-    of_series = [[p for p in measured if (p.mode, p.variant) == s] for s in {(p.mode, p.variant) for p in measured}]
+    of_series = grouped(((point.mode, point.variant), point) for point in measured).values()
     drawn = {dashes for series in of_series for _, dashes in growth(series)}
     lines = {"-": f"more {units} in one node", "--": "more nodes"}
     keys = _variant_keys(points) if measured else []

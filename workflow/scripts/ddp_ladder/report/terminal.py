@@ -21,11 +21,8 @@ from ddp_ladder.report.view import gate_words, headline, scale_names, scale_note
 
 LONGEST = 22  # characters of a name
 OF_TOKENS = (TOKENS_PER_S.heading, TOKENS_PER_S_PER_GPU.heading)
-SPARE = (
-    TOKENS_PER_S_PER_GPU.heading,
-    SPEEDUP.heading,
-    "GPUs",
-)  # columns to leave out on a narrow terminal: they follow from scale and efficiency
+# Columns to leave out on a narrow terminal: they follow from scale and efficiency.
+SPARE = (TOKENS_PER_S_PER_GPU.heading, SPEEDUP.heading, "GPUs")
 
 
 def summary_text(ladder: LadderResults, log: str = "") -> str:

@@ -118,11 +118,10 @@ class ReportView:
     @cached_property
     def tables(self) -> dict[str, list[ScalePoint]]:
         """Return the points of each mode and variant by their title; the plain baseline is first, of the reference."""
-        keys = dict.fromkeys((point.mode, point.variant) for point in self.rungs)
-        several, tables = len({variant for _, variant in keys}) > 1, {}
-        for mode, variant in keys:
+        series = grouped(((point.mode, point.variant), point) for point in self.rungs)
+        several, tables = len({variant for _, variant in series}) > 1, {}
+        for (mode, variant), own in series.items():
             plain = [p for p in self.points if p.is_plain and p.mode == mode and variant == REFERENCE_VARIANT]
-            own = [p for p in self.rungs if (p.mode, p.variant) == (mode, variant)]
             tables[capitalised(f"{mode} scaling") + f", variant {variant}" * several] = plain + own
         return tables
 
