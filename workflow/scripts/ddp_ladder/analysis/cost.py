@@ -5,8 +5,9 @@ Hours are of the training's steps, without start-up, validation and checkpoints,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ddp_ladder.common.grouping import one_of
 from ddp_ladder.gates.points import ScalePoint
@@ -28,6 +29,13 @@ class Work:
     reserve: float = 0.1  # on their hours, a fraction
     tokens: float | None = None
     tokens_per_sample: int | None = None
+
+    @classmethod
+    def seen_in(cls, records: Sequence[Record], said: int | None, **asked: Any) -> Work:
+        """Return a training on the data that good runs saw. said: tokens of a sample in the settings."""
+        sizes = (record.fingerprint.dataset_size for record in records)
+        tokens = one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
+        return cls(dataset_size=next(filter(None, sizes), None), tokens_per_sample=tokens, **asked)
 
     def total(self, global_batch: int) -> float | None:
         """Return the samples of the whole training at a scale of this global batch."""
@@ -58,11 +66,6 @@ class Work:
                 "the tokens of a sample are not known, so report.tokens has no effect: set workload.tokens_per_sample"
             )
         return "the size of the data set is not known, so report.epochs has no effect: set report.samples"
-
-
-def tokens_per_sample(said: int | None, records: Iterable[Record]) -> int | None:
-    """Return what the settings say, or else what all runs saw alike; None if neither is known."""
-    return one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
 
 
 def kwh(joules: float | None) -> float | None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow
-from ddp_ladder.analysis.cost import Work, tokens_per_sample, with_tokens
+from ddp_ladder.analysis.cost import Work, with_tokens
 from ddp_ladder.analysis.utilisation import with_flops
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, in_short
@@ -85,7 +85,6 @@ def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords 
     preflights, preflight_warnings = by_scale(results, planned)
     judged = [stage for stage in plan.stages if any(file.exists() for file in gate_files(results / "gates", stage))]
     good = [record for record in believed.records.values() if record.status == "ok"]
-    sizes = (record.fingerprint.dataset_size for record in good)
     return LadderResults(
         plan,
         believed.records,
@@ -94,10 +93,7 @@ def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords 
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
-        work=Work(
-            dataset_size=next(filter(None, sizes), None),
-            tokens_per_sample=tokens_per_sample(plan.units.tokens_per_sample, good),
-        ),
+        work=Work.seen_in(good, plan.units.tokens_per_sample),
         begun=believed.begun,
         directory=results,
         fit=fit_of(plan, results),
