@@ -81,9 +81,9 @@ def _read(file: Path) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
-            if any(_leads_out(info) for info in infos):
-                outside = in_short([info.filename for info in infos if _leads_out(info)])
-                raise UserError(Problem(str(file), "it has files that would lead out of its directory", outside))
+            if outside := [info.filename for info in infos if _leads_out(info)]:
+                what = "it has files that would lead out of its directory"
+                raise UserError(Problem(str(file), what, in_short(outside)))
             if MANIFEST not in archive.namelist():
                 raise UserError(_no_archive(file, f"a zip without {MANIFEST}"))
             if sum(info.file_size for info in infos) > MOST_BYTES:

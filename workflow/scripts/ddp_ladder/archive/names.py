@@ -38,8 +38,7 @@ class Names:
     def of_this_machine(cls, directory: Path, accounts: Iterable[str], secrets: Iterable[str]) -> Names:
         """Return the names of who archives and of who owns the directory. secrets: the variables that hold one."""
         owners = [found for uid in (os.getuid(), directory.stat().st_uid) if (found := _known(uid))]
-        environment = {name: os.environ.get(name, "") for name in ("USER", "LOGNAME", "SLURM_JOB_USER")}
-        users = [getpass.getuser(), *environment.values()]
+        users = [getpass.getuser(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "SLURM_JOB_USER"))]
         users += [text for owner in owners for text in (owner.pw_name, owner.pw_gecos.partition(",")[0])]
         known = [os.environ.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_ACCOUNT", "SBATCH_ACCOUNT")]
         host = socket.gethostname()
