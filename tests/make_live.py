@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.nodes.files import columns
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -17,6 +18,7 @@ from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, write_job_end
 from ddp_ladder.slurm.lock import START, Holder
 from make_records import make_plan_of, make_specs
 from make_runs import write_run
+from rich.console import Console, RenderableType
 
 START_LOCK = f"{START}.lock1"
 RATE_OF_A_GPU = 1000.0
@@ -83,6 +85,15 @@ def write_samples(run: RunDirectory, node_rank: int, gpus: int, times_s: Sequenc
         values |= {f"gpu{index}_{name}": value for name, value in figures.items()}
     rows = [",".join({"time_s": f"{time_s:.3f}", **values}.get(name, "") for name in names) for time_s in times_s]
     run.samples(node_rank).write_text("".join(f"{line}\n" for line in (",".join(names), *rows)))
+
+
+def on_one_line(picture: RenderableType, width: int) -> str:
+    """The picture, each run of white space as one blank."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(picture)
+    assert max(map(len, capture.get().splitlines())) <= width
+    return " ".join(capture.get().replace(NARROW_SPACE, " ").split())
 
 
 def run_of(results: Path, spec: RunSpec) -> RunDirectory:

@@ -15,15 +15,8 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults, read_results
 from make_machine import make_machine
-from make_records import (
-    make_failed_record,
-    make_gate,
-    make_judged,
-    make_plan_of,
-    make_record,
-    make_specs,
-    records_by_name,
-)
+from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs
+from make_results import make_results
 from make_runs import write_ladder, write_run
 from make_sampled_runs import sample_nodes
 from needed import need
@@ -71,7 +64,7 @@ def closed() -> LadderResults:
         "stage2": Verdict.from_json(make_gate("stage2", "closed", judged=[failing])),
     }
     warnings = ("results/runs/x/record.json: the record is damaged; it is left out",)
-    return LadderResults(make_plan_of(specs), records_by_name(records), gates, warnings)
+    return make_results(records, specs, gates=gates, warnings=warnings)
 
 
 def many() -> LadderResults:
@@ -79,11 +72,7 @@ def many() -> LadderResults:
     specs = make_specs(MANY_GPUS, variants=variants, modes=["weak", "strong"], device="cuda")
     records = [make_record(s, 2470 * s.world_size * efficiency(s)) for s in specs]
     machines = {scale: [make_machine(scale, driver=f"5{k}.0")] for k, scale in enumerate(MANY_GPUS)}
-    return LadderResults(make_plan_of(specs), records_by_name(records), {}, (), machines=machines)
-
-
-def empty() -> LadderResults:
-    return LadderResults(make_plan_of(make_specs(["1x1", "1x2", "2x1"])), {}, {}, ())
+    return make_results(records, machines=machines)
 
 
 def sampled(results: Path) -> LadderResults:
@@ -93,21 +82,20 @@ def sampled(results: Path) -> LadderResults:
     for spec in specs:
         run = write_run(results, spec, samples_per_s=spec.global_batch * 60 / 120)
         records.append(sample_nodes(run, spec.gpus_per_node))
-    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+    return make_results(records)
 
 
 def repeated() -> LadderResults:
     """Several repeats, whose table is longer than what the page before it leaves free."""
     specs = make_specs(["1x1", "1x4", "4x4"], repeats=4, device="cuda")
-    records = [make_record(s, 2470 * s.world_size * efficiency(s)) for s in specs]
-    return LadderResults(make_plan_of(specs), records_by_name(records), {}, ())
+    return make_results([make_record(s, 2470 * s.world_size * efficiency(s)) for s in specs])
 
 
 CASES: dict[str, Callable[[Path], LadderResults]] = {
     "full": full,
     "closed": lambda _: closed(),
     "many": lambda _: many(),
-    "empty": lambda _: empty(),
+    "empty": lambda _: make_results([], make_specs(["1x1", "1x2", "2x1"])),
     "sampled": sampled,
     "repeated": lambda _: repeated(),
 }

@@ -15,10 +15,11 @@ from pathlib import Path
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import read_rows
-from ddp_ladder.analysis.history import Ladder, histories, in_order, scripts_of
+from ddp_ladder.analysis.history import Ladder, histories, in_order
 from ddp_ladder.archive.archive import read_archive
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Problem, UserError, notify
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.history import history_files, summary_text
@@ -65,7 +66,7 @@ def ladder_of(path: Path, results: LadderResults, made_on: str) -> Ladder:
 
 def check_workload(ladders: Sequence[Ladder]) -> None:
     """Raise UserError if the ladders are of several workloads, or none was measured."""
-    scripts = scripts_of(ladders)
+    scripts = grouped((ladder.script, ladder.name) for ladder in ladders)
     if len(scripts) > 1:
         found = "; ".join(f"{script} in {', '.join(names)}" for script, names in scripts.items())
         advice = "one history for each script"

@@ -27,11 +27,11 @@ from ddp_ladder.report.hours import EUROHPC, SWISS_AI, milestone_table, time_to_
 from ddp_ladder.report.page import gate_lines, markdown_document, recommendations
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.rendering import as_markdown
-from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import ReportView, headline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make_records import make_failed_record, make_plan_of, make_record, make_specs, records_by_name, repeated
+from make_records import make_failed_record, make_record, make_specs, records_by_name, repeated
+from make_results import make_results
 
 RATES = {"1x1": 1000.0, "1x2": 1900.0, "1x4": 3500.0, "2x4": 6500.0}
 GATES: Mapping[str, float | None] = {"stage1": None, "stage2": None, "stage3": None}
@@ -111,8 +111,7 @@ def test_all_of_a_run_takes_no_less_than_its_steps() -> None:
 
 
 def view_of(records: Sequence[Record], specs: Sequence[Any] = ()) -> ReportView:
-    plan = make_plan_of(specs or [record.spec for record in records])
-    return ReportView(LadderResults(plan, records_by_name(records), {}, (), work=WORK), date(2026, 11, 24))
+    return ReportView(make_results(records, specs or None, work=WORK), date(2026, 11, 24))
 
 
 @dataclass(frozen=True)

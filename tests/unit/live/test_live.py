@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.live import status
 from ddp_ladder.live.screen import picture
@@ -19,14 +18,13 @@ from ddp_ladder.nodes.last_sample import TAIL_BYTES, last_sample
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, write_job_end
 from ddp_ladder.slurm.query import SlurmError
-from make_live import START_LOCK, climb_to, progress_of, run_of
+from make_live import START_LOCK, climb_to, on_one_line, progress_of, run_of
 from make_records import make_failed_record
 from make_runs import edit, write_run
 from opened_files import opened
-from rich.console import Console
 
 THREE = ("1x1", "1x2", "2x1")
-TEN = ("1x1", "1x2", "1x4", "2x4", "3x4", "4x4", "6x4", "8x4", "12x4", "16x4")
+SIX = ("1x1", "1x2", "1x4", "2x4", "4x4", "16x1")
 RUNS = JobState("RUNNING", nodes="node[1-2]", start="2026-11-20T23:40:00")
 WAITS = JobState("PENDING", "Priority", start="2026-11-20T23:40:00")
 
@@ -54,12 +52,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 def shown(state: LadderState, width: int = 100) -> str:
-    """The picture, each run of white space as one blank."""
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(picture(state))
-    assert max(map(len, capture.get().splitlines())) <= width
-    return " ".join(capture.get().replace(NARROW_SPACE, " ").split())
+    return on_one_line(picture(state), width)
 
 
 def test_everything_at_once(tmp_path: Path, slurm: Slurm) -> None:
@@ -158,7 +151,7 @@ def test_when_a_ladder_is_over(tmp_path: Path, slurm: Slurm) -> None:
 
 
 def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
-    plan = climb_to(tmp_path, TEN, "16x4", gpus=1)
+    plan = climb_to(tmp_path, SIX, "16x1", gpus=1)
     reader = Reader(tmp_path)
     reader.read()
     write_json(run_of(tmp_path, plan.jobs[-1].runs[1]).progress, progress_of(41))
@@ -168,8 +161,8 @@ def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
     assert now.progress is not None
     assert now.progress.step == 41
     assert len(now.samples) == 16
-    assert len({path for path in again if "runs" in path.parts and "16x4" not in path.parts}) <= 1  # for the steps
-    assert len(again) <= 16 + 4 * len(TEN)
+    assert len({path for path in again if "runs" in path.parts and "16x1" not in path.parts}) <= 1  # for the steps
+    assert len(again) <= 16 + 4 * len(SIX)
 
 
 def test_files_that_are_being_written(tmp_path: Path) -> None:

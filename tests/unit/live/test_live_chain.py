@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.formats import NARROW_SPACE
 from ddp_ladder.live import chain as live_chain
 from ddp_ladder.live.screen import View
 from ddp_ladder.measuring.windows import Window
@@ -17,10 +16,9 @@ from ddp_ladder.production.chain import Chain, write_chain
 from ddp_ladder.production.slower import TABLE, append_row, row_of
 from ddp_ladder.slurm.lock import Holder
 from make_jobs import write_job
-from make_live import edit_job, progress_of, write_samples
+from make_live import edit_job, on_one_line, progress_of, write_samples
 from make_records import make_plan_of, make_spec
 from make_runs import edit, write_run
-from rich.console import Console
 
 
 def start_chain(results: Path) -> Path:
@@ -61,19 +59,10 @@ def start_chain(results: Path) -> Path:
     return directory
 
 
-def shown(view: View, width: int = 80) -> str:
-    """The picture, each run of white space as one blank."""
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(view.read().picture)
-    assert max(map(len, capture.get().splitlines())) <= width
-    return " ".join(capture.get().replace(NARROW_SPACE, " ").split())
-
-
 def test_a_production_is_shown_above_its_ladder(tmp_path: Path) -> None:
     start_chain(tmp_path)
     view = View(tmp_path)
-    text = shown(view)
+    text = on_one_line(view.read().picture, 80)
     for part in (
         "production at 1x2: workflow/workloads/mnist.py",
         "link 2 step 656, 930 samples/s (93 % of the ladder's)",  # the mean of the last minute

@@ -17,10 +17,11 @@ import pytest
 from ddp_ladder.accounting.jobs import update
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.formats import significant
+from ddp_ladder.common.formats import UNKNOWN, significant
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
+from ddp_ladder.plan.units import Units
 from ddp_ladder.production.chain import Chain, keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, young_s
 from ddp_ladder.production.planned import read_planned
@@ -248,9 +249,9 @@ def test_the_plan_is_the_one_before_the_first_link(tmp_path: Path) -> None:
     assert training
     assert training.runs == 3
     (milestone,) = [each for each in milestones(planned_view(tmp_path, 3)) if str(each.point.scale) == "1x2"]
-    assert training.of_all.nodes == milestone.asked.nodes
+    assert training.of_all.nodes == milestone.training.of_all.nodes
     assert report.plan.hours
-    assert report.plan.hours.gpus == pytest.approx(milestone.asked.gpus / 3)
+    assert report.plan.hours.gpus == pytest.approx(milestone.training.of_all.gpus / 3)
     text = as_markdown(report.document)
     assert "the application asks for 3 trainings" in text.lower()
     assert "process hours" in text
@@ -263,9 +264,16 @@ def test_without_an_application_the_plan_is_that_of_the_chain(tmp_path: Path) ->
     assert report.plan.hours.gpus == pytest.approx(1.0)
     assert "the training is complete" in report.headline.lower()
     hours = CentreHours(name="normalised h", per_gpu_hour=2)
-    campaign = replace(report.campaign, chain=report.campaign.chain.replace(centre_hours=hours))
-    text = as_markdown(FinalReport(campaign, date(2026, 11, 28)).document)
+    carbon = Units.from_json({"carbon": {"grams_co2_per_kwh": 250, "source": "grid, 2025"}})
+    links = tuple(replace(each, gpu_energy_j=7.2e6) for each in report.campaign.links)
+    chain = report.campaign.chain.replace(centre_hours=hours)
+    campaign = replace(report.campaign, chain=chain, links=links, units=carbon)
+    report = FinalReport(campaign, date(2026, 11, 28))
+    text = as_markdown(report.document)
     used = significant(2 * campaign.used.gpus)
+    assert f"| CO2 of it, kg | {UNKNOWN} | 0.500 | {UNKNOWN} |" in text
+    assert "2.00 kWh of GPU energy were measured, or 0.500 kg of CO2 at 250 g per kWh (grid, 2025)." in text
+    assert [row["carbon_kg"] for row in csv.DictReader(io.StringIO(report.csv))] == ["", "0.5", "0.5"]
     assert f"| normalised h | 2.00 | {used} |" in text
     assert f"node hours, {used} normalised h)" in text
 

@@ -64,8 +64,8 @@ def view_of(rates: Mapping[str, float], work: Work | None = None, **changes: Any
     return ReportView(make_results(records, work=work or Work()), TODAY)
 
 
-def section_of(view: ReportView, title: str) -> Section | None:
-    return next((each for each in sections(view, ()) if each.title == title), None)
+def section_of(view: ReportView, title: str) -> Section:
+    return next(each for each in sections(view, ()) if each.title == title)
 
 
 def rows_of(block: Block) -> list[dict[str, str]]:
@@ -79,7 +79,6 @@ def rows_of(block: Block) -> list[dict[str, str]]:
 def table(view: ReportView, title: str, name: str) -> dict[str, dict[str, str]]:
     """A table of figures by the scale."""
     section = section_of(view, title)
-    assert section
     (found,) = (block for block in section.blocks if block.kind == "table" and block.name == name)
     return {row["scale"]: row for row in rows_of(found)}
 
@@ -93,7 +92,6 @@ def test_the_largest_scale_is_explained_and_the_others_are_folded() -> None:
         "2x2 weak default", "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
     ]  # fmt: skip
     section = section_of(view, "Where the time goes")
-    assert section
     assert [block.summary.partition(":")[0] for block in section.blocks if block.summary] == [
         "1x2 weak default", "1x2 weak gloo", "2x2 weak gloo",
     ]  # fmt: skip
@@ -120,7 +118,6 @@ def test_page_and_markdown_say_where_the_time_goes(tmp_path: Path) -> None:
 def test_weak_and_strong_are_apart_and_variants_together() -> None:
     view = view_of(RATES, modes=["weak", "strong"], variants=["default", "b"])
     section = section_of(view, "Cost")
-    assert section
     assert [block.name for block in section.blocks] == ["Cost, weak scaling", "Cost, strong scaling"]
     assert {len(block.rows) for block in section.blocks} == {8}
     assert [text.partition(" (")[0] for kind, text in recommendations(view) if kind] == [
@@ -207,7 +204,6 @@ def test_jobs_are_shown_with_what_they_held() -> None:
     row = make_row()
     view = ReportView(make_results(ladder(), jobs=(row,)), TODAY)
     section = section_of(view, "What the runs used")
-    assert section
     (block,) = (block for block in section.blocks if block.heading == "Jobs")
     assert accounting.totals([row], view.plan.hour_unit) in in_words(block.items[0])
 
@@ -308,7 +304,7 @@ def test_the_owners_of_each_scale_add_up_to_its_wall_time(tmp_path: Path) -> Non
         end_run(run, ended_s)
         reassemble(run)
     view = ReportView(read_results(tmp_path, plan), TODAY)
-    section = next(each for each in sections(view, []) if each.title == "Where every second went")
+    section = section_of(view, "Where every second went")
     table, _, meanings = section.blocks
     names = [in_words(heading).removesuffix(" (s)") for heading in table.headings]
     assert len(table.rows) == 2
@@ -334,7 +330,7 @@ def test_saves_stand_beside_the_start_up_of_each_scale(tmp_path: Path) -> None:
             end_run(run, ended_s)
             reassemble(run)
         view = ReportView(read_results(tmp_path, plan), TODAY)
-        section = next(each for each in sections(view, []) if each.title == "Start-up and checkpoints")
+        section = section_of(view, "Start-up and checkpoints")
         names = [*map(in_words, section.blocks[0].headings)][-4:]
         assert (names == ["saves", "in saves (s)", "saved (GB)", "saving"]) == saving
     first, second, third = ([*map(in_words, row)][-4:] for row in section.blocks[0].rows)
@@ -355,7 +351,7 @@ def test_files_of_a_wrapper_are_listed_by_run_and_in_the_form_that_asks_for_them
         file.write_text("x")
     (tmp_path / "runs" / second.name / "wrapper").mkdir()
     view = ReportView(read_results(tmp_path, plan), TODAY)
-    runs = next(each for each in sections(view, []) if each.title == "Runs")
+    runs = section_of(view, "Runs")
     for blocks in (runs.blocks, [*PARTS["saturation report"](view)]):
         (listed,) = (block for block in blocks if block.heading == "Files of the wrapper")
         said = f"{first.name}, gssr-record: rank0/a.bin, rank1/a.bin in runs/{first.name}/wrapper"

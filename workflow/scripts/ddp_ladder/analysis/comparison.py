@@ -92,8 +92,6 @@ class Compared:
     """A variant at one mode and scale, against the default."""
 
     name: str
-    mode: str
-    scale: Scale
     verdict: str = ""  # in words, or why there is no ratio
     repeats: int = 0  # pairs, or good runs if there is no ratio
     has_failed: bool = False  # a repeat, or all
@@ -125,7 +123,6 @@ class ComparedScale:
 
     @property
     def compared(self) -> tuple[Compared, ...]:
-        """Return the rows with a ratio."""
         return tuple(row for row in self.rows if row.ratio)
 
 
@@ -175,8 +172,7 @@ def compare_variants(plan: Plan, records: Mapping[str, Record], fit: Fit | None 
 
 def _measured(group: RepeatGroup) -> Compared:
     """Return a row with the figures of a group, and why some or all of its runs have none; without a ratio."""
-    spec = group.first
-    row = Compared(spec.variant, spec.mode, spec.scale, repeats=len(group.good), has_failed=bool(group.failed))
+    row = Compared(group.first.variant, repeats=len(group.good), has_failed=bool(group.failed))
     if group.failed:
         row = replace(row, notes=(failure_note(group),))
     if not group.good:

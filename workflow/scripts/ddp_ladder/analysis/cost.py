@@ -5,12 +5,13 @@ Hours are of the training's steps, without start-up, validation and checkpoints,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ddp_ladder.common.grouping import one_of
 from ddp_ladder.gates.points import ScalePoint
-from ddp_ladder.plan.units import Hours, Units
+from ddp_ladder.plan.units import Units
 from ddp_ladder.records.record import Record
 
 J_PER_KWH = 3.6e6
@@ -28,6 +29,13 @@ class Work:
     reserve: float = 0.1  # on their hours, a fraction
     tokens: float | None = None
     tokens_per_sample: int | None = None
+
+    @classmethod
+    def seen_in(cls, records: Sequence[Record], said: int | None, **asked: Any) -> Work:
+        """Return a training on the data that good runs saw. said: tokens of a sample in the settings."""
+        sizes = (record.fingerprint.dataset_size for record in records)
+        tokens = one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
+        return cls(dataset_size=next(filter(None, sizes), None), tokens_per_sample=tokens, **asked)
 
     def total(self, global_batch: int) -> float | None:
         """Return the samples of the whole training at a scale of this global batch."""
@@ -60,27 +68,14 @@ class Work:
         return "the size of the data set is not known, so report.epochs has no effect: set report.samples"
 
 
-def tokens_per_sample(said: int | None, records: Iterable[Record]) -> int | None:
-    """Return what the settings say, or else what all runs saw alike; None if neither is known."""
-    return one_of(record.fingerprint.tokens_per_sample for record in records) if said is None else said
-
-
 def kwh(joules: float | None) -> float | None:
     """Return an energy as centres count it."""
     return None if joules is None else joules / J_PER_KWH
 
 
-def carbon_kg(energy_kwh: float | None, units: Units) -> float | None:
-    """Return the CO2 of an energy in kg; None unless both are known."""
-    return None if energy_kwh is None or units.carbon is None else energy_kwh * units.carbon.grams_co2_per_kwh / 1000
-
-
-def with_tokens(points: Sequence[ScalePoint], said: int | None) -> tuple[ScalePoint, ...]:
-    """Return the points with their tokens/s, as far as they are known. said: the tokens of a sample in the settings."""
-    return tuple(_with_tokens(point, point.tokens_per_sample if said is None else said) for point in points)
-
-
-def _with_tokens(point: ScalePoint, tokens: int | None) -> ScalePoint:
+def with_tokens(point: ScalePoint, said: int | None) -> ScalePoint:
+    """Return the point with its tokens/s, if they are known. said: the tokens of a sample in the settings."""
+    tokens = point.tokens_per_sample if said is None else said
     if tokens is None or point.samples_per_s is None:
         return point
     rate = tokens * point.samples_per_s
@@ -92,14 +87,10 @@ def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[S
     return tuple(_with_solution(_in_hours(point, units), work.total(point.global_batch), units) for point in points)
 
 
-def _of_centre(cost: Hours, units: Units) -> float | None:
-    return None if units.hours is None else units.hours.of(cost.gpus, cost.nodes)
-
-
 def _in_hours(point: ScalePoint, units: Units) -> ScalePoint:
     if point.gpu_hours_per_million_samples is None:
         return point
-    return replace(point, centre_hours_per_million_samples=_of_centre(point.cost_per_million, units))
+    return replace(point, centre_hours_per_million_samples=units.of_centre(point.cost_per_million))
 
 
 def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> ScalePoint:
@@ -120,7 +111,7 @@ def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> Sc
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
-        centre_hours_to_solution=_of_centre(point.cost(hours), units),
+        centre_hours_to_solution=units.of_centre(point.cost(hours)),
         energy_kwh_to_solution=energy_kwh,
-        carbon_kg_to_solution=carbon_kg(energy_kwh, units),
+        carbon_kg_to_solution=units.carbon_kg(energy_kwh),
     )

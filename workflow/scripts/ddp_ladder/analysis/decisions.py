@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import full_stop, percent
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.points import ScalePoint, Status
 from ddp_ladder.gates.verdict import doubts_of_efficiency
 from ddp_ladder.settings.terms import REFERENCE_VARIANT
@@ -58,12 +59,8 @@ def _usable(series: Sequence[ScalePoint]) -> list[ScalePoint]:
 
 def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...]]:
     """Return the measured points of each mode, of the reference variant or else of the first."""
-    by_mode: dict[str, list[ScalePoint]] = {}
-    for point in points:
-        if point.samples_per_s is not None and not point.is_plain:
-            by_mode.setdefault(point.mode, []).append(point)
-    series = []
-    for measured in by_mode.values():
+    series, known = [], (point for point in points if point.samples_per_s is not None and not point.is_plain)
+    for measured in grouped((point.mode, point) for point in known).values():
         is_reference = any(point.variant == REFERENCE_VARIANT for point in measured)
         variant = REFERENCE_VARIANT if is_reference else measured[0].variant
         series.append(tuple(point for point in measured if point.variant == variant))

@@ -16,6 +16,7 @@ from ddp_ladder.analysis.prediction import Prediction, memory_at, predict, serie
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import canonical_sha256, read_json, write_json
 from ddp_ladder.common.formats import NARROW_SPACE, percent, significant
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
@@ -65,13 +66,9 @@ def forecast_file(results: Path, stage: str) -> Path:
     return results / "forecast" / f"{stage}.json"
 
 
-def series_of_job(job: ScaleJob) -> dict[tuple[str, Mode], tuple[RunSpec, ...]]:
+def series_of_job(job: ScaleJob) -> dict[tuple[str, Mode], list[RunSpec]]:
     """Return the planned runs of a job by variant and mode, without the plain baseline."""
-    series: dict[tuple[str, Mode], tuple[RunSpec, ...]] = {}
-    for run in job.runs:
-        if not run.is_plain:
-            series[run.variant, run.mode] = (*series.get((run.variant, run.mode), ()), run)
-    return series
+    return grouped(((run.variant, run.mode), run) for run in job.runs if not run.is_plain)
 
 
 def specs_of(runs: Sequence[RunSpec]) -> str:

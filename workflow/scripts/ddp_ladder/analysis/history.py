@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.analysis.comparison import Ratio
@@ -103,15 +103,12 @@ def _entry(ladder: Ladder, point: ScalePoint, earlier: Ladder, before: ScalePoin
         return Entry(ladder, point, UNLIKE)
     # The script's path may differ from place to place; its content is compared.
     fields = list(unlike(first, second, [field for field in must_match(point.mode) if field.name != "script"]))
-    changed = tuple((name, *distinct_words(name, *values)) for name, *values in fields)
+    words = ((name, distinct_words(name, *values)) for name, *values in fields)
+    changed = tuple((name, then, now) for name, (then, now) in words)
     is_platform = all(name in PLATFORM and UNREAD not in values for name, *values in fields)
     if not is_platform:
-        return Entry(ladder, point, UNLIKE, changed=_words(changed))
-    return Entry(ladder, point, OTHER_PLATFORM if fields else ALIKE, _ratio(point, before), _words(changed))
-
-
-def _words(changed: Sequence[Sequence[str]]) -> tuple[tuple[str, str, str], ...]:
-    return tuple((name, then, now) for name, then, now in changed)
+        return Entry(ladder, point, UNLIKE, changed=changed)
+    return Entry(ladder, point, OTHER_PLATFORM if fields else ALIKE, _ratio(point, before), changed)
 
 
 def _ratio(point: ScalePoint, before: ScalePoint) -> Ratio | None:
@@ -122,11 +119,3 @@ def _ratio(point: ScalePoint, before: ScalePoint) -> Ratio | None:
     if point.log_rate and before.log_rate:
         low, high = point.log_rate.over(before.log_rate).interval_of_any_job(value)
     return Ratio(value, low, high, None)
-
-
-def scripts_of(ladders: Sequence[Ladder]) -> Mapping[str, list[str]]:
-    """Return the ladders' names by the script that they trained."""
-    scripts: dict[str, list[str]] = {}
-    for ladder in ladders:
-        scripts.setdefault(ladder.script, []).append(ladder.name)
-    return scripts

@@ -191,7 +191,6 @@ class Losses:
     sources: int
 
     def of(self, step: Step) -> float:
-        """Return the expected loss of a step."""
         return step.doublings * (self.usual + self.kept * step.lost_before)
 
 

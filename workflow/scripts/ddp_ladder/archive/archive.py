@@ -81,9 +81,9 @@ def _read(file: Path) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
-            if any(_leads_out(info) for info in infos):
-                outside = in_short([info.filename for info in infos if _leads_out(info)])
-                raise UserError(Problem(str(file), "it has files that would lead out of its directory", outside))
+            if outside := [info.filename for info in infos if _leads_out(info)]:
+                what = "it has files that would lead out of its directory"
+                raise UserError(Problem(str(file), what, in_short(outside)))
             if MANIFEST not in archive.namelist():
                 raise UserError(_no_archive(file, f"a zip without {MANIFEST}"))
             if sum(info.file_size for info in infos) > MOST_BYTES:
@@ -109,11 +109,11 @@ def _manifest(file: Path, contents: Mapping[str, bytes]) -> Manifest:
         data = parsed_json(contents[MANIFEST], Path(MANIFEST))
         version = data["schema_version"]
         if isinstance(version, int) and version > VERSION:
-            newer, advice = (
+            what, newer = (
+                "a newer version wrote this archive",
                 f"version {version}, of ddp-ladder {data.get('ddp_ladder')}",
-                "use that version or a newer one",
             )
-            raise UserError(Problem(str(file), "a newer version wrote this archive", newer, str(VERSION), advice))
+            raise UserError(Problem(str(file), what, newer, str(VERSION), "use that version or a newer one"))
         manifest = Manifest.from_json(data)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(_no_archive(file, str(error))) from None
@@ -127,14 +127,11 @@ def shown_directory(file: Path) -> Path:
     """Return where an archive is unpacked to be shown: beside it. Raises UserError if other files are there."""
     directory = file.with_suffix("")
     if directory == file:
-        what, advice = (
-            "the archive is unpacked beside it, in a directory of its name without .zip",
-            f"mv {file} {file}.zip",
-        )
-        raise UserError(Problem(str(file), what, allowed="a name that ends in .zip", next=advice))
+        what = "the archive is unpacked beside it, in a directory of its name without .zip"
+        raise UserError(Problem(str(file), what, allowed="a name that ends in .zip", next=f"mv {file} {file}.zip"))
     if directory.exists() and _manifest_in(directory) != parsed_json(_read(file)[MANIFEST], Path(MANIFEST)):
-        what, advice = "the archive would be unpacked here, among other files", "move the archive or this directory"
-        raise UserError(Problem(str(directory), what, next=advice))
+        what = "the archive would be unpacked here, among other files"
+        raise UserError(Problem(str(directory), what, next="move the archive or this directory"))
     return directory
 
 

@@ -167,7 +167,6 @@ def _zipped(members: Mapping[str, bytes]) -> bytes:
 
 
 def _readme(manifest: Manifest, names: Names, files: tuple[str, ...], warning: str) -> str:
-    """Return the README.md of the archive."""
     top = dict.fromkeys(name.partition("/")[0] for name in files)
     kinds = "\n".join(f"| `{name}` | {WHAT[name]} |" for name in top if name in WHAT)
     words = {"user": "users", "account": "accounts (all are `account`)", "login": "names of the host that archived",
@@ -175,15 +174,12 @@ def _readme(manifest: Manifest, names: Names, files: tuple[str, ...], warning: s
     replaced = "\n".join(f"- {words[word]}, as `{word}…`: {number}" for word, number in names.replaced.items())
     left_out = "\n".join(f"- {kind}: {size / 1e6:,.1f} MB" for kind, size in manifest.left_out.items() if size)
     unread, begun = count(manifest.unread, "record"), count(manifest.begun, "run")
-    missing = f"- {unread} that cannot be believed, and {begun} without one: `manifest.json` says why" * bool(
-        manifest.warnings
-    )
-    note = f"\nThe settings here are of the day of the archive, and differ from those of the runs: {warning}\n" * bool(
-        warning
-    )
+    missing = f"- {unread} that cannot be believed, and {begun} without one: `manifest.json` says why"
+    note = f"\nThe settings here are of the day of the archive, and differ from those of the runs: {warning}\n"
     return README.format(
         site=manifest.site, made_on=manifest.made_on, version=manifest.ddp_ladder, kinds=kinds, replaced=replaced,
-        left_out="\n".join(filter(None, (left_out, missing))) or "- nothing", note=note,
+        left_out="\n".join(filter(None, (left_out, missing * bool(manifest.warnings)))) or "- nothing",
+        note=note * bool(warning),
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import pwd
 import re
 import shlex
 import socket
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ class Names:
     def of_this_machine(cls, directory: Path, accounts: Iterable[str], secrets: Iterable[str]) -> Names:
         """Return the names of who archives and of who owns the directory. secrets: the variables that hold one."""
         owners = [found for uid in (os.getuid(), directory.stat().st_uid) if (found := _known(uid))]
-        environment = {name: os.environ.get(name, "") for name in ("USER", "LOGNAME", "SLURM_JOB_USER")}
-        users = [getpass.getuser(), *environment.values()]
+        users = [getpass.getuser(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "SLURM_JOB_USER"))]
         users += [text for owner in owners for text in (owner.pw_name, owner.pw_gecos.partition(",")[0])]
         known = [os.environ.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_ACCOUNT", "SBATCH_ACCOUNT")]
         host = socket.gethostname()
@@ -58,14 +57,8 @@ class Names:
             users |= dict.fromkeys(name.rstrip(".") for name in _HOME.findall(text))
             addresses |= dict.fromkeys(_ADDRESS.findall(text))
             accounts |= dict.fromkeys(_ACCOUNT.findall(text))
-        return Names(
-            (*self.users, *users),
-            self.homes,
-            (*self.accounts, *accounts),
-            self.hosts,
-            (*self.addresses, *addresses),
-            self.secrets,
-        )
+        more = {"users": users, "addresses": addresses, "accounts": accounts}
+        return replace(self, **{kind: (*getattr(self, kind), *found) for kind, found in more.items()})
 
     @cached_property
     def _words(self) -> dict[str, str]:
@@ -89,23 +82,17 @@ class Names:
         return re.compile("|".join(parts), re.IGNORECASE) if self._words else None
 
     @cached_property
-    def _seen(self) -> dict[str, str]:
-        """Return the texts of data that were seen: those of a thousand ranks are mostly the same."""
-        return {}
+    def _out_of_each_once(self) -> Callable[[str], str]:
+        return cache(self.out_of)  # the texts of a thousand ranks are mostly the same
 
     def out_of(self, text: str) -> str:
-        """Return text without the names and without secrets."""
-        text = without_values(text, os.environ)
-        return (
-            self._pattern.sub(lambda found: self._words.get(found[0].lower(), HIDDEN), text) if self._pattern else text
-        )
+        text, pattern = without_values(text, os.environ), self._pattern
+        return pattern.sub(lambda found: self._words.get(found[0].lower(), HIDDEN), text) if pattern else text
 
     def out_of_data(self, data: Any) -> Any:
         """Return what a JSON file holds without the names and secrets, in keys, too."""
         if isinstance(data, str):
-            if data not in self._seen:
-                self._seen[data] = self.out_of(data)
-            return self._seen[data]
+            return self._out_of_each_once(data)
         if isinstance(data, list | tuple):
             return [self.out_of_data(value) for value in data]
         if isinstance(data, Mapping):

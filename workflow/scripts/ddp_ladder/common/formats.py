@@ -128,9 +128,9 @@ def rank_numbers(ranks: Sequence[int], most: int = 3) -> str:
 LONGEST_TEXT = 1000  # characters of a text in a file of results
 
 
-def shortened(text: str, most: int = LONGEST_TEXT) -> str:
-    """Return the text, cut if it is longer."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shortened(text: str, most: int = LONGEST_TEXT, mark: str = "...") -> str:
+    """Return the text, cut if it is longer. mark: its end then."""
+    return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
 
 
 def duration(seconds: float) -> str:

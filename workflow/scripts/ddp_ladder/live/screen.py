@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +75,10 @@ class Seen:
 
     @property
     def is_at_work(self) -> bool:
-        """Return True while a start, a job or a link goes on."""
         return self.ladder.is_at_work or (self.chain is not None and self.chain.state.is_at_work)
 
     @property
     def is_over(self) -> bool:
-        """Return True if nothing goes on."""
         return self.ladder.is_over and (self.chain is None or self.chain.state.is_over)
 
     @property
@@ -122,7 +120,10 @@ def chain_picture(seen: ChainState) -> RenderableType:
         parts += [Text(), _links(seen)]
     if seen.running is not None and seen.running.samples:
         parts += [Text(), _nodes(seen.running.samples, state.now_s)]
-    return Group(*parts, *_chain_notes(seen))
+    notes = [*seen.state.problems]
+    if seen.links and (slow := seen.links[-1].slow) is not None:
+        notes.append(f"link {number}: slower than promised: {slow.slow[-1].why}")
+    return Group(*parts, *_noted(notes))
 
 
 def _rates(seen: ChainState, run: RunState) -> str:
@@ -151,13 +152,6 @@ def _links(seen: ChainState) -> Table:
     return _grid("right", "left", "right", "right", "left", "left", rows=rows)
 
 
-def _chain_notes(seen: ChainState) -> list[Text]:
-    notes = [*seen.state.problems]
-    if seen.links and (slow := seen.links[-1].slow) is not None:
-        notes.append(f"link {seen.links[-1].number}: slower than promised: {slow.slow[-1].why}")
-    return [Text(), *(Text.assemble(("! ", WAITS), note) for note in notes[:MOST_NOTES])] if notes else []
-
-
 def picture(state: LadderState) -> RenderableType:
     """Return the tables of a ladder, the most important first: a small terminal cuts off the last ones."""
     if state.plan is None:
@@ -171,8 +165,8 @@ def picture(state: LadderState) -> RenderableType:
         Text(f"start     {_start(state)}"),
         Text(),
         *(_gate(state, stage) for stage in state.plan.stages),
+        *_noted([*notes_on(state)]),
         Text(),
-        *_notes(state),
         _scales(state),
     ]
     for scale in state.scales:
@@ -291,12 +285,10 @@ def _nodes(samples: Mapping[str, Mapping[str, float]], now_s: float) -> Table:
     return _grid("left", *("right" for _ in headings[1:]), rows=rows)
 
 
-def _notes(state: LadderState) -> list[Text]:
-    notes = list(notes_on(state))
+def _noted(notes: Sequence[str]) -> list[Text]:
     lines = [Text.assemble(("! ", WAITS), note) for note in notes[:MOST_NOTES]]
-    if len(notes) > MOST_NOTES:
-        lines.append(Text(f"  and {count(len(notes) - MOST_NOTES, 'more note')}", "dim"))
-    return [*lines, Text()] if lines else []
+    more = [Text(f"  and {count(left, 'more note')}", "dim")] if (left := len(notes) - len(lines)) else []
+    return [Text(), *lines, *more] if lines else []
 
 
 def notes_on(state: LadderState) -> Iterator[str]:

@@ -120,7 +120,6 @@ class LadderState:
 
     @property
     def is_measured(self) -> bool:
-        """Return True if every scale of the plan has its records."""
         return self.plan is not None and all(scale.is_done for scale in self.scales)
 
     @property
@@ -146,7 +145,6 @@ class Reader:
         self._ask_at_s = 0.0
 
     def read(self) -> LadderState:
-        """Read what may have changed."""
         plan = self._parsed(self._results / "plan.json", read_plan)
         if plan is not self._plan:
             self._plan, self._settled = plan, {}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import in_short, shortened
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles
@@ -265,7 +265,7 @@ def distinct_words(name: str, *values: Any) -> list[str]:
     if name.endswith("sha256"):
         short = [text if text == UNREAD else text[:DIGEST_LENGTH] for text in texts]
     else:
-        short = [text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…" for text in texts]
+        short = [shortened(text, LONGEST_VALUE, "…") for text in texts]
     return short if len({*short}) == len(short) else texts
 
 

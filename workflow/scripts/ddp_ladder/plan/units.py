@@ -21,6 +21,21 @@ class Units(Model):
         site, workload = settings.site, settings.experiment.workload
         return cls(tokens_per_sample=workload.tokens_per_sample, hours=site.hours, carbon=site.carbon)
 
+    def of_centre(self, cost: Hours) -> float | None:
+        """Return the cost in the hours of the centre; None if it has none of its own."""
+        return None if self.hours is None else self.hours.of(cost.gpus, cost.nodes)
+
+    def carbon_kg(self, energy_kwh: float | None) -> float | None:
+        """Return the CO2 of an energy in kg; None unless both are known."""
+        return None if energy_kwh is None or self.carbon is None else energy_kwh * self.carbon.grams_co2_per_kwh / 1000
+
+    def carbon_in_words(self, energy_kwh: float | None) -> str:
+        """Return ``1.25 kg of CO2 at 250 g per kWh (grid, 2025)``; empty unless both are known."""
+        if energy_kwh is None or self.carbon is None:
+            return ""
+        of = f"{self.carbon.grams_co2_per_kwh:g} g per kWh ({self.carbon.source})"
+        return f"{significant(self.carbon_kg(energy_kwh))} kg of CO2 at {of}"
+
 
 @dataclass(frozen=True)
 class Hours:

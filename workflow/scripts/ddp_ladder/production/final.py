@@ -26,7 +26,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
-from ddp_ladder.plan.units import Hours
+from ddp_ladder.plan.units import Hours, Units
 from ddp_ladder.production.chain import Chain, Link, chain_directory, read_chain, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE
@@ -98,6 +98,7 @@ class Campaign:
     links: tuple[LinkUse, ...]
     held: Held
     planned: Planned | None  # the application's milestones
+    units: Units
     now_s: float
 
     @property
@@ -256,6 +257,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
         ),
         held=held_of(_windows(directory / TABLE)),
         planned=read_planned(results),
+        units=plan.units,
         now_s=now_s,
     )
 

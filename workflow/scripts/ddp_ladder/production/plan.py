@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import join, quote
 
 from ddp_ladder.accounting.jobs import job_files
-from ddp_ladder.analysis.cost import Work, tokens_per_sample, with_cost
+from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
@@ -127,15 +127,8 @@ def _work(settings: Settings, ladder: Plan, runs: RunRecords) -> Work:
     keys = settings.experiment.report
     made = (runs.made(spec) for spec in ladder.runs)
     good = [record for record in made if isinstance(record, Record) and record.status == "ok"]
-    sizes = (record.fingerprint.dataset_size for record in good)
-    return Work(
-        keys.epochs,
-        keys.samples,
-        next(filter(None, sizes), None),
-        keys.steps,
-        tokens=keys.tokens,
-        tokens_per_sample=tokens_per_sample(ladder.units.tokens_per_sample, good),
-    )
+    asked = {name: getattr(keys, name) for name in ("epochs", "samples", "steps", "tokens")}
+    return Work.seen_in(good, ladder.units.tokens_per_sample, **asked)
 
 
 Proven = tuple[ScalePoint | Scale, str, list[str], Decision | None]

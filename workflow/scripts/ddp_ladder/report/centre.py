@@ -173,7 +173,6 @@ class JudgedScales:
 
     @cached_property
     def runs(self) -> list[Record]:
-        """Return the good runs of the points."""
         return self.view.good_runs(*self.points)
 
 

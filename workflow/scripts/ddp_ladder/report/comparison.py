@@ -11,6 +11,7 @@ from ddp_ladder.analysis.comparison import (
     REFERENCE,
     SLOWER,
     Compared,
+    ComparedScale,
     Comparison,
     interval_text,
     number,
@@ -19,7 +20,7 @@ from ddp_ladder.analysis.comparison import (
 from ddp_ladder.common import formats
 from ddp_ladder.common.messages import columns, fitted
 from ddp_ladder.report.document import Block, Cell, Content, csv_text, in_words, table_block
-from ddp_ladder.report.terminal import cut, plain
+from ddp_ladder.report.terminal import LONGEST, plain
 
 HEADINGS = (
     "scale", "variant", "ratio", "95 % interval", "samples/s", "batch", "step (ms)", "MB", "headroom", "comm.", "found",
@@ -70,19 +71,19 @@ def _short(row: Compared) -> str:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return comparison.csv: a row for each variant at each mode and scale."""
-    return csv_text(_csv_row(row) for panel in comparison.panels for row in panel.rows)
+    return csv_text(_csv_row(panel, row) for panel in comparison.panels for row in panel.rows)
 
 
-def _csv_row(row: Compared) -> dict[str, object]:
+def _csv_row(panel: ComparedScale, row: Compared) -> dict[str, object]:
     ratio = row.ratio
     same = (
         "repeats", "samples_per_s", "reference_samples_per_s", "batch", "step_time_s", "peak_memory_bytes",
         "memory_headroom_fraction", "exposed_comm_fraction",
     )  # fmt: skip
     return {
-        "mode": row.mode,
-        "nodes": row.scale.nodes,
-        "gpus_per_node": row.scale.gpus_per_node,
+        "mode": panel.mode,
+        "nodes": panel.scale.nodes,
+        "gpus_per_node": panel.scale.gpus_per_node,
         "variant": row.name,
         "found": row.verdict,
         "ratio": ratio and ratio.value,
@@ -110,4 +111,4 @@ def terminal_text(comparison: Comparison, file: Path) -> str:
 
 def _texts(row: Compared) -> Iterator[str]:
     _, ratio, interval, _, _, _, memory, _, exposed, _, _ = _cells(row)
-    yield from map(in_words, (cut(row.name), ratio, interval, memory, exposed, _short(row)))
+    yield from map(in_words, (formats.shortened(row.name, LONGEST, "…"), ratio, interval, memory, exposed, _short(row)))

@@ -11,7 +11,6 @@ from functools import cached_property
 from ddp_ladder import __version__
 from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.analysis.cost import kwh
-from ddp_ladder.common.files import REPORT
 from ddp_ladder.common.formats import (
     UNKNOWN,
     capitalised,
@@ -45,10 +44,10 @@ from ddp_ladder.report.document import Block, Cell, Content, Document, Section, 
 from ddp_ladder.report.rendering import as_html
 
 COLUMNS = (
-    "link", "job_id", "begun_at", "end", "cause", "gpu_hours", "node_hours", "gpu_energy_kwh", "queue_wait_s",
-    "elapsed_s", *(f"{part.replace('-', '_')}_s" for part in PARTS), "steps", "samples_kept", "samples_per_s",
-    "samples_per_s_median", "samples_per_s_worst_hour", "saves", "saves_s", "saved_bytes", "training_share",
-    "efficiency",
+    "link", "job_id", "begun_at", "end", "cause", "gpu_hours", "node_hours", "gpu_energy_kwh", "carbon_kg",
+    "queue_wait_s", "elapsed_s", *(f"{part.replace('-', '_')}_s" for part in PARTS), "steps", "samples_kept",
+    "samples_per_s", "samples_per_s_median", "samples_per_s_worst_hour", "saves", "saves_s", "saved_bytes",
+    "training_share", "efficiency",
 )  # fmt: skip
 Row = Mapping[str, object]
 
@@ -145,11 +144,13 @@ class FinalReport:
 
     def _against_plan(self) -> Iterator[Block]:
         plan, campaign, used = self.plan, self.campaign, self.campaign.used
+        carbon_kg = campaign.units.carbon_kg
         rows = (
             (f"{self.unit} hours", plan.hours.gpus if plan.hours else None, used.gpus),
             ("node hours", plan.hours.nodes if plan.hours else None, used.nodes),
             *self._of_centre(),
             ("GPU energy, kWh", plan.gpu_energy_kwh, campaign.gpu_energy_kwh),
+            ("CO2 of it, kg", carbon_kg(plan.gpu_energy_kwh), carbon_kg(campaign.gpu_energy_kwh)),
             ("samples", plan.samples, campaign.samples),
             ("samples/s", plan.samples_per_s, campaign.samples_per_s),
         )
@@ -290,10 +291,11 @@ class FinalReport:
         energy = campaign.gpu_energy_kwh
         dark = any(each.gpu_energy_j is None for each in campaign.links)
         measured = f"; {'at least ' * dark}{significant(energy)} kWh of GPU energy were measured" if energy else ""
+        carbon = f", or {of_it}" if energy and (of_it := campaign.units.carbon_in_words(energy)) else ""
         of_centre = "".join(f", {significant(hours)} {name}" for name, _, hours in self._of_centre())
         yield (
             f"It used {significant(used.gpus)} {self.unit} hours ({significant(used.nodes)} node hours{of_centre})"
-            f"{measured}."
+            f"{measured}{carbon}."
         )
         if plan.hours:
             part = percent(used.gpus / plan.hours.gpus)
@@ -330,7 +332,7 @@ class FinalReport:
     @property
     def html(self) -> str:
         """Return the page; every text is escaped."""
-        return as_html("final_report.html.j2", view=self, version=__version__, css=(REPORT / "report.css").read_text())
+        return as_html("final_report.html.j2", view=self)
 
     @property
     def csv(self) -> str:
@@ -338,13 +340,16 @@ class FinalReport:
         rows = (self._plan_row(), *map(self._link_row, self.campaign.links), self._row_of_all())
         return csv_text([{**dict.fromkeys(COLUMNS), **row} for row in rows], COLUMNS)
 
+    def _energy(self, energy_kwh: float | None) -> Row:
+        return {"gpu_energy_kwh": energy_kwh, "carbon_kg": self.campaign.units.carbon_kg(energy_kwh)}
+
     def _plan_row(self) -> Row:
         plan = self.plan
         return {
             "link": "planned",
             "gpu_hours": plan.hours and plan.hours.gpus,
             "node_hours": plan.hours and plan.hours.nodes,
-            "gpu_energy_kwh": plan.gpu_energy_kwh,
+            **self._energy(plan.gpu_energy_kwh),
             "samples_kept": plan.samples,
             "samples_per_s": plan.samples_per_s,
         }
@@ -358,7 +363,7 @@ class FinalReport:
             "end": link.end,
             "cause": link.cause,
             **_held(use.hours),
-            "gpu_energy_kwh": kwh(use.gpu_energy_j),
+            **self._energy(kwh(use.gpu_energy_j)),
             "queue_wait_s": use.queue_wait_s,
             "elapsed_s": use.elapsed_s,
             **_parts(use.parts_s),
@@ -376,7 +381,7 @@ class FinalReport:
         return {
             "link": "all",
             **_held(campaign.used),
-            "gpu_energy_kwh": campaign.gpu_energy_kwh,
+            **self._energy(campaign.gpu_energy_kwh),
             "queue_wait_s": campaign.queue_wait_s,
             "elapsed_s": campaign.held_s,
             **_parts(campaign.parts_s),

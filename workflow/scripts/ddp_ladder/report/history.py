@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from hashlib import sha256
 from typing import Any
 
 from matplotlib import rc_context
@@ -14,11 +12,11 @@ from matplotlib.figure import Figure
 from ddp_ladder import __version__
 from ddp_ladder.analysis.comparison import interval_text, number
 from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
-from ddp_ladder.common.files import REPORT
-from ddp_ladder.common.formats import UNKNOWN, count, significant
+from ddp_ladder.common.formats import UNKNOWN, count, shortened, significant
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text, table_block
-from ddp_ladder.report.plots import COLOURS, MARKERS, PAPER, STYLE, drawn, legend_key, short
+from ddp_ladder.report.plots import COLOURS, LONGEST_NAME, MARKERS, PAPER, STYLE, drawn, legend_key
 from ddp_ladder.report.rendering import as_html, as_markdown
 
 HEADINGS = (
@@ -45,11 +43,12 @@ def history_files(ladders: Sequence[Ladder], histories: Sequence[History], writt
     """Return the files by name, the page first. ladders: in the order of their dates."""
     plots = {name: drawn(history_figure(ladders, histories, column)) for name, column in PLOTS.items()}
     document = _document(ladders, histories, written_on)
+    files = {f"{name}.{kind}": content for name, images in plots.items() for kind, content in images.items()}
     return {
-        "index.html": _html(document, {name: images["svg"] for name, images in plots.items()}),
+        "index.html": as_html("history.html.j2", files, document=document),
         "history.md": as_markdown(document),
         "history.csv": csv_text(_csv_rows(histories)),
-        **{f"{name}.{kind}": content for name, images in plots.items() for kind, content in images.items()},
+        **files,
     }
 
 
@@ -75,7 +74,7 @@ def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_o
     parts = [
         Section("", (Block(summary_text(histories)),)),
         Section("", plots, style="plots"),
-        *(Section(f"{mode.capitalize()} scaling", (_table(own),)) for mode, own in _by_mode(histories)),
+        *(Section(f"{mode.capitalize()} scaling", (_table(own),)) for mode, own in _by_mode(histories).items()),
         Section("How to read it", (Block(items=HOW_TO_READ, style="notes"),)),
         Section("Ladders", (of_ladders,)),
     ]
@@ -83,9 +82,8 @@ def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_o
     return Document(title, tuple(parts), f"Written by ddp-ladder {__version__} on {written_on.isoformat()}.")
 
 
-def _by_mode(histories: Sequence[History]) -> Iterator[tuple[str, list[History]]]:
-    for mode in dict.fromkeys(history.mode for history in histories):
-        yield mode, [history for history in histories if history.mode == mode]
+def _by_mode(histories: Sequence[History]) -> Mapping[str, Sequence[History]]:
+    return grouped((history.mode, history) for history in histories)
 
 
 def _table(histories: Sequence[History]) -> Block:
@@ -111,7 +109,7 @@ def _cells(history: History, entry: Entry) -> tuple[str | Cell, ...]:
 def summary_text(histories: Sequence[History]) -> str:
     """Return what changed beyond chance, at the largest scale of each mode; and how many points are not alike."""
     sentences = []
-    for mode, own in _by_mode(histories):
+    for mode, own in _by_mode(histories).items():
         largest = next((history for history in reversed(own) if len(history.entries) > 1), None)
         if largest is None:
             sentences.append(f"No scale of {mode} scaling was measured twice.")
@@ -155,7 +153,7 @@ def _csv_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
             }
 
 
-# --- The plot and the page.
+# --- The plot.
 
 
 def history_figure(ladders: Sequence[Ladder], histories: Sequence[History], value: Value) -> Figure:
@@ -171,7 +169,9 @@ def history_figure(ladders: Sequence[Ladder], histories: Sequence[History], valu
                 shown = [(places[id(entry.ladder)], y) for entry in part if (y := value(entry)) is not None]
                 axes.plot([x for x, _ in shown], [y for _, y in shown], linewidth=1.5, **look)
                 highest = max([highest, *(y for _, y in shown)])
-        axes.set_xticks(range(len(ladders)), [f"{ladder.on or 'no date'}\n{short(ladder.site)}" for ladder in ladders])
+        sites = [shortened(ladder.site, LONGEST_NAME, "…") for ladder in ladders]
+        days = [ladder.on or "no date" for ladder in ladders]
+        axes.set_xticks(range(len(ladders)), [f"{day}\n{site}" for day, site in zip(days, sites, strict=True)])
         axes.set(xlim=(-0.4, len(ladders) - 0.6), ylim=(0, 1.08 * highest or 1))
         axes.grid(visible=True, axis="y")
         figure.legend(handles=keys, loc="outside upper left", ncols=4)
@@ -187,15 +187,3 @@ def _unbroken(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
             part = []
         part.append(entry)
     yield part
-
-
-def _html(document: Document, pictures: Mapping[str, bytes]) -> str:
-    script = (REPORT / "report.js").read_text()
-    return as_html(
-        "history.html.j2",
-        document=document,
-        css=(REPORT / "report.css").read_text(),
-        script=script,
-        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        pictures={name: f"data:image/svg+xml;base64,{b64encode(svg).decode()}" for name, svg in pictures.items()},
-    )

@@ -35,40 +35,30 @@ SWISS_AI = (
 class Milestone:
     """The project's trainings at one scale, with the reserve."""
 
-    run_type: str
+    training: PlannedTraining
     point: ScalePoint
-    hours: float  # of one training
-    low: float | None  # end of their 95 % interval as a fraction of them; None: not known
+    low: float | None  # end of the 95 % interval of its hours as a fraction of them; None: not known
     high: float | None
-    samples: float  # of one training
-    runs: int | None  # None: not said
-    reserve: float  # on their hours, a fraction
-
-    @property
-    def asked(self) -> Hours:
-        """Return those of all runs."""
-        return Hours.held(self.hours, self.point.nodes, self.point.world_size).asked(self.runs, self.reserve)
 
     def cell(self, heading: str, view: ReportView) -> str:
         """Return the text in a column of EUROHPC or SWISS_AI, or in that of the centre's hours."""
-        point = self.point
-        runs = str(self.runs) if self.runs else blank("the number of runs", "report.runs in config.yaml")
+        point, training, asked = self.point, self.training, self.training.of_all
         texts = {
-            "run type": self.run_type,
+            "run type": training.run_type,
             "code": view.script,
-            "runs": runs,
+            "runs": str(training.runs or blank("the number of runs", "report.runs in config.yaml")),
             "nodes": str(point.nodes),
             "GPUs per job": str(point.world_size),
             "global batch": f"{point.global_batch:,}",
-            "steps per run": f"{self.samples / point.global_batch:,.0f}",
-            "samples per run": f"{self.samples:,.0f}",
+            "steps per run": f"{training.samples / point.global_batch:,.0f}",
+            "samples per run": f"{training.samples:,.0f}",
             "time per step (ms)": significant(1000 * (point.step_time_s or 0)),
             "samples/s": f"{SAMPLES_PER_S.shown(point)} {SAMPLES_PER_S.interval(point)}".strip(),
             "strong efficiency": f"{'weak: ' * (point.mode == 'weak')}{EFFICIENCY.shown(point)}",
-            "hours per run": self._with_interval(self.hours),
-            "node hours": self._with_interval(self.asked.nodes),
-            "GPU hours": self._with_interval(self.asked.gpus),
-            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(self.asked) or 0.0),
+            "hours per run": self._with_interval(training.hours),
+            "node hours": self._with_interval(asked.nodes),
+            "GPU hours": self._with_interval(asked.gpus),
+            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(asked) or 0.0),
         }
         return texts[heading]
 
@@ -94,29 +84,25 @@ def milestones(view: ReportView, *, per_node: bool = True) -> Iterator[Milestone
             ends = (point.hours_to_solution_low, point.hours_to_solution_high)
             low, high = (end and end / point.hours_to_solution for end in ends)
             doubt = " (uncertain)" * bool(point is best and decision.doubt)
-            run_type = f"training, {point.mode} scaling, {kind} {point.scale}{doubt}"
-            samples = work.total(point.global_batch) or 0.0
-            yield Milestone(run_type, point, hours, low, high, samples, work.runs, work.reserve)
+            training = PlannedTraining(
+                run_type=f"training, {point.mode} scaling, {kind} {point.scale}{doubt}",
+                mode=point.mode,
+                scale=str(point.scale),
+                nodes=point.nodes,
+                gpus=point.world_size,
+                hours=hours,
+                samples=work.total(point.global_batch) or 0.0,
+                samples_per_s=point.samples_per_s,
+                gpu_energy_kwh=point.energy_kwh_to_solution,
+                runs=work.runs,
+                reserve=work.reserve,
+            )
+            yield Milestone(training, point, low, high)
 
 
 def planned(view: ReportView) -> Planned | None:
     """Return the milestones as they are kept for the final report; None without one."""
-    kept = tuple(
-        PlannedTraining(
-            run_type=each.run_type,
-            mode=each.point.mode,
-            scale=str(each.point.scale),
-            nodes=each.point.nodes,
-            gpus=each.point.world_size,
-            hours=each.hours,
-            samples=each.samples,
-            samples_per_s=each.point.samples_per_s,
-            gpu_energy_kwh=each.point.energy_kwh_to_solution,
-            runs=each.runs,
-            reserve=each.reserve,
-        )
-        for each in milestones(view)
-    )
+    kept = tuple(each.training for each in milestones(view))
     return Planned(written_on=view.written_on.isoformat(), trainings=kept) if kept else None
 
 
@@ -242,9 +228,8 @@ def _energy(point: ScalePoint, view: ReportView) -> Iterator[str]:
         return
     kwh = significant(point.energy_kwh_to_solution)
     text = f"Its steps take {kwh} kWh in the {view.units}, as their power was sampled"
-    if carbon := view.plan.units.carbon:
-        per_kwh = f"{carbon.grams_co2_per_kwh:g} g per kWh ({carbon.source})"
-        text += f", and thus {significant(point.carbon_kg_to_solution)} kg of CO2 at {per_kwh}"
+    if carbon := view.plan.units.carbon_in_words(point.energy_kwh_to_solution):
+        text += f", and thus {carbon}"
     yield f"{text}; CPUs, memory, network and cooling are not in it."
 
 

@@ -5,15 +5,13 @@ It works with any results: no record at all, one stage, failed runs, a closed ga
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from hashlib import sha256
 from pathlib import Path
 
 from ddp_ladder import __version__
-from ddp_ladder.common.files import REPORT, make_directory, write_atomically
+from ddp_ladder.common.files import make_directory, write_atomically
 from ddp_ladder.common.formats import count, duration, full_stop, stage_name
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, csv_columns
 from ddp_ladder.gates.points import ScalePoint
@@ -66,17 +64,17 @@ def write_report(
     plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in images[figure].items()}
     say("drawing  what the runs used")
     usage, pictures = draw_usage(ladder.directory, view.runs)
-    chapters, pdf = centre.chapters if centre else (), None
-    if chapters:  # a form is pasted as it is: its rules are on the page alone
-        application = proposal(view, chapters)
+    rules: Judged = ()
+    chapters, pdf, of_page = centre.chapters if centre else (), None, []
+    application = proposal(view, chapters)
+    if chapters:
         say("setting  proposal.pdf, with pdflatex")
         pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
-    rules = judged(centre, view, pdf) if centre else ()
-    of_page, of_proposal = (
-        (rules_section(centre, view, rules, with_next=with_next),) if centre else () for with_next in (True, False)
-    )
-    if not chapters:
-        application = proposal(view, rules=of_proposal)
+    if centre:
+        rules = judged(centre, view, pdf)
+        of_page = [rules_section(centre, view, rules, with_next=True)]
+        if not chapters:  # a form is pasted as it is: its rules are on the page alone
+            application = proposal(view, rules=[rules_section(centre, view, rules, with_next=False)])
     parts = sections(view, usage, of_page)
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, parts)),
@@ -102,23 +100,14 @@ def write_report(
 
 def html(view: ReportView, parts: Sequence[Section], files: Mapping[str, str | bytes]) -> str:
     """Return index.html with its plots inside; every text is escaped."""
-    script = (REPORT / "report.js").read_text()
-    svgs = {name: data for name, data in files.items() if name.endswith(".svg") and isinstance(data, bytes)}
     return as_html(
         "index.html.j2",
+        files,
         view=view,
-        version=__version__,
-        css=(REPORT / "report.css").read_text(),
-        script=script,
-        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         gates=gate_lines(view),
         recommendations=recommendations(view),
         plots=plot_blocks(view),
         sections=parts,
-        pictures={
-            name.removesuffix(".svg"): f"data:image/svg+xml;base64,{b64encode(data).decode()}"
-            for name, data in svgs.items()
-        },
     )
 
 

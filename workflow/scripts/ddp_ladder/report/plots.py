@@ -21,6 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from ddp_ladder.common.formats import shortened
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column, columns
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.plan.fit import Fit
@@ -129,22 +131,15 @@ def legend_key(label: str, **style: Any) -> Line2D:
     return Line2D([], [], label=f" {label}" if label.startswith("_") else label, **style)
 
 
-def short(name: str) -> str:
-    """Return a name that has room in a plot."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-
-
 def _variant_keys(points: Sequence[ScalePoint]) -> list[Line2D]:
-    """Return an entry for each variant if there are several."""
     look_of = looks(points)
-    shown = [(short(name), look) for name, look in look_of.items() if look != CROWDED]
+    shown = [(shortened(name, LONGEST_NAME, "…"), look) for name, look in look_of.items() if look != CROWDED]
     shown += [(f"{more} other variants", CROWDED)] if (more := len(look_of) - len(shown)) else []
     keys = [legend_key(name, color=colour, marker=marker, linestyle="none") for name, (colour, marker) in shown]
     return keys if len(look_of) > 1 else []
 
 
 def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, look: Look) -> None:
-    """Draw a figure of a point with its interval."""
     if (estimate := column.estimate(point)) is None:
         return
     (value, low, high), (colour, marker) = estimate, look
@@ -161,7 +156,7 @@ def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool 
     beside: the panels beside each other, for a page of paper.
     """
     measured = [point for point in points if point.samples_per_s is not None]
-    of_series = [[p for p in measured if (p.mode, p.variant) == s] for s in {(p.mode, p.variant) for p in measured}]
+    of_series = grouped(((point.mode, point.variant), point) for point in measured).values()
     drawn = {dashes for series in of_series for _, dashes in growth(series)}
     lines = {"-": f"more {units} in one node", "--": "more nodes"}
     keys = _variant_keys(points) if measured else []
@@ -204,9 +199,7 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
 
 def _places(points: Sequence[ScalePoint], beside: float) -> dict[Scale, float]:
     """Return where each scale stands on the axis; those with the same number of GPUs are this factor apart."""
-    same: dict[int, list[Scale]] = {}
-    for scale in dict.fromkeys(point.scale for point in points):
-        same.setdefault(scale.world_size, []).append(scale)
+    same = grouped((scale.world_size, scale) for scale in dict.fromkeys(point.scale for point in points))
     places = [(s, k - (len(scales) - 1) / 2) for scales in same.values() for k, s in enumerate(scales)]
     return {scale: scale.world_size * beside**place for scale, place in places}
 

@@ -54,20 +54,14 @@ def proposal(view: ReportView, form: Sequence[Chapter] = (), rules: Sequence[Sec
     return Document(title, tuple(section for section in sections if section.blocks), ending)
 
 
-DEFAULT = (
-    Chapter(
-        headings=tuple(
-            Heading(title=title, parts=parts)
-            for title, parts in (
-                ("Software and test case", ("purpose", "parallel", "reading", "test case")),
-                ("Machine", ("machine", "nodes", "software")),
-                ("Method", ("method",)),
-                ("Results", ("headline", "scaling", "total time", "peak", "throughput", "efficiency")),
-                ("Why it does not scale further", ("losses",)),
-                ("Requested resources", ("request",)),
-                ("Limits of these measurements", ("limits",)),
-                ("Where each figure comes from", ("sources",)),
-            )
-        )
-    ),
-)
+HEADINGS = {
+    "Software and test case": ("purpose", "parallel", "reading", "test case"),
+    "Machine": ("machine", "nodes", "software"),
+    "Method": ("method",),
+    "Results": ("headline", "scaling", "total time", "peak", "throughput", "efficiency"),
+    "Why it does not scale further": ("losses",),
+    "Requested resources": ("request",),
+    "Limits of these measurements": ("limits",),
+    "Where each figure comes from": ("sources",),
+}
+DEFAULT = (Chapter(headings=tuple(Heading(title=title, parts=parts) for title, parts in HEADINGS.items())),)

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ddp_ladder import __version__
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import REPORT
 from ddp_ladder.report.document import BLANK, Cell, Document, in_words
 
 
-def as_html(template: str, **values: Any) -> str:
-    """Return a page from a template; every text is escaped."""
+def as_html(template: str, files: Mapping[str, str | bytes] | None = None, **values: Any) -> str:
+    """Return a page from a template; every text is escaped. files: its pictures are those that are SVG."""
     environment = _environment(autoescape=True)
     environment.filters.update(cell=lambda content: content if isinstance(content, Cell) else Cell(content))
-    return environment.get_template(template).render(**values)
+    svgs = {name: data for name, data in (files or {}).items() if name.endswith(".svg") and isinstance(data, bytes)}
+    script = (REPORT / "report.js").read_text()
+    return environment.get_template(template).render(
+        **values,
+        version=__version__,
+        css=(REPORT / "report.css").read_text(),
+        script=script,
+        script_hash=f"sha256-{_base64(sha256(script.encode()).digest())}",
+        pictures={n.removesuffix(".svg"): f"data:image/svg+xml;base64,{_base64(svg)}" for n, svg in svgs.items()},
+    )
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
 
 
 def as_markdown(document: Document) -> str:

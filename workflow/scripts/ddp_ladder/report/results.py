@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ddp_ladder.accounting.jobs import JobRow
-from ddp_ladder.analysis.cost import Work, tokens_per_sample, with_tokens
+from ddp_ladder.analysis.cost import Work, with_tokens
 from ddp_ladder.analysis.utilisation import with_flops
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.formats import count, in_short
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import printable
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
@@ -50,9 +51,8 @@ class LadderResults:
 
     @cached_property
     def points(self) -> tuple[ScalePoint, ...]:
-        """Return the figures of each variant x mode x scale."""
         points = scale_points(self.plan.runs, self.records, self.plan.may_differ, self.plan.gates)
-        points = with_tokens(points, self.plan.units.tokens_per_sample)
+        points = tuple(with_tokens(point, self.plan.units.tokens_per_sample) for point in points)
         return with_flops(points, {scale: result.matrix_tflop_per_s for scale, result in self.preflights.items()})
 
     @property
@@ -85,7 +85,6 @@ def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords 
     preflights, preflight_warnings = by_scale(results, planned)
     judged = [stage for stage in plan.stages if any(file.exists() for file in gate_files(results / "gates", stage))]
     good = [record for record in believed.records.values() if record.status == "ok"]
-    sizes = (record.fingerprint.dataset_size for record in good)
     return LadderResults(
         plan,
         believed.records,
@@ -94,10 +93,7 @@ def read_results(results: Path, plan: Plan, warning: str = "", runs: RunRecords 
         believed.unread,
         preflights,
         {scale: nodes for scale, nodes in read_machines(results).items() if scale in planned},
-        work=Work(
-            dataset_size=next(filter(None, sizes), None),
-            tokens_per_sample=tokens_per_sample(plan.units.tokens_per_sample, good),
-        ),
+        work=Work.seen_in(good, plan.units.tokens_per_sample),
         begun=believed.begun,
         directory=results,
         fit=fit_of(plan, results),
@@ -121,7 +117,7 @@ class Believed:
 def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
     """Read the records of all planned runs."""
     records: dict[str, Record] = {}
-    unread: dict[str, list[str]] = {}  # paths by what is wrong: a page cannot hold thousands of lines
+    unread: list[tuple[str, str]] = []  # what is wrong, and the path
     begun: list[str] = []
     for spec in planned:
         directory = runs.directory(spec)
@@ -136,15 +132,16 @@ def believed_records(runs: RunRecords, planned: Sequence[RunSpec]) -> Believed:
         except (OSError, ValueError) as error:
             why = f"the record cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
             path = str(directory.record)
-            unread.setdefault(why.removeprefix(path).removeprefix(":").strip(), []).append(path)
-    warnings = [f"{in_short(paths)}: {why}; left out. Next: {REPEATED}" for why, paths in unread.items()]
+            unread.append((why.removeprefix(path).removeprefix(":").strip(), path))
+    # Those alike in one line: a page cannot hold thousands.
+    warnings = [f"{in_short(paths)}: {why}; left out. Next: {REPEATED}" for why, paths in grouped(unread).items()]
     if begun:
         again = "if nothing is running, start snakemake again, which repeats what was begun"
         warnings.append(f"{count(len(begun), 'run')} begun, without a record: {in_short(begun)}. Next: {again}")
     return Believed(
         records,
         (*runs.changes_of_rules(), *warnings, *_unplanned_records(runs.results / "runs", planned)),
-        sum(map(len, unread.values())),
+        len(unread),
         len(begun),
     )
 
@@ -159,7 +156,6 @@ def _other_tokens(plan: Plan, records: Iterable[Record]) -> Iterator[str]:
 
 
 def _unplanned_records(runs: Path, planned: Iterable[RunSpec]) -> Iterator[str]:
-    """Yield a warning if there are records of runs that the plan does not have."""
     names = (printable(path.parent.relative_to(runs).as_posix()) for path in runs.glob("*/*/*/r*/record.json"))
     if unplanned := sorted({*names} - {spec.name for spec in planned}):
         yield f"{len(unplanned)} record(s) of runs that the plan does not have are left out: {in_short(unplanned)}"

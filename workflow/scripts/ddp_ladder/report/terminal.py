@@ -10,7 +10,7 @@ from pathlib import Path
 from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
-from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, text_table
+from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, shortened, text_table
 from ddp_ladder.common.messages import columns as width
 from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.gates.figures import SPEEDUP, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, Column, columns
@@ -21,11 +21,8 @@ from ddp_ladder.report.view import gate_words, headline, scale_names, scale_note
 
 LONGEST = 22  # characters of a name
 OF_TOKENS = (TOKENS_PER_S.heading, TOKENS_PER_S_PER_GPU.heading)
-SPARE = (
-    TOKENS_PER_S_PER_GPU.heading,
-    SPEEDUP.heading,
-    "GPUs",
-)  # columns to leave out on a narrow terminal: they follow from scale and efficiency
+# Columns to leave out on a narrow terminal: they follow from scale and efficiency.
+SPARE = (TOKENS_PER_S_PER_GPU.heading, SPEEDUP.heading, "GPUs")
 
 
 def summary_text(ladder: LadderResults, log: str = "") -> str:
@@ -71,11 +68,6 @@ def terminal_table(points: Sequence[ScalePoint], gates: Mapping[str, Verdict], r
     return plain("\n".join(lines))
 
 
-def cut(name: str) -> str:
-    """Return a name, cut if it is long."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
-
-
 def plain(text: str) -> str:
     """Return text with signs that every terminal has."""
     for sign, plain_sign in ((NARROW_SPACE, " "), (DASH, "-"), ("“", '"'), ("”", '"')):
@@ -86,7 +78,7 @@ def plain(text: str) -> str:
 def _cells(point: ScalePoint, gates: Mapping[str, Verdict]) -> dict[str, str]:
     return {
         "mode": point.mode,
-        "variant": cut(point.variant),
+        "variant": shortened(point.variant, LONGEST, "…"),
         "scale": str(point.scale),
         **{column.heading: _figure(column, point) for column in columns("terminal")},
         "gate": gate_words(gates, point),

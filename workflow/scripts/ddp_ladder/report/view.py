@@ -14,6 +14,7 @@ from ddp_ladder.analysis.cost import with_cost
 from ddp_ladder.analysis.decisions import Decision, decide, reference_series
 from ddp_ladder.analysis.prediction import Prediction, outlooks
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, stage_name
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import (
     AGAINST_PLAIN,
     EFFICIENCY,
@@ -105,11 +106,10 @@ class ReportView:
     def runs(self) -> tuple[Record, ...]:
         """Return the records in the order of the tables: mode, variant, scale, repeat."""
         order = {(point.mode, point.variant, point.scale): index for index, point in enumerate(self.points)}
-
-        def place(run: Record) -> tuple[int, int]:
-            return order[run.spec.mode, run.spec.variant, run.spec.scale], run.spec.repeat
-
-        return tuple(sorted(self.results.records.values(), key=place))
+        placed = (
+            (order[run.spec.mode, run.spec.variant, run.spec.scale], run) for run in self.results.records.values()
+        )
+        return tuple(run for _, run in sorted(placed, key=lambda pair: (pair[0], pair[1].spec.repeat)))
 
     @cached_property
     def headline(self) -> Headline:
@@ -118,11 +118,10 @@ class ReportView:
     @cached_property
     def tables(self) -> dict[str, list[ScalePoint]]:
         """Return the points of each mode and variant by their title; the plain baseline is first, of the reference."""
-        keys = dict.fromkeys((point.mode, point.variant) for point in self.rungs)
-        several, tables = len({variant for _, variant in keys}) > 1, {}
-        for mode, variant in keys:
+        series = grouped(((point.mode, point.variant), point) for point in self.rungs)
+        several, tables = len({variant for _, variant in series}) > 1, {}
+        for (mode, variant), own in series.items():
             plain = [p for p in self.points if p.is_plain and p.mode == mode and variant == REFERENCE_VARIANT]
-            own = [p for p in self.rungs if (p.mode, p.variant) == (mode, variant)]
             tables[capitalised(f"{mode} scaling") + f", variant {variant}" * several] = plain + own
         return tables
 
@@ -134,7 +133,6 @@ class ReportView:
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
-        """Return what to ask for, in each mode."""
         return decide(self.rungs, self.thresholds)
 
     @property
@@ -148,25 +146,20 @@ class ReportView:
         return {name: words for name, _, words in measured_on(self.good_runs(*self.proposed), self.plan.may_differ)}
 
     def good_runs(self, *points: ScalePoint) -> list[Record]:
-        """Return the good runs of these points."""
         wanted = {(point.mode, point.variant, point.scale) for point in points}
         good = [run for run in self.runs if run.status == "ok"]
         return [run for run in good if (run.spec.mode, run.spec.variant, run.spec.scale) in wanted]
 
     @cached_property
     def outlooks(self) -> tuple[Prediction, ...]:
-        """Return what is predicted for the next larger scale, in each mode."""
         return outlooks(self.plan, self.points)
 
     @cached_property
     def failures(self) -> tuple[FailureGroup, ...]:
         """Return the failures with their runs; runs left out on purpose are not among them (see their scale's note)."""
-        groups: dict[tuple[str, str, str], tuple[Failure, list[str]]] = {}
-        for run in self.runs:
-            if (failure := run.failure) and run.job and not run.spec.is_plain:
-                alike = (failure.verdict, failure.why, failure.next)
-                groups.setdefault(alike, (failure, []))[1].append(run.spec.name)
-        return tuple(FailureGroup(failure, tuple(names)) for failure, names in groups.values())
+        failed = [(run.failure, run) for run in self.runs if run.failure and run.job and not run.spec.is_plain]
+        alike = grouped(((each.verdict, each.why, each.next), (each, run.spec.name)) for each, run in failed)
+        return tuple(FailureGroup(own[0][0], tuple(name for _, name in own)) for own in alike.values())
 
     @cached_property
     def measured(self) -> tuple[tuple[str, str, str], ...]:
@@ -193,13 +186,9 @@ class ReportView:
     @property
     def machine_rows(self) -> tuple[tuple[str, str], ...]:
         """Return a line for each kind of node: where there are such nodes, and what they are."""
-        nodes_of: dict[str, dict[str, list[str]]] = {}  # by what they are and by scale
-        for scale, machines in self.results.machines.items():
-            for machine in machines:
-                nodes_of.setdefault(machine.in_words, {}).setdefault(scale, []).append(machine.node)
-        where = {
-            words: [f"{scale}: {in_short(nodes)}" for scale, nodes in own.items()] for words, own in nodes_of.items()
-        }
+        machines = ((scale, machine) for scale, own in self.results.machines.items() for machine in own)
+        nodes_of = grouped(((machine.in_words, scale), machine.node) for scale, machine in machines)
+        where = grouped((words, f"{scale}: {in_short(nodes)}") for (words, scale), nodes in nodes_of.items())
         return tuple(("; ".join(places), words) for words, places in where.items())
 
     def links_of(self, run: Record) -> tuple[tuple[str, str], ...]:
@@ -238,7 +227,6 @@ class ReportView:
         return of_device.replace(OF_CENTRE, hours.name) if hours else of_device
 
     def place(self, point: ScalePoint) -> str:
-        """Return the shortest name of a point."""
         return point.place(self.several_series)
 
     @property
@@ -253,7 +241,6 @@ class ReportView:
 
     @property
     def anything_measured(self) -> bool:
-        """Return True if there is something to plot."""
         return any(point.samples_per_s is not None for point in self.points)
 
 
@@ -295,12 +282,8 @@ def _mark(item: fingerprint.MustMatch, may_differ: Collection[str]) -> str:
 
 def _repository(run: Record) -> str | None:
     """Return the commit of the script's repository, marked if files differed from it."""
-    commit = run.fingerprint.git_commit
-    return (
-        f"{commit[: fingerprint.DIGEST_LENGTH]}{' with changes' if run.fingerprint.git_dirty else ''}"
-        if commit
-        else None
-    )
+    commit, changes = run.fingerprint.git_commit, " with changes" if run.fingerprint.git_dirty else ""
+    return f"{commit[: fingerprint.DIGEST_LENGTH]}{changes}" if commit else None
 
 
 def _batch(run: Record) -> str:
@@ -312,15 +295,16 @@ def _batch(run: Record) -> str:
 
 def _values(name: str, value: Callable[[Record], Any], runs: Sequence[tuple[Record, str]]) -> str:
     """Return ``a``, or of several values ``a (1x1); b (1x2, 2x1)``: each with the places that have it."""
-    places_of: dict[str, dict[str, None]] = {}  # by value
-    for run, place in runs:
+
+    def shown(run: Record) -> str:
         text = fingerprint.in_full(value(run))
         is_digest = name.endswith("sha256") and text != fingerprint.UNREAD
-        text = text[: fingerprint.DIGEST_LENGTH] if is_digest else text
-        places_of.setdefault(text, {})[place] = None
+        return text[: fingerprint.DIGEST_LENGTH] if is_digest else text
+
+    places_of = grouped((shown(run), place) for run, place in runs)
     if len(places_of) == 1:
         return next(iter(places_of))
-    return "; ".join(f"{text} ({in_short([*places])})" for text, places in places_of.items())
+    return "; ".join(f"{text} ({in_short([*dict.fromkeys(places)])})" for text, places in places_of.items())
 
 
 def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, str]]:
@@ -328,12 +312,10 @@ def gate_rows(gate: Verdict, several_series: bool) -> list[tuple[GateFinding, st
 
     several_series: mode and variant are named too.
     """
-    repeats: dict[GateFinding, list[str]] = {}
-    for item in gate.worth_showing:
-        numbers = repeats.setdefault(item.replace(repeat=None), [])
-        numbers += [f"r{item.repeat}"] if item.repeat is not None else []
+    repeats = grouped((item.replace(repeat=None), item.repeat) for item in gate.worth_showing)
     names = {item: (item.scale, item.mode, item.variant) if several_series else (item.scale,) for item in repeats}
-    return [(item, " ".join((*names[item], *numbers))) for item, numbers in repeats.items()]
+    numbers = {item: [f"r{repeat}" for repeat in own if repeat is not None] for item, own in repeats.items()}
+    return [(item, " ".join((*names[item], *numbers[item]))) for item in repeats]
 
 
 # --- The headline.
@@ -459,10 +441,7 @@ def gate_words(gates: Mapping[str, Verdict], point: ScalePoint) -> str:
 
 def scale_notes(points: Sequence[ScalePoint], several_series: bool) -> tuple[tuple[str, str], ...]:
     """Return each note with the scales that have it: (``1x2 weak gloo, 1x4 weak gloo and 3 more``, the note)."""
-    places: dict[str, list[ScalePoint]] = {}
-    for point in points:
-        if point.note:
-            places.setdefault(point.note, []).append(point)
+    places = grouped((point.note, point) for point in points if point.note)
     return tuple((scale_names(where, several_series), note) for note, where in places.items())
 
 
