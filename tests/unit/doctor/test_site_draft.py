@@ -11,16 +11,14 @@ import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.site_draft import Cluster, cluster_of, draft
-from ddp_ladder.preflight.admission import parse_partitions
 from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
 from ddp_ladder.slurm.query import records
 from make_files import write_programs
 from project_copy import ROOT
-from slurm_captured import CAPTURED
+from slurm_captured import CAPTURED, PARTITIONS
 
-PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
 NODES = (CAPTURED / "node.txt").read_text()
 GPUS_IN_DEBUG = "\n".join(
     line.replace(*(("Partitions=gpu,", "Partitions=") if "debug" in line else ("Gres=gpu:a100:4", "Gres=(null)")))

@@ -9,12 +9,11 @@ import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.preflight.admission import Admission, check_jobs, parse_partitions, read_partitions
+from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
 from ddp_ladder.settings.load import load_settings
 from make_files import write_programs
-from slurm_captured import CAPTURED
+from slurm_captured import CAPTURED, PARTITIONS
 
-PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
 STARTS = "sbatch: Job 25 to start at 2026-11-23T22:35:30 using 2 processors on nodes node2 in partition gpu"
 
 

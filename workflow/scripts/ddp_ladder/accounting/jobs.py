@@ -31,7 +31,7 @@ from ddp_ladder.records.raw_models import Job, RunEnd
 from ddp_ladder.records.record import Record
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
-from ddp_ladder.slurm.query import SlurmError, sacct, tres
+from ddp_ladder.slurm.query import SlurmError, sacct, tres, unix_time
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
@@ -194,12 +194,12 @@ def ask_sacct(job_ids: Sequence[str]) -> dict[str, Accounted]:
 
 def _accounted(line: Mapping[str, str]) -> Accounted | None:
     """Return a job that is over, and Slurm knows when; None for another."""
-    state, end_s = line["State"].partition(" ")[0], _unix_time(line["End"])  # CANCELLED by 1000
+    state, end_s = line["State"].partition(" ")[0], unix_time(line["End"])  # CANCELLED by 1000
     if JobState(state).phase != "ended" or end_s is None:
         return None
     given = tres(line["AllocTRES"] or line["ReqTRES"])
     node_list = "" if line["NodeList"] == "None assigned" else line["NodeList"]
-    submit_s, elapsed_s = _unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
+    submit_s, elapsed_s = unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
     typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
     figures = {
         "source": "sacct",
@@ -213,14 +213,6 @@ def _accounted(line: Mapping[str, str]) -> Accounted | None:
         "gpus": given.get("gres/gpu", sum(typed) if typed else None),  # the untyped count includes those of each type
     }
     return Accounted(line["JobName"], end_s, figures)
-
-
-def _unix_time(text: str) -> float | None:
-    """Return ``2026-11-22T14:11:49``, local time, as unix time; None for Unknown, None and the like."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
 
 
 # --- What a job did when, from its own files.

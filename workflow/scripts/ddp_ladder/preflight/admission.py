@@ -69,18 +69,13 @@ def read_partitions() -> Partitions:
     question = ["scontrol", "--oneliner", "--all", "show", "partition"]
     try:
         printed = run_command(question)
-        if partitions := parse_partitions(printed):
+        if partitions := {row["PartitionName"]: row for row in records(printed, "PartitionName")}:
             return partitions
         raise unreadable("scontrol", printed)
     except SlurmError as error:
         what, found_text = "the controller does not answer, so nothing can be submitted", str(error).splitlines()
         advice = "try `sinfo` on this machine: it has to work here; on most sites, that is a login node"
         raise UserError(Problem("Slurm", what, "".join(found_text[-1:]), next=advice)) from error
-
-
-def parse_partitions(text: str) -> Partitions:
-    """Parse the output of ``scontrol --oneliner show partition``; other lines are messages of the site."""
-    return {row["PartitionName"]: row for row in records(text, "PartitionName")}
 
 
 def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Admission:

@@ -67,30 +67,19 @@ class Accounting:
 
 def read_accounting() -> Accounting:
     """Ask Slurm's accounting. Raises SlurmError, also where there is none."""
-    limits = _rows("qos", "name,maxwall,maxtres,maxtrespu")
+    limits = {}
+    for name, time, per_job, per_user in _rows("qos", "name,maxwall,maxtres,maxtrespu"):
+        limit_s, gpus = seconds(time), map(int, _GPUS.findall(f"{per_job},{per_user}"))
+        limits[name] = Limits(None if limit_s is None else int(limit_s / 60), min(gpus, default=None))
     own = _rows("associations", "account,partition,defaultqos,qos", f"user={getpass.getuser()}")
-    return Accounting(
-        {
-            name: Limits(_minutes(time), _fewest_gpus(f"{per_job},{per_user}"))
-            for name, time, per_job, per_user in limits
-        },
-        [Association(account, part, default, tuple(qos.split(","))) for account, part, default, qos in own],
-    )
+    associations = [Association(account, part, default, tuple(qos.split(","))) for account, part, default, qos in own]
+    return Accounting(limits, associations)
 
 
 def _rows(what: str, fields: str, *options: str) -> list[list[str]]:
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", what, *options, f"format={fields}"]
     rows = [line.split("|") for line in run_command(argv).splitlines()]
     return [row for row in rows if len(row) == len(fields.split(","))]
-
-
-def _minutes(time: str) -> int | None:
-    limit_s = seconds(time)
-    return None if limit_s is None else int(limit_s / 60)
-
-
-def _fewest_gpus(resources: str) -> int | None:
-    return min(map(int, _GPUS.findall(resources)), default=None)
 
 
 def check_qos(jobs: Sequence[ScaleJob], settings: Settings, accounting: Accounting) -> Iterator[Problem]:

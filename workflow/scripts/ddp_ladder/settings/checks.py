@@ -115,15 +115,11 @@ def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str
     """Yield place, text, the function that fills it in, and the placeholders that it may use."""
     experiment, where = settings.experiment, settings.config.where
     workload = experiment.workload
-    arguments: list[tuple[KeyPath, tuple[str, ...]]] = [(("workload", "args"), workload.args)]
-    arguments.append((("workload", "wrapper"), workload.wrapper))
-    for name, variant in experiment.variants.items():
-        arguments += [(("variants", name, key), getattr(variant, key) or ()) for key in ("args", "wrapper")]
-    for path, texts in arguments:
-        for index, text in enumerate(texts):
-            yield where(*path, index), text, expand, placeholders.NAMES
-    for index, text in enumerate((workload.prepare or ())[1:], start=1):  # once, for every scale
-        yield where("workload", "prepare", index), text, expand, ("data_dir", "seed")
+    for document, path, words in _command_lines(settings):
+        is_prepare = path[-1] == "prepare"  # a script and its arguments, once for every scale
+        if document is settings.config:
+            for index, text in enumerate(words[is_prepare:], start=int(is_prepare)):
+                yield where(*path, index), text, expand, ("data_dir", "seed") if is_prepare else placeholders.NAMES
     if workload.directory is not None:
         yield where("workload", "directory"), workload.directory, expand, placeholders.NAMES
     if workload.samples_per_step is not None:
