@@ -9,7 +9,7 @@ import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError, answer, job_field, question_environment, run_command, set_aside
-from make_files import write_programs
+from make_files import put_on_path
 
 # Slurm 22.05.8, with its controller switched off, and for a job that never was.
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -104,8 +104,8 @@ def test_what_a_site_prints_beside_an_answer_is_skipped_and_what_it_prints_inste
 ) -> None:
     for number, text in enumerate(answers):
         (tmp_path / f"answer{number}").write_text(text)
-    write_programs(tmp_path, squeue=f"cd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    squeue = f"cd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))"
+    put_on_path(monkeypatch, tmp_path, squeue=squeue)
     assert job_field("42", "L") == left
     message = "squeue printed what cannot be read: 'Welcome!'" if len(answers) > 1 else ""
     assert message in capfd.readouterr().err
