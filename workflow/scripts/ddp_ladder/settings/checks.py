@@ -124,7 +124,7 @@ def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str
         yield where("workload", "directory"), workload.directory, expand, placeholders.NAMES
     if workload.samples_per_step is not None:
         yield where("workload", "samples_per_step"), workload.samples_per_step, _samples, placeholders.NUMBERS
-    for document, path, env in _environments(settings):
+    for document, path, env in environments(settings):
         for name, text in env.items():
             yield document.where(*path, name), text, expand, placeholders.NAMES
 
@@ -136,7 +136,8 @@ def _samples(text: str, values: Mapping[str, object]) -> int:
     raise ValueError("no samples in a step")
 
 
-def _environments(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, Mapping[str, str]]]:
+def environments(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, Mapping[str, str]]]:
+    """Yield every section with variables of the environment, with its place."""
     yield settings.config, ("workload", "env"), settings.experiment.workload.env
     for name, variant in settings.experiment.variants.items():
         yield settings.config, ("variants", name, "env"), variant.env
@@ -289,7 +290,7 @@ def _global_batch(settings: Settings) -> Iterator[Problem]:
 
 
 def _variables(settings: Settings) -> Iterator[Problem]:
-    for document, path, env in _environments(settings):
+    for document, path, env in environments(settings):
         for name, value in env.items():
             where = document.where(*path, name)
             if name in OWN_VARIABLES or name.startswith(OWN_PREFIX):
