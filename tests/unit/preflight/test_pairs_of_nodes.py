@@ -24,12 +24,6 @@ def test_every_pair_is_in_one_round_and_no_node_twice_in_a_round(nodes: int, num
         assert len(several) == len({*several})
 
 
-def test_the_pairs_of_96_nodes() -> None:
-    even, odd = rounds(96)
-    assert even == [(node, node + 1) for node in range(0, 96, 2)]
-    assert odd == [*((node, node + 1) for node in range(1, 95, 2)), (0, 95)]
-
-
 def _measure(nodes: int, left_s: float) -> tuple[list[Any], list[Any], list[list[int]]]:
     """Return what a rank yields in the rounds and alone, and the groups of ranks that it makes."""
     dist.init_process_group("gloo")

@@ -163,9 +163,6 @@ def test_host_names(text: str, names: str) -> None:
 
 
 def test_tres_counts_all_but_memory() -> None:
-    assert query.tres("cpu=48,mem=96000M,node=6,gres/tmp=500G,gres/gpu:a100=24") == {
-        "cpu": 48,
-        "node": 6,
-        "gres/gpu:a100": 24,
-    }
+    found = query.tres("cpu=48,mem=96000M,node=6,gres/tmp=500G,gres/gpu:a100=24")
+    assert found == {"cpu": 48, "node": 6, "gres/gpu:a100": 24}
     assert query.tres("") == {}

@@ -10,6 +10,7 @@ import csv
 import io
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -218,22 +219,13 @@ def _accounted(line: Mapping[str, str]) -> Accounted | None:
 # --- What a job did when, from its own files.
 
 
-@dataclass
-class Parts:
-    """Sums over the runs that a job has begun, and the time of its preflight."""
-
-    preflight_s: float = 0.0
-    startup_s: float = 0.0
-    training_s: float = 0.0
-    launcher_s: float = 0.0
-    end_s: float = 0.0
-    measured: int = 0  # this one and the next without the plain baseline
-    ok: int = 0
+Parts = defaultdict[str, float]
+"""Sums over the runs that a job has begun, and the time of its preflight, by the fields of JobRow."""
 
 
 def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     """Return the parts of a job. Several starts in one allocation have the same job id, and differ in their times."""
-    parts, records = Parts(), RunRecords(results)
+    parts, records = Parts(float), RunRecords(results)
 
     def is_own(job: Job, started_at_s: float) -> bool:
         return job.id == file.job_id and file.begun_at_s - 1 <= started_at_s <= end_s + 1
@@ -241,7 +233,7 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     with suppress(OSError, ValueError):
         preflight = result_of(results, file.scale)
         if preflight and is_own(preflight.job, preflight.started_at_s):
-            parts.preflight_s = preflight.took_s
+            parts["preflight_s"] = preflight.took_s
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
         for directory in map(RunDirectory, (*sorted(path.glob("attempts/*")), path)):
             with suppress(OSError, ValueError):
@@ -253,17 +245,17 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
 
 def _add_run(parts: Parts, record: Record, ended: RunEnd) -> None:
     if owners_s := record.owners_s:
-        parts.startup_s += owners_s[STARTUP]
-        parts.training_s += training_s(owners_s)
-        parts.launcher_s += owners_s[LAUNCHER]
-        parts.end_s += owners_s[END] + owners_s.get(PROFILE, 0.0)
+        parts["startup_s"] += owners_s[STARTUP]
+        parts["training_s"] += training_s(owners_s)
+        parts["launcher_s"] += owners_s[LAUNCHER]
+        parts["end_s"] += owners_s[END] + owners_s.get(PROFILE, 0.0)
     elif record.timing:
         startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
-        parts.startup_s += startup_s
-        parts.training_s += ended.wall_s - startup_s
+        parts["startup_s"] += startup_s
+        parts["training_s"] += ended.wall_s - startup_s
     if not record.spec.is_plain:
-        parts.measured += ended.outcome == "finished"
-        parts.ok += record.status == "ok"
+        parts["runs_measured"] += ended.outcome == "finished"
+        parts["runs_ok"] += record.status == "ok"
 
 
 # --- The rows.
@@ -324,17 +316,17 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     parts = parts_of(results, file, file.ended_at_s or end_s)
     left_s, shares = known["elapsed_s"], {}
     for part in ("training_s", "startup_s", "preflight_s", "launcher_s", "end_s"):  # Slurm rounds the whole to seconds
-        shares[part] = min(getattr(parts, part), left_s)
+        shares[part] = min(parts[part], left_s)
         left_s -= shares[part]
     gpus = file.gpus if known["gpus"] is None else known["gpus"]
     same = {key: getattr(file, key) for key in ("kind", "stage", "scale", "specs", "runs_planned")}
     return JobRow(
         job_id=name,
         **{**same, **known, **shares, "gpus": gpus},
-        runs_measured=parts.measured,
-        runs_ok=parts.ok,
+        runs_measured=int(parts["runs_measured"]),
+        runs_ok=int(parts["runs_ok"]),
         gpu_hours_held=known["elapsed_s"] * gpus / HOUR_S,
-        gpu_hours_training=parts.training_s * file.gpus / HOUR_S,
+        gpu_hours_training=parts["training_s"] * file.gpus / HOUR_S,
     )
 
 
