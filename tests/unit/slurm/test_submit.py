@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.slurm import jobs as submit
+from ddp_ladder.slurm import query
 from ddp_ladder.slurm.jobs import NotSubmitted, Stopped, Submission, Submitter, jobs_by_name, new_job_name
 from make_files import write_programs
 
@@ -71,6 +72,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(submit, "PAUSES_S", (0.3, 0.3, 0.3))
     monkeypatch.setattr(submit, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(submit, "STOP_WITHIN_S", 0.3)
+    monkeypatch.setattr(query, "GIVEN_UP_EVERY_S", 0.1)
     return Slurm(tmp_path)
 
 
