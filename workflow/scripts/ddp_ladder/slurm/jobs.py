@@ -17,17 +17,7 @@ from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.settings.terms import runtime_key
-from ddp_ladder.slurm.query import (
-    MARK,
-    SlurmError,
-    records,
-    run_command,
-    sacct,
-    squeue,
-    unix_time,
-    unknown,
-    unreadable,
-)
+from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unix_time, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
