@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:
     """Write files below ``root``, by their paths, and return it."""
@@ -22,3 +24,8 @@ def write_programs(directory: Path, **scripts: str) -> Path:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
     return directory
+
+
+def put_on_path(monkeypatch: pytest.MonkeyPatch, directory: Path, **scripts: str) -> None:
+    """Write shell scripts as programs into a directory that comes first on the PATH."""
+    monkeypatch.setenv("PATH", str(write_programs(directory, **scripts)), prepend=":")

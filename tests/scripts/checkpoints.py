@@ -45,7 +45,7 @@ def main(how):
             F.mse_loss(model(source), target).backward()
             optimizer.step()
         save(how, model, epoch)
-    # The group is not destroyed: torch 2.4 may then wait for a thread of Gloo, which waits for Python's lock.
+    # The group is kept: torch 2.4 hangs now and then if it is destroyed while a thread of Gloo frees a tensor.
 
 
 if __name__ == "__main__":

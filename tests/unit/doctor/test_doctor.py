@@ -18,8 +18,8 @@ from ddp_ladder.settings.keys import Container, Settings, Software, Variant
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG, Sources
 from ddp_ladder.slurm.query import records
-from make_files import write_programs
-from slurm_captured import CAPTURED
+from make_files import put_on_path, write_programs
+from slurm_captured import NODES, shows
 
 SHIPPED = load_settings(CONFIG, CLUSTER)
 
@@ -229,13 +229,11 @@ def test_interfaces(interface: Any, wanted: str) -> None:
 def test_jobs_against_a_captured_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
     takes = "echo 'sbatch: Job 1 to start at 2026-11-23T22:35:30 using 2 processors' >&2"
     refuses = "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     ladder = Ladder.of(on_a_cluster(slurm=SHIPPED.site.slurm.replace(partition="gpu")))
     for answer, outcomes in ((takes, ["pass", "pass", "pass", "pass"]), (refuses, ["pass", "pass", "FAIL"])):
-        write_programs(tmp_path, scontrol=shown, sbatch=answer)
+        put_on_path(monkeypatch, tmp_path, scontrol=shows(), sbatch=answer)
         findings = list(checks.slurm(ladder, on_a_cluster=True))
         assert capsys.readouterr().err == "asking Slurm about 3 jobs\n"  # while it is silent
         results = [outcome(finding) for finding in findings if finding.place != "architecture"]
@@ -250,10 +248,8 @@ def test_jobs_against_a_captured_slurm(
 
 
 def test_a_default_qos_that_does_not_allow_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
     of_accounting = "case $* in *associations*) echo 'a||normal|normal,a';; *) echo 'normal|00:01:00||';; esac"
-    write_programs(tmp_path, scontrol=shown, sbatch="", sacctmgr=of_accounting)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    put_on_path(monkeypatch, tmp_path, scontrol=shows(), sbatch="", sacctmgr=of_accounting)
     findings = list(checks.slurm(Ladder.of(on_a_cluster()), on_a_cluster=True))
     finding = only(findings, "QoS")
     assert (outcome(finding), [each for each in findings if each.place == "jobs"]) == ("warn", [])
@@ -264,10 +260,8 @@ def test_an_untyped_gres_of_nodes_with_different_gpus_is_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed = tmp_path / "node.txt"
-    mixed.write_text((CAPTURED / "node.txt").read_text().replace("Gres=gpu:a100:4", "Gres=gpu:h100:4", 1))
-    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {mixed};; esac'
-    write_programs(tmp_path, scontrol=shown, sbatch="")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    mixed.write_text(NODES.replace("Gres=gpu:a100:4", "Gres=gpu:h100:4", 1))
+    put_on_path(monkeypatch, tmp_path, scontrol=shows(mixed), sbatch="")
     for gres, constraint, wanted in (("gpu", None, "warn"), ("gpu:a100", None, "pass"), ("gpu", "a100", "pass")):
         slurm = SHIPPED.site.slurm.replace(partition="gpu", constraint=constraint)
         ladder = Ladder.of(on_a_cluster(slurm=slurm, node=SHIPPED.site.node.replace(gres=gres)))
@@ -287,7 +281,7 @@ def test_the_programs_that_start_ranks_have_to_be_here(tmp_path: Path, monkeypat
 
 def test_compute_nodes_of_another_architecture_than_the_login_node() -> None:
     """The captured nodes are x86_64; Olivia has it the other way round."""
-    ladder, nodes = Ladder.of(on_a_cluster()), list(records((CAPTURED / "node.txt").read_text(), "NodeName"))
+    ladder, nodes = Ladder.of(on_a_cluster()), list(records(NODES, "NodeName"))
     assert list(checks.architecture(ladder, nodes, "x86_64")) == []
     (finding,) = checks.architecture(ladder, nodes, "aarch64")
     assert (outcome(finding), "compute nodes are x86_64" in finding.measured) == ("FAIL", True)

@@ -11,17 +11,14 @@ import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.doctor.site_draft import Cluster, cluster_of, draft
-from ddp_ladder.preflight.admission import parse_partitions
 from ddp_ladder.settings.keys import Site
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
 from ddp_ladder.slurm.query import records
-from make_files import write_programs
+from make_files import put_on_path, write_programs
 from project_copy import ROOT
-from slurm_captured import CAPTURED
+from slurm_captured import CAPTURED, NODES, PARTITIONS, shows
 
-PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
-NODES = (CAPTURED / "node.txt").read_text()
 GPUS_IN_DEBUG = "\n".join(
     line.replace(*(("Partitions=gpu,", "Partitions=") if "debug" in line else ("Gres=gpu:a100:4", "Gres=(null)")))
     for line in NODES.splitlines()
@@ -126,9 +123,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout's config, on a machine with the captured Slurm."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
-    shown = f'case "$*" in *partition) cat {CAPTURED}/partition.txt;; *node) cat {CAPTURED}/node.txt;; esac'
-    write_programs(tmp_path, scontrol=f"case $* in *config) echo 'ClusterName             = vega';; esac\n{shown}")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    named = "case $* in *config) echo 'ClusterName             = vega';; esac"
+    put_on_path(monkeypatch, tmp_path, scontrol=f"{named}\n{shows()}")
     return tmp_path
 
 
@@ -159,11 +155,9 @@ def test_the_shipped_site_is_replaced_and_a_file_that_someone_wrote_is_not(
 
 def test_a_draft_that_the_ladder_refuses_is_not_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = "\n".join(line.replace("gpu,", "a#b,") for line in NODES.splitlines())
-    partition = next(line for line in (CAPTURED / "partition.txt").read_text().splitlines() if "Name=gpu " in line)
-    (here / "odd").write_text(partition.replace("Name=gpu ", "Name=a#b "))
+    (here / "odd").write_text("PartitionName=a#b State=UP Default=YES MaxTime=UNLIMITED\n")
     (here / "nodes").write_text(odd)
-    shown = f'case "$*" in *partition) cat {here}/odd;; *node) cat {here}/nodes;; esac'
-    write_programs(here, scontrol=shown)
+    write_programs(here, scontrol=shows(here / "nodes", here / "odd"))
     shipped = CLUSTER.read_text()
     assert new_site.main([]) == 1
     told = capsys.readouterr().err

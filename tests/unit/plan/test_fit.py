@@ -34,9 +34,6 @@ def tried(least: int, most: int, largest: int) -> list[int]:
 def test_batches_are_doubled_until_one_does_not_fit_and_then_bisected_to_a_tenth() -> None:
     assert tried(8, 4096, 300) == [8, 16, 32, 64, 128, 256, 512, 384, 320, 288, 304]
     assert tried(8, 4096, 20) == [8, 16, 32, 24]
-
-
-def test_the_search_ends_at_its_bounds() -> None:
     assert tried(8, 100, 1000) == [8, 16, 32, 64, 96]  # a multiple of the smallest
     assert tried(8, 100, 7) == [8]
     assert tried(8, 15, 1000) == [8]

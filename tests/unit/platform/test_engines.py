@@ -32,29 +32,15 @@ def test_each_engine_gets_its_own_words() -> None:  # fmt: skip
     bound = ("--bind", "/project", "--bind", "/a:/b:ro")
     assert engine_words("singularity", gpus="rocm") == ("singularity", "exec", "--rocm", *bound, "image", "python")
     assert engine_words("apptainer", gpus=None) == ("apptainer", "exec", *bound, "image", "python")
-    assert engine_words("enroot", args=["--rw"]) == (
-        "--mount=/project:/project:none:x-create=auto,rbind",
-        "--mount=/a:/b:none:x-create=auto,rbind,ro",
-        "--rw",
-        "image",
-        "env",
-        "--chdir",
-        "/project",
-        "python",
-    )
+    mounts = ("--mount=/project:/project:none:x-create=auto,rbind", "--mount=/a:/b:none:x-create=auto,rbind,ro")
+    begun = ("--rw", "image", "env", "--chdir", "/project", "python")
+    assert engine_words("enroot", args=["--rw"]) == (*mounts, *begun)
     host = ("--rm", "--network=host", "--ipc=host", "--pid=host")
     inside = ("--volume=/project:/project", "--volume=/a:/b:ro", "--workdir=/project")
     assert engine_words("podman-hpc", args=["--nccl"]) == (*host, "--gpu", *inside, "--nccl", "image", "python")
     assert engine_words("podman-hpc", gpus=None) == (*host, *inside, "image", "python")
-    assert engine_words("shifter", args=["--env=A=1"]) == (
-        "shifter",
-        "--image=image",
-        "--module=gpu",
-        "--volume=/a:/b:ro",
-        "--workdir=/project",
-        "--env=A=1",
-        "python",
-    )
+    of_shifter = ("--image=image", "--module=gpu", "--volume=/a:/b:ro", "--workdir=/project", "--env=A=1")
+    assert engine_words("shifter", args=["--env=A=1"]) == ("shifter", *of_shifter, "python")
     asked = ("--environment=image", "--container-writable")
     assert engine_words("edf", args=[asked[1]]) == ("/project", "2", *asked, "python")
 

@@ -9,17 +9,12 @@ import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.preflight.admission import Admission, check_jobs, parse_partitions, read_partitions
+from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
 from ddp_ladder.settings.load import load_settings
-from make_files import write_programs
-from slurm_captured import CAPTURED
+from make_files import put_on_path
+from slurm_captured import PARTITIONS, shows
 
-PARTITIONS = parse_partitions((CAPTURED / "partition.txt").read_text())
 STARTS = "sbatch: Job 25 to start at 2026-11-23T22:35:30 using 2 processors on nodes node2 in partition gpu"
-
-
-def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> None:
-    monkeypatch.setenv("PATH", str(write_programs(directory, **commands)), prepend=":")
 
 
 def asked(
@@ -80,7 +75,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
     words: str, slurm: dict[str, Any], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch=f"cat >&2 <<'END'\n{words}\nEND\nexit 1", sinfo="")
+    put_on_path(monkeypatch, tmp_path, sbatch=f"cat >&2 <<'END'\n{words}\nEND\nexit 1", sinfo="")
     (problem,) = asked(tmp_path, **slurm).refused
     assert problem.where == f"{tmp_path}/{key}"
     assert problem.what.startswith("Slurm refuses the job of 1x1: ")
@@ -99,7 +94,7 @@ def test_a_refusal_is_shown_in_slurms_words_with_the_request_and_the_key(
 def test_jobs_of_several_stages_that_are_refused_for_one_key_are_one_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{FAILURE} Invalid account or account/partition' >&2; exit 1")
+    put_on_path(monkeypatch, tmp_path, sbatch=f"echo '{FAILURE} Invalid account or account/partition' >&2; exit 1")
     several = {f"stage{number}": {"scales": [scale], "runtime": 20} for number, scale in ((2, "1x2"), (3, "2x1"))}
     (problem,) = asked(tmp_path, stages=several, account="projekt").refused
     assert problem.what.startswith("Slurm refuses the jobs of 1x1, 1x2, 2x1: ")
@@ -122,7 +117,7 @@ def test_nodes_that_are_smaller_than_described_are_one_problem_with_their_shape_
     node: dict[str, Any], advice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses = f"echo '{FAILURE} Requested node configuration is not available' >&2; exit 1"
-    stand_in(tmp_path, monkeypatch, sbatch=refuses, sinfo="", scontrol=f"cat {CAPTURED}/node.txt")
+    put_on_path(monkeypatch, tmp_path, sbatch=refuses, sinfo="", scontrol=shows())
     scales = {"stage2": {"scales": ["1x2"], "runtime": 20, "slurm": {"partition": "debug"}}}
     refused = asked(tmp_path, node=node, stages=scales).refused
     assert len(refused) == (1 if advice else 2)
@@ -137,15 +132,8 @@ def test_nodes_that_are_smaller_than_described_are_one_problem_with_their_shape_
         assert (problem.next or "").startswith(f"set {keys}, or change slurm.partition; ")
 
 
-def test_a_job_that_slurm_takes_has_its_expected_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{STARTS}' >&2")
-    admission = asked(tmp_path)
-    assert (admission.refused, admission.waits) == ((), ())
-    assert admission.starts_in_words == "1x1 at 2026-11-23 22:35:30"
-
-
 def test_a_job_for_a_reservation_that_has_not_begun_only_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{FAILURE} Invalid time specified' >&2; exit 1")
+    put_on_path(monkeypatch, tmp_path, sbatch=f"echo '{FAILURE} Invalid time specified' >&2; exit 1")
     admission = asked(tmp_path, reservation="later")
     assert admission.refused == ()
     assert "the reservation has not begun" in admission.waits[0].what
@@ -166,7 +154,7 @@ def test_a_job_waits_for_nodes_only_if_its_partition_has_as_many(
 ) -> None:
     refused = f"{FAILURE} Requested node configuration is not available"
     sbatch = f"case \"$*\" in *--nodes={scale[0]}*) echo '{refused}' >&2; exit 1;; esac\necho '{STARTS}' >&2"
-    stand_in(tmp_path, monkeypatch, sbatch=sbatch, scontrol=f"cat {CAPTURED}/node.txt")
+    put_on_path(monkeypatch, tmp_path, sbatch=sbatch, scontrol=shows())
     admission = asked(tmp_path, stages={"stage3": {"scales": [scale], "runtime": 20, "slurm": slurm}})
     (problem,) = admission.waits if waits else admission.refused
     assert text in str(problem)
@@ -174,7 +162,7 @@ def test_a_job_waits_for_nodes_only_if_its_partition_has_as_many(
     assert (
         "not up: node3 (IDLE+MAINTENANCE+RESERVED), node5 (IDLE+DRAIN), node6 (DOWN+NOT_RESPONDING)" in str(problem)
     ) == waits
-    assert list(admission.starts) == ["1x1"]
+    assert admission.starts_in_words == "1x1 at 2026-11-23 22:35:30"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +173,7 @@ def test_the_time_limit_of_the_partition(
     partition: str, runtime: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``sbatch --test-only`` takes a job that is too long for its partition, and Slurm would never start it."""
-    stand_in(tmp_path, monkeypatch, sbatch=f"echo '{STARTS}' >&2")
+    put_on_path(monkeypatch, tmp_path, sbatch=f"echo '{STARTS}' >&2")
     admission = asked(tmp_path, runtime, partition=partition)
     assert bool(admission.refused) == refused
     for problem in admission.refused:
@@ -197,10 +185,10 @@ def test_the_time_limit_of_the_partition(
 
 @pytest.mark.parametrize("script", ["echo 'slurm_load_partitions: Unable to contact' >&2; exit 1", "echo Maintenance"])
 def test_a_slurm_that_does_not_answer(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path, monkeypatch, scontrol=script)
+    put_on_path(monkeypatch, tmp_path, scontrol=script)
     with pytest.raises(UserError, match="the controller does not answer"):
         read_partitions()
-    stand_in(tmp_path, monkeypatch, sbatch="echo 'Unable to contact slurm controller' >&2; exit 1")
+    put_on_path(monkeypatch, tmp_path, sbatch="echo 'Unable to contact slurm controller' >&2; exit 1")
     admission = asked(tmp_path)
     assert admission.refused == ()
     assert "it is submitted without this check" in str(admission.waits[0])

@@ -24,12 +24,6 @@ def test_every_pair_is_in_one_round_and_no_node_twice_in_a_round(nodes: int, num
         assert len(several) == len({*several})
 
 
-def test_the_pairs_of_96_nodes() -> None:
-    even, odd = rounds(96)
-    assert even == [(node, node + 1) for node in range(0, 96, 2)]
-    assert odd == [*((node, node + 1) for node in range(1, 95, 2)), (0, 95)]
-
-
 def _measure(nodes: int, left_s: float) -> tuple[list[Any], list[Any], list[list[int]]]:
     """Return what a rank yields in the rounds and alone, and the groups of ranks that it makes."""
     dist.init_process_group("gloo")
@@ -53,7 +47,7 @@ def _times_s(answers: list[Any], pair: tuple[int, int]) -> list[float]:
     return [entry["time_s"] for entry in entries if tuple(entry["nodes"]) == pair]
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(7, 7), (4, 8)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(5, 5), (4, 8)])
 def test_all_pairs_are_measured_with_a_group_of_a_rank_in_each_round(nodes: int, ranks: int) -> None:
     answers = on_ranks(ranks, _measure, nodes, 200.0)
     per_node = ranks // nodes

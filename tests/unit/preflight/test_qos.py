@@ -11,7 +11,7 @@ from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.preflight.qos import check_qos, read_accounting
 from ddp_ladder.settings.load import load_settings
-from make_files import write_programs
+from make_files import put_on_path
 
 # As a centre whose default QoS lets nothing run: its guide wants --qos=<project>.
 QOS = "normal|00:01:00|gres/gpu=0|\nproj|04:00:00||cpu=900,gres/gpu=8\nfree|||\n"
@@ -22,7 +22,7 @@ def checked(directory: Path, monkeypatch: pytest.MonkeyPatch, own: str = OWN, **
     for name, printed in (("qos", QOS), ("own", own)):
         (directory / name).write_text(printed)
     shown = f'case "$*" in *associations*) cat {directory}/own;; *qos*) cat {directory}/qos;; esac'
-    monkeypatch.setenv("PATH", str(write_programs(directory, sacctmgr=shown)), prepend=":")
+    put_on_path(monkeypatch, directory, sacctmgr=shown)
     stages = {"stage1": {"runtime": 10}, "stage2": {"scales": ["1x4"], "runtime": 20}}
     config = {"workload": {"script": __file__, "batch_per_gpu": 64}, "stages": stages}
     node = {"gpus": 4, "device": "cuda", "cpus": 8, "gres": "gpu"}

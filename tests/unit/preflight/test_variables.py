@@ -107,9 +107,9 @@ def test_a_warning_names_file_line_and_key(files: Files) -> None:
     files.write("{NCCL_IB_ENABLE: 1}", "{NCCL_DEBUGG: LOUD}", "default: {env: {OMP_NUM_THREAD: 8}}")
     places = [problem.where for problem in files.check(GLOO_IFNAME="eth0", OMPI_COMM="1", NCCL_VERSION="2.18")]
     assert [place.removeprefix(f"{files.sources.cluster.parent}/") for place in places] == [
-        "cluster.yaml, line 4: network.env.NCCL_IB_ENABLE",
         "config.yaml, line 5: workload.env.NCCL_DEBUGG",
         "config.yaml, line 8: variants.default.env.OMP_NUM_THREAD",
+        "cluster.yaml, line 4: network.env.NCCL_IB_ENABLE",
         f"{SHELL}: GLOO_IFNAME",
     ]
 
@@ -117,8 +117,8 @@ def test_a_warning_names_file_line_and_key(files: Files) -> None:
 @pytest.mark.parametrize(
     ("device", "transport", "told"),
     [
-        ("cuda", "any", ["NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG", "CUDA_LAUNCH_BLOCKING"]),
-        ("cuda", "ib", ["NCCL_DEBUG", "NCCL_IB_DISABLE", "TORCH_DISTRIBUTED_DEBUG", "CUDA_LAUNCH_BLOCKING"]),
+        ("cuda", "any", ["TORCH_DISTRIBUTED_DEBUG", "NCCL_DEBUG", "CUDA_LAUNCH_BLOCKING"]),
+        ("cuda", "ib", ["TORCH_DISTRIBUTED_DEBUG", "NCCL_DEBUG", "NCCL_IB_DISABLE", "CUDA_LAUNCH_BLOCKING"]),
         ("cpu", "any", ["TORCH_DISTRIBUTED_DEBUG"]),
     ],
 )

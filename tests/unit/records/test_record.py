@@ -1,6 +1,5 @@
 """record.json: written, read back, and refused when it is not one."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,9 +50,7 @@ def test_a_record_from_before_there_were_kinds_gets_those_that_its_texts_show(
 ) -> None:
     path = tmp_path / "record.json"
     write_record(path, make_failed_record(make_spec("1x2"), verdict, why))
-    data = json.loads(path.read_text())
-    del data["failure"]["kind"]
-    path.write_text(json.dumps(data))
+    edit(path, lambda data: data["failure"].pop("kind"))
     failure = read_record(path).failure
     assert failure
     assert failure.kind == kind

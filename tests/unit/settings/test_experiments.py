@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
 
 
+@functools.cache
 def plan(name: str) -> Plan:
     return make_plan(load_settings(EXPERIMENTS / f"{name}.yaml", REPOSITORY / f"config/sites/{SITES[name]}.yaml"))
 

@@ -299,11 +299,6 @@ def test_shipped_files_name_their_schema_for_editors_and_fit_it(file: Path) -> N
     Draft202012Validator(described).validate(data)
 
 
-def test_the_site_in_use_is_the_local_one() -> None:
-    in_use, local = (REPOSITORY / "config" / name for name in ("cluster.yaml", "sites/local.yaml"))
-    assert yaml.safe_load(in_use.read_text()) == yaml.safe_load(local.read_text())
-
-
 def test_the_tables_of_the_pages_are_those_of_the_models_and_have_every_key() -> None:
     texts = [page.read_text() for page in PAGES]
     assert list(map(with_tables, texts)) == texts, "run `make schemas`"

@@ -9,7 +9,7 @@ import pytest
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.slurm import query
 from ddp_ladder.slurm.query import SlurmError, answer, job_field, question_environment, run_command, set_aside
-from make_files import write_programs
+from make_files import put_on_path
 
 # Slurm 22.05.8, with its controller switched off, and for a job that never was.
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -59,8 +59,8 @@ def test_a_job_that_is_not_there_is_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_ended_and_named(tmp_path: Path) -> None:
-    with pytest.raises(SlurmError, match=r"hang\(\): no answer within 1 s") as caught:
-        run_command([sys.executable, "-c", "import signal; hang = signal.pause; hang()"], within_s=1)
+    with pytest.raises(SlurmError, match=r"hang\(\): no answer within 0.2 s") as caught:
+        run_command([sys.executable, "-c", "import signal; hang = signal.pause; hang()"], within_s=0.2)
     assert caught.value.is_undecided
 
 
@@ -104,8 +104,8 @@ def test_what_a_site_prints_beside_an_answer_is_skipped_and_what_it_prints_inste
 ) -> None:
     for number, text in enumerate(answers):
         (tmp_path / f"answer{number}").write_text(text)
-    write_programs(tmp_path, squeue=f"cd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    squeue = f"cd {tmp_path}; echo >>calls; cat answer$(($(wc -l <calls) - 1))"
+    put_on_path(monkeypatch, tmp_path, squeue=squeue)
     assert job_field("42", "L") == left
     message = "squeue printed what cannot be read: 'Welcome!'" if len(answers) > 1 else ""
     assert message in capfd.readouterr().err
@@ -163,9 +163,6 @@ def test_host_names(text: str, names: str) -> None:
 
 
 def test_tres_counts_all_but_memory() -> None:
-    assert query.tres("cpu=48,mem=96000M,node=6,gres/tmp=500G,gres/gpu:a100=24") == {
-        "cpu": 48,
-        "node": 6,
-        "gres/gpu:a100": 24,
-    }
+    found = query.tres("cpu=48,mem=96000M,node=6,gres/tmp=500G,gres/gpu:a100=24")
+    assert found == {"cpu": 48, "node": 6, "gres/gpu:a100": 24}
     assert query.tres("") == {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from ddp_ladder.slurm import jobs
 from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, advice, ask, cancel, read_job_end, reason_in_words
 from ddp_ladder.slurm.query import SlurmError
-from make_files import write_programs
+from make_files import put_on_path, write_programs
 
 SQUEUE_HEADER = "ddp-ladder|JOBID|STATE|START_TIME|NODELIST|REASON"
 SQUEUE = f"""\
@@ -94,8 +93,7 @@ def test_reasons_in_words() -> None:
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory for stand-ins of Slurm's commands, the first on the path."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    write_programs(tmp_path, scontrol="exit 0")
+    put_on_path(monkeypatch, tmp_path, scontrol="exit 0")
     return tmp_path
 
 

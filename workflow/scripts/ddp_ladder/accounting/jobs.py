@@ -10,6 +10,7 @@ import csv
 import io
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from ddp_ladder.records.raw_models import Job, RunEnd
 from ddp_ladder.records.record import Record
 from ddp_ladder.slurm.jobs import JobState, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
-from ddp_ladder.slurm.query import SlurmError, sacct, tres
+from ddp_ladder.slurm.query import SlurmError, sacct, tres, unix_time
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
@@ -194,12 +195,12 @@ def ask_sacct(job_ids: Sequence[str]) -> dict[str, Accounted]:
 
 def _accounted(line: Mapping[str, str]) -> Accounted | None:
     """Return a job that is over, and Slurm knows when; None for another."""
-    state, end_s = line["State"].partition(" ")[0], _unix_time(line["End"])  # CANCELLED by 1000
+    state, end_s = line["State"].partition(" ")[0], unix_time(line["End"])  # CANCELLED by 1000
     if JobState(state).phase != "ended" or end_s is None:
         return None
     given = tres(line["AllocTRES"] or line["ReqTRES"])
     node_list = "" if line["NodeList"] == "None assigned" else line["NodeList"]
-    submit_s, elapsed_s = _unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
+    submit_s, elapsed_s = unix_time(line["Submit"]), float(line["ElapsedRaw"] or 0) if node_list else 0.0
     typed = [number for name, number in given.items() if name.startswith("gres/gpu:")]
     figures = {
         "source": "sacct",
@@ -215,33 +216,16 @@ def _accounted(line: Mapping[str, str]) -> Accounted | None:
     return Accounted(line["JobName"], end_s, figures)
 
 
-def _unix_time(text: str) -> float | None:
-    """Return ``2026-11-22T14:11:49``, local time, as unix time; None for Unknown, None and the like."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
-
-
 # --- What a job did when, from its own files.
 
 
-@dataclass
-class Parts:
-    """Sums over the runs that a job has begun, and the time of its preflight."""
-
-    preflight_s: float = 0.0
-    startup_s: float = 0.0
-    training_s: float = 0.0
-    launcher_s: float = 0.0
-    end_s: float = 0.0
-    measured: int = 0  # this one and the next without the plain baseline
-    ok: int = 0
+Parts = defaultdict[str, float]
+"""Sums over the runs that a job has begun, and the time of its preflight, by the fields of JobRow."""
 
 
 def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     """Return the parts of a job. Several starts in one allocation have the same job id, and differ in their times."""
-    parts, records = Parts(), RunRecords(results)
+    parts, records = Parts(float), RunRecords(results)
 
     def is_own(job: Job, started_at_s: float) -> bool:
         return job.id == file.job_id and file.begun_at_s - 1 <= started_at_s <= end_s + 1
@@ -249,7 +233,7 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     with suppress(OSError, ValueError):
         preflight = result_of(results, file.scale)
         if preflight and is_own(preflight.job, preflight.started_at_s):
-            parts.preflight_s = preflight.took_s
+            parts["preflight_s"] = preflight.took_s
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
         for directory in map(RunDirectory, (*sorted(path.glob("attempts/*")), path)):
             with suppress(OSError, ValueError):
@@ -261,17 +245,17 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
 
 def _add_run(parts: Parts, record: Record, ended: RunEnd) -> None:
     if owners_s := record.owners_s:
-        parts.startup_s += owners_s[STARTUP]
-        parts.training_s += training_s(owners_s)
-        parts.launcher_s += owners_s[LAUNCHER]
-        parts.end_s += owners_s[END] + owners_s.get(PROFILE, 0.0)
+        parts["startup_s"] += owners_s[STARTUP]
+        parts["training_s"] += training_s(owners_s)
+        parts["launcher_s"] += owners_s[LAUNCHER]
+        parts["end_s"] += owners_s[END] + owners_s.get(PROFILE, 0.0)
     elif record.timing:
         startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
-        parts.startup_s += startup_s
-        parts.training_s += ended.wall_s - startup_s
+        parts["startup_s"] += startup_s
+        parts["training_s"] += ended.wall_s - startup_s
     if not record.spec.is_plain:
-        parts.measured += ended.outcome == "finished"
-        parts.ok += record.status == "ok"
+        parts["runs_measured"] += ended.outcome == "finished"
+        parts["runs_ok"] += record.status == "ok"
 
 
 # --- The rows.
@@ -332,17 +316,17 @@ def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_
     parts = parts_of(results, file, file.ended_at_s or end_s)
     left_s, shares = known["elapsed_s"], {}
     for part in ("training_s", "startup_s", "preflight_s", "launcher_s", "end_s"):  # Slurm rounds the whole to seconds
-        shares[part] = min(getattr(parts, part), left_s)
+        shares[part] = min(parts[part], left_s)
         left_s -= shares[part]
     gpus = file.gpus if known["gpus"] is None else known["gpus"]
     same = {key: getattr(file, key) for key in ("kind", "stage", "scale", "specs", "runs_planned")}
     return JobRow(
         job_id=name,
         **{**same, **known, **shares, "gpus": gpus},
-        runs_measured=parts.measured,
-        runs_ok=parts.ok,
+        runs_measured=int(parts["runs_measured"]),
+        runs_ok=int(parts["runs_ok"]),
         gpu_hours_held=known["elapsed_s"] * gpus / HOUR_S,
-        gpu_hours_training=parts.training_s * file.gpus / HOUR_S,
+        gpu_hours_training=parts["training_s"] * file.gpus / HOUR_S,
     )
 
 

@@ -14,6 +14,7 @@ from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import shortened
+from ddp_ladder.common.grouping import one_of
 from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
 from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run
@@ -154,10 +155,9 @@ def _redacted(data: Any) -> Any:
 
 
 def _world(raw: RawRun) -> World:
-    sizes, backends = {end.world_size for end in raw.ends}, {end.backend for end in raw.ends}
     return World(
-        size=sizes.pop() if len(sizes) == 1 else None,
-        backend=backends.pop() if len(backends) == 1 else None,
+        size=one_of(end.world_size for end in raw.ends),
+        backend=one_of(end.backend for end in raw.ends),
         nodes=raw.run.nodes,
         hosts=tuple(dict.fromkeys(end.host for end in raw.ends)),
         head=Head(
@@ -229,7 +229,7 @@ def _dataset_size(raw: RawRun) -> int | None:
     if not raw.has_all_ranks or len(sizes) < len(ends):
         return None
     if len(ends) == 1 or all(loader.shards for loader in loaders):
-        return sizes[0] if len({*sizes}) == 1 else None
+        return one_of(sizes)
     # In their own order, parts begin with different samples. Shuffled, the same whole data does so, too.
     shared = most_shared(ends)
     in_order = all(loader.shuffle is False for loader in loaders)
@@ -239,8 +239,8 @@ def _dataset_size(raw: RawRun) -> int | None:
 def _tokens_per_sample(raw: RawRun) -> int | None:
     """Return the tokens of every sample; None unless the loaders of all ranks counted samples of one length."""
     ends = [end for end in raw.ends if not end.pipeline_stage]
-    seen = {end.loader.tokens_per_sample if end.loader and end.source == "counted" else None for end in ends}
-    return seen.pop() if raw.has_all_ranks and len(seen) == 1 else None
+    counted = (end.loader.tokens_per_sample if end.loader and end.source == "counted" else None for end in ends)
+    return one_of(counted) if raw.has_all_ranks else None
 
 
 def _warmup(raw: RawRun) -> Warmup:

@@ -49,7 +49,8 @@ def record_in(path: Path) -> Record:
 
 
 def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
-    ranks = _hosts(directory, first)
+    files = (directory.ranks / f"rank{k}.json" for k in range(first.world_size))
+    ranks = Counter(str(read_json(file)["host"]) for file in files if file.exists())  # on each host, in their order
     run = RunFile(
         schema_version=first.schema_version,
         spec_hash=first.spec_hash,
@@ -68,12 +69,6 @@ def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
     ended = RunEnd(**run.identity, host=first.host, outcome="finished", **times)
     problems = tuple(problem for problem in raw.problems if problem.startswith("ranks/"))
     return record_of(replace(raw, ended=ended, problems=problems), CHECKED_BY_THE_JOB)
-
-
-def _hosts(directory: RunDirectory, first: RankEnd) -> Counter[str]:
-    """Return the number of ranks on each host, in the order of the ranks, as far as they have left a record."""
-    files = (directory.ranks / f"rank{k}.json" for k in range(first.world_size))
-    return Counter(str(read_json(file)["host"]) for file in files if file.exists())
 
 
 def _spec(ranks: Counter[str], first: RankEnd) -> RunSpec:

@@ -21,7 +21,6 @@ NOT_ITS_FILES = "a record that does not match its raw files"
 NAMED = 5  # runs in a line
 
 RecordOrError = Record | OSError | ValueError
-Digests = Callable[[RunDirectory], Mapping[str, str]]
 
 
 class RunRecords:
@@ -46,7 +45,9 @@ class RunRecords:
         """
         known = self._believed.get(spec.name)
         if known is None or known[0] is not spec:
-            self._believed[spec.name] = known = spec, _attempt(lambda: self._stored(self.directory(spec), spec))
+            directory = self.directory(spec)
+            known = spec, _attempt(lambda: self._stored(directory.record, directory, spec))
+            self._believed[spec.name] = known
         if isinstance(known[1], Exception):
             raise known[1]
         return known[1]
@@ -87,17 +88,20 @@ class RunRecords:
         Raises OSError or ValueError if run.json is missing or damaged.
         """
         spec = read_run_file(directory).spec
-        for read in (self._stored, self._left):
+        for file in (directory.record, directory.assembled):  # the second is left by a job that did not write the first
             with contextlib.suppress(OSError, ValueError):
-                return read(directory, spec)
+                return self._stored(file, directory, spec)
         return _assembled(directory)
 
-    def _stored(self, directory: RunDirectory, spec: RunSpec) -> Record:
-        return self._judged(directory, _believe(directory.record, directory, spec, self._digests))
-
-    def _left(self, directory: RunDirectory, spec: RunSpec) -> Record:
-        """Return what a job left that did not write its records."""
-        return self._judged(directory, _believe(directory.assembled, directory, spec, self._digests))
+    def _stored(self, file: Path, directory: RunDirectory, spec: RunSpec) -> Record:
+        """Return a record if it is of this spec, and its raw files are those of the time it was written."""
+        record = read_record(file)
+        if record.spec_hash != spec.hash:
+            raise ValueError(ANOTHER_SPEC)
+        if record.job is not None:  # without a job: left out on purpose
+            _check_files(record.files, self._digests(directory))
+        # Thousands of records with a spec each take much memory.
+        return self._judged(directory, record.model_copy(update={"spec": spec}))
 
     def _judged(self, directory: RunDirectory, record: Record) -> Record:
         """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
@@ -147,16 +151,6 @@ def _changed(before: Record, now: Record) -> str:
     rates = [record.throughput.samples_per_s if record.throughput else None for record in (before, now)]
     texts = ["none" if rate is None else significant(rate) for rate in rates]
     return "" if texts[0] == texts[1] else f"{now.spec.name}: {texts[0]} -> {texts[1]}"
-
-
-def _believe(file: Path, directory: RunDirectory, spec: RunSpec, read: Digests) -> Record:
-    """Read a record and check that it is of this spec, and that its raw files are those of the time it was written."""
-    record = read_record(file)
-    if record.spec_hash != spec.hash:
-        raise ValueError(ANOTHER_SPEC)
-    if record.job is not None:  # without a job: left out on purpose
-        _check_files(record.files, read(directory))
-    return record.model_copy(update={"spec": spec})  # thousands of records with a spec each take much memory
 
 
 def _check_files(then: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -120,9 +120,9 @@ def _runs(names: Sequence[str | int]) -> list[list[str | int]]:
     return runs
 
 
-def rank_numbers(ranks: Sequence[int], most: int = 3) -> str:
+def rank_numbers(ranks: Sequence[int]) -> str:
     """Return ``rank 3``, ``ranks 0-3, 8 and 1,022 more``."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {in_short(ranks, most)}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {in_short(ranks, 3)}"
 
 
 LONGEST_TEXT = 1000  # characters of a text in a file of results

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from ddp_ladder.common.files import file_text
+from ddp_ladder.common.formats import fields
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals with which a person, a terminal or Slurm ends a process."""
@@ -63,8 +64,7 @@ def _prctl(option: int, argument: int) -> None:
 
 def status_of(pid: int) -> dict[str, str]:
     """Return the fields of /proc/<pid>/status; empty if it cannot be read."""
-    lines = (file_text(Path(f"/proc/{pid}/status")) or "").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return fields(file_text(Path(f"/proc/{pid}/status")) or "")
 
 
 def catches(pid: int, signum: int) -> bool:

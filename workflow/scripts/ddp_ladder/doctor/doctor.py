@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -361,7 +362,9 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield from architecture(ladder, nodes, platform.machine())
         notify(f"asking Slurm about {count(len(ladder.plan.jobs), 'job')}")
         admission = check_jobs(ladder.plan.jobs, ladder.settings, partitions)
-        beyond_qos = _of_qos(ladder)
+        beyond_qos = list[Problem]()
+        with suppress(SlurmError):  # a cluster without accounting has no QoS
+            beyond_qos += check_qos(ladder.plan.jobs, ladder.settings, read_accounting())
     except UserError as error:
         yield from (mistake(problem, "jobs", "note") for problem in error.problems)
         return
@@ -378,13 +381,6 @@ def slurm(ladder: Ladder, on_a_cluster: bool) -> Iterator[Finding]:
         yield passed("jobs", f"Slurm takes {all_of}: {' '.join(admission.starts)}")
     if admission.starts_in_words:
         yield passed("start", f"if submitted now: {admission.starts_in_words}")
-
-
-def _of_qos(ladder: Ladder) -> list[Problem]:
-    try:
-        return list(check_qos(ladder.plan.jobs, ladder.settings, read_accounting()))
-    except SlurmError:  # a cluster without accounting has no QoS
-        return []
 
 
 def launchers(ladder: Ladder) -> Iterator[Finding]:

@@ -110,10 +110,9 @@ def choice(trials: Sequence[Trial], headroom_percent: float) -> int | None:
 
 
 def batch_range(plan: Plan) -> BatchRange:
-    """Return the range of a plan whose batch is not chosen yet. Raises ValueError for any other plan."""
+    """Return the range of a plan whose batch is not chosen yet."""
     batch = _settings(plan).experiment.workload.batch_per_gpu
-    if not isinstance(batch, BatchRange):
-        raise ValueError("the batch is set")
+    assert isinstance(batch, BatchRange)
     return batch
 
 
@@ -125,8 +124,7 @@ def with_batch(plan: Plan, batch_per_gpu: int, results: str | None = None) -> Pl
 
 
 def _settings(plan: Plan) -> Settings:
-    if plan.batch_search is None:
-        raise ValueError("the batch is chosen")
+    assert plan.batch_search is not None
     experiment, site = plan.batch_search["experiment"], plan.batch_search["site"]
     return Settings(Experiment.model_validate(experiment), Site.model_validate(site))
 

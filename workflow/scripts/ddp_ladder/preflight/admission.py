@@ -69,18 +69,13 @@ def read_partitions() -> Partitions:
     question = ["scontrol", "--oneliner", "--all", "show", "partition"]
     try:
         printed = run_command(question)
-        if partitions := parse_partitions(printed):
+        if partitions := {row["PartitionName"]: row for row in records(printed, "PartitionName")}:
             return partitions
         raise unreadable("scontrol", printed)
     except SlurmError as error:
         what, found_text = "the controller does not answer, so nothing can be submitted", str(error).splitlines()
         advice = "try `sinfo` on this machine: it has to work here; on most sites, that is a login node"
         raise UserError(Problem("Slurm", what, "".join(found_text[-1:]), next=advice)) from error
-
-
-def parse_partitions(text: str) -> Partitions:
-    """Parse the output of ``scontrol --oneliner show partition``; other lines are messages of the site."""
-    return {row["PartitionName"]: row for row in records(text, "PartitionName")}
 
 
 def check_jobs(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> Admission:
@@ -153,7 +148,7 @@ def _problem(
     if keys[0].endswith("slurm.partition"):
         allowed, guess = ", ".join(sorted(partitions)), did_you_mean(job.slurm.partition or "", partitions)
     if keys[0].endswith("slurm.qos"):
-        choices = [name for partition in _records(job, partitions) for name in allowed_qos(partition)]
+        choices = [name for partition in _of_job(job, partitions).values() for name in allowed_qos(partition)]
         allowed, guess = ", ".join(choices) or None, did_you_mean(job.slurm.qos or "", choices)
     advice = guess or f"change {'one of ' if len(keys) > 1 else ''}{', '.join(keys)}"
     look = YOURS if keys[0].endswith(("slurm.account", "slurm.qos")) else "sinfo --summarize"
@@ -169,18 +164,15 @@ def allowed_qos(partition: Mapping[str, str]) -> tuple[str, ...]:
 
 def offered(jobs: Sequence[ScaleJob], partitions: Partitions, nodes: NodeEntries) -> list[Partition]:
     """Return what the nodes of these jobs' partitions offer, or those of the default one."""
-    names = dict.fromkeys(name for job in jobs for name in _names(job, partitions))
-    return [shapes_of(partitions[name], nodes) for name in names if name in partitions]
+    own = {name: partition for job in jobs for name, partition in _of_job(job, partitions).items()}
+    return [shapes_of(partition, nodes) for partition in own.values()]
 
 
-def _names(job: ScaleJob, partitions: Partitions) -> list[str]:
-    """Return the names of the job's partitions; of the default one if it names none."""
+def _of_job(job: ScaleJob, partitions: Partitions) -> Partitions:
+    """Return the job's partitions, as far as there are any; the default one if it names none."""
     default = ",".join(name for name, partition in partitions.items() if partition.get("Default") == "YES")
-    return (job.slurm.partition or default).split(",")
-
-
-def _records(job: ScaleJob, partitions: Partitions) -> list[Mapping[str, str]]:
-    return [partitions[name] for name in _names(job, partitions) if name in partitions]
+    names = (job.slurm.partition or default).split(",")
+    return {name: partitions[name] for name in names if name in partitions}
 
 
 def _of_nodes(jobs: Sequence[ScaleJob], settings: Settings, partitions: Partitions) -> dict[str, Problem]:
@@ -273,18 +265,18 @@ def place_of(key: str, job: ScaleJob, settings: Settings) -> str:
 
 def _of_partition(job: ScaleJob, settings: Settings, partitions: Partitions) -> Iterator[Problem]:
     """Yield what --test-only does not tell of a job's partition: its time limit, and that it is closed."""
-    names, those = _names(job, partitions), _records(job, partitions)
-    limits_s = [seconds(partition.get("MaxTime", "")) for partition in those]
+    those = _of_job(job, partitions)
+    limits_s, names = [seconds(partition.get("MaxTime", "")) for partition in those.values()], ", ".join(those)
     most = None if None in limits_s or not limits_s else int(max(filter(None, limits_s)) / 60)
     if most is not None and job.runtime_min > most:
         yield Problem(
             place_of("runtime", job, settings),
-            f"longer than the partition {', '.join(names)} allows",
+            f"longer than the partition {names} allows",
             f"{job.runtime_min} min",
             f"up to {most} min",
             f"set runtime: {most} or less, or change {place_of('slurm.partition', job, settings)}",
         )
-    if those and all(partition.get("State") == "DOWN" for partition in those):
-        what = f"the partition {', '.join(names)} starts no jobs now"
+    if those and all(partition.get("State") == "DOWN" for partition in those.values()):
+        what = f"the partition {names} starts no jobs now"
         advice = "choose another partition, or wait until the site has opened it"
         yield _Waiting(place_of("slurm.partition", job, settings), what, "state DOWN", next=advice)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count
+from ddp_ladder.common.grouping import one_of
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.admission import place_of
@@ -34,63 +35,40 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Association:
-    """What a user may have under an account."""
-
-    account: str
-    partition: str  # empty: all
-    default: str  # QoS of a job that names none; empty: none
-    qos: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Accounting:
     """The QoS of a cluster, and those of the user."""
 
     limits: Mapping[str, Limits]
-    associations: Sequence[Association]
+    associations: Sequence[Mapping[str, str]]  # with an empty partition: all, an empty defaultqos: none
 
-    def of_job(self, job: ScaleJob) -> list[Association]:
+    def of_job(self, job: ScaleJob) -> list[Mapping[str, str]]:
         """Return the associations that the job may run under."""
-        partitions = ("", *(job.slurm.partition or "").split(","))
-        return [
-            each
-            for each in self.associations
-            if job.slurm.account in (None, each.account) and each.partition in partitions
-        ]
+        account, partitions = job.slurm.account, ("", *(job.slurm.partition or "").split(","))
+        own = (each for each in self.associations if account in (None, each["account"]))
+        return [each for each in own if each["partition"] in partitions]
 
     def default(self, job: ScaleJob) -> str | None:
         """Return the QoS of a job that names none; None if that is not certain."""
-        names = {each.default for each in self.of_job(job)}
-        return names.pop() or None if len(names) == 1 else None
+        return one_of(each["defaultqos"] for each in self.of_job(job)) or None
 
 
 def read_accounting() -> Accounting:
     """Ask Slurm's accounting. Raises SlurmError, also where there is none."""
-    limits = _rows("qos", "name,maxwall,maxtres,maxtrespu")
-    own = _rows("associations", "account,partition,defaultqos,qos", f"user={getpass.getuser()}")
-    return Accounting(
-        {
-            name: Limits(_minutes(time), _fewest_gpus(f"{per_job},{per_user}"))
-            for name, time, per_job, per_user in limits
-        },
-        [Association(account, part, default, tuple(qos.split(","))) for account, part, default, qos in own],
+    limits = {}
+    for row in _rows("qos", "name,maxwall,maxtres,maxtrespu"):
+        limit_s, gpus = seconds(row["maxwall"]), map(int, _GPUS.findall(f"{row['maxtres']},{row['maxtrespu']}"))
+        limits[row["name"]] = Limits(None if limit_s is None else int(limit_s / 60), min(gpus, default=None))
+    user = f"user={getpass.getuser()}"
+    return Accounting(limits, _rows("associations", "account,partition,defaultqos,qos", user))
+
+
+def _rows(what: str, fields: str, *options: str) -> list[dict[str, str]]:
+    argv, names = (
+        ["sacctmgr", "--noheader", "--parsable2", "show", what, *options, f"format={fields}"],
+        fields.split(","),
     )
-
-
-def _rows(what: str, fields: str, *options: str) -> list[list[str]]:
-    argv = ["sacctmgr", "--noheader", "--parsable2", "show", what, *options, f"format={fields}"]
     rows = [line.split("|") for line in run_command(argv).splitlines()]
-    return [row for row in rows if len(row) == len(fields.split(","))]
-
-
-def _minutes(time: str) -> int | None:
-    limit_s = seconds(time)
-    return None if limit_s is None else int(limit_s / 60)
-
-
-def _fewest_gpus(resources: str) -> int | None:
-    return min(map(int, _GPUS.findall(resources)), default=None)
+    return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
 
 
 def check_qos(jobs: Sequence[ScaleJob], settings: Settings, accounting: Accounting) -> Iterator[Problem]:
@@ -102,7 +80,7 @@ def check_qos(jobs: Sequence[ScaleJob], settings: Settings, accounting: Accounti
         if name is None or limits is None or name in seen or limits.allows(job):
             continue
         seen.add(name)
-        yours = sorted({qos for each in accounting.of_job(job) for qos in each.qos} - {name, ""})
+        yours = sorted({qos for each in accounting.of_job(job) for qos in each["qos"].split(",")} - {name, ""})
         another = f"name another one of yours: {', '.join(yours)}" if yours else "ask your site for another one"
         which = name if job.slurm.qos else f"{name} (your default one, as slurm.qos names none)"
         yield Problem(

@@ -11,6 +11,7 @@ from ddp_ladder_instrument import slow_settings
 
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.platform.accelerators import is_gpu
+from ddp_ladder.settings.checks import environments
 from ddp_ladder.settings.keys import Settings, Site
 
 FILE = Path(__file__).with_name("variables.txt")
@@ -28,15 +29,12 @@ def check_variables(settings: Settings, shell: Mapping[str, str]) -> tuple[Probl
     """Return a warning for each variable in network.env, workload.env, the variants and the shell that nothing reads,
     or that slows every step.
     """
-    config, experiment = settings.config, settings.experiment
-    site, work = settings.site, experiment.workload
-    places = [(settings.cluster.where("network", "env", name), name, value) for name, value in site.network.env.items()]
-    places += [(config.where("workload", "env", name), name, value) for name, value in work.env.items()]
-    for variant, keys in experiment.variants.items():
-        places += [(config.where("variants", variant, "env", name), name, value) for name, value in keys.env.items()]
+    places = list[tuple[str, str, str]]()
+    for file, path, env in environments(settings):
+        places += [(file.where(*path, name), name, value) for name, value in env.items()]
     names = sorted(name for name in shell if name.startswith(PREFIXES) or name in slow_settings.VARIABLES)
     places += [(f"{SHELL}: {name}", name, shell[name]) for name in names]
-    found = [_slow(site, *place) or _problem(place[1], place[0]) for place in places]
+    found = [_slow(settings.site, *place) or _problem(place[1], place[0]) for place in places]
     return tuple(dict.fromkeys(filter(None, found)))
 
 

@@ -150,14 +150,14 @@ def read_raw_run(
     unwritten: list[str] = []
     first_states: dict[int, TrainingState] = {}
     with noted(directory.ended):
-        ended = _of_run(run, RunEnd, directory.ended, content.read(directory.ended))
+        ended = of_run(run, RunEnd, directory.ended, content.read(directory.ended))
     for agent in run.all_agents:
         with noted(path := directory.agent_end(agent)):
-            agents[agent] = _of_run(run, AgentEnd, path, content.read(path))
+            agents[agent] = of_run(run, AgentEnd, path, content.read(path))
         for k in run.ranks_of(agent):
             if only_ranks is None or k in only_ranks:
                 with noted(path := directory.ranks / f"rank{k}.json"):
-                    end = _sharing(_of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
+                    end = _sharing(of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
                     with noted(path := directory.ranks / f"rank{k}.steps"):
                         if end.rank != k:
                             raise ValueError(f"its end record is that of rank {end.rank}")
@@ -176,7 +176,7 @@ def read_raw_run(
     stalls = read_stalls(report_of, (agent for agent in run.all_agents if report_of(agent).name in written))
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
-        profiling = _of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
+        profiling = of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
     found = (tuple(problems), tuple(unwritten), (*stalls.values(),), profiling, first_states)
     return RawRun(content, run, ended, agents, ranks, *found)
 
@@ -189,7 +189,7 @@ def _first_state(
         return files.end.first_state
     path = content.directory.ranks / FIRST_STATE.format(rank)
     with contextlib.suppress(OSError, ValueError):
-        return _of_run(run, RankStart, path, content.read(path, agent)).state
+        return of_run(run, RankStart, path, content.read(path, agent)).state
     return None
 
 
@@ -210,17 +210,12 @@ def _judged(content: RawContent, agent: Agent, files: RankFiles) -> RankFiles:
     return files
 
 
-def _of_run(run: RunFile, model: type[File], path: Path, content: bytes) -> File:
-    """Return a file of this run. Raises ValueError."""
-    file = model.from_json(parsed_json(content, path))
+def of_run(run: RunFile, model: type[File], path: Path, content: bytes | None = None) -> File:
+    """Return a file of this run. content: what was read of it already. Raises OSError or ValueError."""
+    file = model.from_json(parsed_json(read_bytes(path) if content is None else content, path))
     if (file.spec_hash, file.job) != (run.spec_hash, run.job):
         raise ValueError(f"it is of another run, job or attempt than {run.job.id}, attempt {run.job.attempt}")
     return file
-
-
-def of_run(run: RunFile, model: type[File], path: Path) -> File:
-    """Read a file of this run. Raises OSError or ValueError."""
-    return _of_run(run, model, path, read_bytes(path))
 
 
 def _steps_of(content: bytes, end: RankEnd) -> Steps:

@@ -115,20 +115,16 @@ def _texts(settings: Settings) -> Iterator[tuple[str, str, _Filled, Sequence[str
     """Yield place, text, the function that fills it in, and the placeholders that it may use."""
     experiment, where = settings.experiment, settings.config.where
     workload = experiment.workload
-    arguments: list[tuple[KeyPath, tuple[str, ...]]] = [(("workload", "args"), workload.args)]
-    arguments.append((("workload", "wrapper"), workload.wrapper))
-    for name, variant in experiment.variants.items():
-        arguments += [(("variants", name, key), getattr(variant, key) or ()) for key in ("args", "wrapper")]
-    for path, texts in arguments:
-        for index, text in enumerate(texts):
-            yield where(*path, index), text, expand, placeholders.NAMES
-    for index, text in enumerate((workload.prepare or ())[1:], start=1):  # once, for every scale
-        yield where("workload", "prepare", index), text, expand, ("data_dir", "seed")
+    for document, path, words in _command_lines(settings):
+        is_prepare = path[-1] == "prepare"  # a script and its arguments, once for every scale
+        if document is settings.config:
+            for index, text in enumerate(words[is_prepare:], start=int(is_prepare)):
+                yield where(*path, index), text, expand, ("data_dir", "seed") if is_prepare else placeholders.NAMES
     if workload.directory is not None:
         yield where("workload", "directory"), workload.directory, expand, placeholders.NAMES
     if workload.samples_per_step is not None:
         yield where("workload", "samples_per_step"), workload.samples_per_step, _samples, placeholders.NUMBERS
-    for document, path, env in _environments(settings):
+    for document, path, env in environments(settings):
         for name, text in env.items():
             yield document.where(*path, name), text, expand, placeholders.NAMES
 
@@ -140,7 +136,8 @@ def _samples(text: str, values: Mapping[str, object]) -> int:
     raise ValueError("no samples in a step")
 
 
-def _environments(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, Mapping[str, str]]]:
+def environments(settings: Settings) -> Iterator[tuple[YamlFile, KeyPath, Mapping[str, str]]]:
+    """Yield every section with variables of the environment, with its place."""
     yield settings.config, ("workload", "env"), settings.experiment.workload.env
     for name, variant in settings.experiment.variants.items():
         yield settings.config, ("variants", name, "env"), variant.env
@@ -293,7 +290,7 @@ def _global_batch(settings: Settings) -> Iterator[Problem]:
 
 
 def _variables(settings: Settings) -> Iterator[Problem]:
-    for document, path, env in _environments(settings):
+    for document, path, env in environments(settings):
         for name, value in env.items():
             where = document.where(*path, name)
             if name in OWN_VARIABLES or name.startswith(OWN_PREFIX):

@@ -17,7 +17,7 @@ from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration, in_short
 from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.settings.terms import runtime_key
-from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unknown, unreadable
+from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unix_time, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
 
@@ -53,10 +53,8 @@ class JobState:
     @property
     def since_start_s(self) -> float | None:
         """The seconds since a start in the past; None if it is not known."""
-        try:
-            return time.time() - time.mktime(time.strptime(self.start, "%Y-%m-%dT%H:%M:%S"))
-        except ValueError:
-            return None
+        started_s = unix_time(self.start)
+        return None if started_s is None else time.time() - started_s
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,14 @@ def seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + secs
 
 
+def unix_time(text: str) -> float | None:
+    """Return ``2026-11-22T14:11:49``, local time, as unix time; None for Unknown, None and the like."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
 def host_names(text: str) -> Iterator[str]:
     """Yield the names in Slurm's short form: ``node[01-03,7],login``."""
     for part in re.findall(r"(?:\[[^\]]*\]|[^,\[\]])+", text):
