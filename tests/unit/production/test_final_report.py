@@ -309,6 +309,13 @@ def test_without_a_link_one_message_says_so(tmp_path: Path, begun: bool) -> None
         read_campaign(tmp_path, time.time())
 
 
+def test_a_link_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
+    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "failed")])
+    first, second = (each.link for each in campaign.links)
+    keep_links(tmp_path / "production", [first.replace(state="CANCELLED"), second])
+    assert read_campaign(tmp_path, STARTED_AT_S + 1e6).failures == 1
+
+
 def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:
     """Both are in what the chain keeps of links that are over."""
     campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "saved"), Made(1.0, 8, {4: 2.0}, "complete")])

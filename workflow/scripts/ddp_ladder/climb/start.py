@@ -26,7 +26,7 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.run.training_module import module_problem
-from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
+from ddp_ladder.slurm.jobs import AGAIN, GONE, GO_ON, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
@@ -219,15 +219,17 @@ class FailedJob:
         return Path(self.log).stem if self.log else self.rule
 
 
-def boxes(jobs: Iterable[FailedJob], results: Path, log: str, ended_by: str | None) -> Iterator[str]:
+def boxes(
+    jobs: Iterable[FailedJob], results: Path, log: str, ended_by: str | None, of_chain: bool = False
+) -> Iterator[str]:
     """Yield the box of a start that a signal ended, or one for each failed job that has not told it itself.
 
-    log: Snakemake's, empty if there is none.
+    log: Snakemake's, empty if there is none. of_chain: it was a start of production.
     """
     log = log or "none was written"
     if ended_by:
         by = "Ctrl-C" if ended_by == signal.SIGINT.name else "a signal"
-        yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", AGAIN)))
+        yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", GO_ON if of_chain else AGAIN)))
         return
     for job in jobs:
         if not _has_told(job, results):

@@ -33,6 +33,7 @@ from ddp_ladder.production.slower import TABLE
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record, Saves
+from ddp_ladder.slurm.jobs import CANCELLED
 from ddp_ladder.slurm.lock import Lock, look
 
 PREFLIGHT, STARTUP, TRAINING, CHECKPOINTS = "preflight", "start-up", "training", "checkpoints"
@@ -163,7 +164,8 @@ class Campaign:
 
     @property
     def failures(self) -> int:
-        return sum(each.link.end == "failed" for each in self.ended)
+        """Return the links that failed; one that a person cancelled has not."""
+        return sum(each.link.end == "failed" and each.link.state != CANCELLED for each in self.ended)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:

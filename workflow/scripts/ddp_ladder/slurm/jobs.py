@@ -68,6 +68,7 @@ class Advice:
 
 
 AGAIN = "start snakemake again: finished runs are kept"
+GO_ON = "start snakemake again: what the script has saved is kept"
 ENDS: Mapping[str, Advice] = {
     CANCELLED: Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     FAILED: Advice("its batch script failed", f"read the end of its log; then {AGAIN}"),
