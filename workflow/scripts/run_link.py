@@ -6,8 +6,6 @@ judges.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,17 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import accounted
-from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.messages import BEHIND_PIPE
-from ddp_ladder.common.process import die_with_parent
+from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.production.chain import read_chain, read_links, unit_of, used_hours
 from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
-from ddp_ladder.run.interruption import Interrupted
-from ddp_ladder.run.job import context_of, holding_scale
+from ddp_ladder.run.job import carry_out, context_of
 from ddp_ladder.run.link import run_link
-from ddp_ladder.run.progress import LAST_WORDS_OF, LinkConsole, LinkFacts
+from ddp_ladder.run.progress import LinkConsole, LinkFacts
 from ddp_ladder.settings.terms import PRODUCTION
 
 
@@ -35,9 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "run_link.py --plan results/production/plan.json")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json of the chain")
     parser.add_argument("--minutes", type=int, help="the link's time limit (default: that of the plan)")
-    arguments = parser.parse_args(argv)
-    os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
-    die_with_parent(signal.SIGTERM)  # a killed start must not leave a training behind
+    arguments = job_arguments(parser, argv)
     directory = arguments.plan.parent
     chain, plan = read_chain(directory), read_plan(arguments.plan)
     (job,), before = plan.jobs, read_links(directory, plan, time.time())
@@ -51,15 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if job.runs[0].instrument:
         watch = SpeedWatch(chain, directory, number, label, say, lambda: windows_of_promise(chain, directory.parent))
         context = replace(context, watch=watch)
-    try:
-        with holding_scale(context), accounted(directory, job, context.nodes.job_id, PRODUCTION):
-            run_link(context, chain.warn_before_s)
-    except Interrupted as interrupted:
-        context.console.say(f"{context.label}: interrupted by {interrupted}; what the script has saved is kept")
-        return 128 + interrupted.signum
-    context.console.say(f"{context.label}: {LAST_WORDS_OF[PRODUCTION]}")
-    print(f"written: {context.directory(job.runs[0]).record}")
-    return 0
+
+    def work() -> list[Path]:
+        run_link(context, chain.warn_before_s)
+        return [context.directory(job.runs[0]).record]
+
+    return carry_out(context, PRODUCTION, work, "what the script has saved is kept")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import join
 
@@ -178,7 +177,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     plan, chain = production.plan, production.chain
     _rehearsed(production, settings, directory.parent)
     raise_on_signals()
-    with _holding(directory, START):
+    with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
         links = read_links(directory, plan, time.time(), way.alive())
@@ -212,11 +211,11 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
     plan, chain, job_id = production.plan, production.chain, os.environ["SLURM_JOB_ID"]
     _rehearsed(production, settings, directory.parent)
     raise_on_signals()
-    with _holding(directory, job_id):
+    with held(Lock.of_chain(directory), job_id, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm=False)
         write_chain(directory, chain)
         scale = Lock.of_scale(directory, chain.scale, f"{PRODUCTION} {chain.scale}")
-        with held(scale, job_id, notify, _lost):  # a link of another start may still run
+        with held(scale, job_id, notify):  # a link of another start may still run
             links = _links_over(directory, plan)
         since = len(links) if since is None else since
         job = chain.within_hours(production.job, used_hours(links))
@@ -268,17 +267,6 @@ def _follows(job_id: str | None, script: Path) -> str:
     if job_id is None:
         return f"no job follows; submit it yourself: sbatch {script}"
     return f"the next link is job {job_id}; to end the chain: scancel {job_id}"
-
-
-@contextmanager
-def _holding(directory: Path, job_id: str) -> Iterator[None]:
-    """Hold the chain. Raises UserError while another start, or a link that submits the next one, holds it."""
-    with held(Lock.of_chain(directory), job_id, notify, _lost):
-        yield
-
-
-def _lost() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:

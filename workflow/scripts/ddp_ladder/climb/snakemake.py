@@ -207,7 +207,7 @@ def hold_results(ladder: Ladder, submits: bool) -> None:
     same runs is followed, but not from a start that runs them itself.
     """
     results = Path(ladder.results)
-    lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    lock = held(Lock.of_start(results), START, notify)
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     try:

@@ -26,7 +26,7 @@ from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.run.training_module import module_problem
-from ddp_ladder.slurm.jobs import AGAIN, GONE, GO_ON, NamedJob, ask, job_left, jobs_by_name, read_job_end
+from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
