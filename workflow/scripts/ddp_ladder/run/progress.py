@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
@@ -54,15 +54,11 @@ def read_progress(path: Path) -> Progress | None:
         return None
 
 
-def repeats_of(spec: RunSpec, records: Iterable[Record]) -> Iterator[Record]:
-    """Return the records of the run's variant, mode and scale."""
-    like = (spec.variant, spec.mode, spec.scale)
-    return (record for record in records if (record.spec.variant, record.spec.mode, record.spec.scale) == like)
-
-
 def expected_steps(spec: RunSpec, records: Iterable[Record]) -> int | None:
     """Return how many steps a run will make: as many as another repeat, or at most max_steps; None if unknown."""
-    good = (record for record in repeats_of(spec, records) if record.status == "ok")
+    like = (spec.variant, spec.mode, spec.scale)
+    good = (each for each in records if each.status == "ok")
+    good = (each for each in good if (each.spec.variant, each.spec.mode, each.spec.scale) == like)
     return next((max(rank.steps for rank in record.ranks) for record in good), spec.max_steps)
 
 
