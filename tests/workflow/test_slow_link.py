@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.production.chain import Chain, end_of
+from ddp_ladder.production.chain import end_of
 from ddp_ladder.production.slower import TABLE, SpeedWatch, windows_of_promise
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
@@ -20,6 +20,7 @@ from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import LinkConsole, LinkFacts
 from ddp_ladder.settings.keys import Preflight
 from ddp_ladder.settings.load import load_settings
+from make_jobs import make_chain
 from one_run import JOB, Here
 
 # From step 200 on each sample takes long to load, or rank 1 computes longer. It ends at step ``sys.argv[1]``, or when
@@ -76,10 +77,8 @@ def test_a_link_that_becomes_slow_is_reported_with_its_cause_and_ended_as_at_its
     args, production = ("100000", slow), here.path / "production"
     spec = measured.spec.replace(stage="production", args=args, args_template=args, max_steps=None, max_seconds=None)
     job = replace(planned, runs=(spec,), preflight=Preflight(enabled=False), stage="production")
-    chain = Chain(
-        scale="1x2", gpus=2, runtime_min=5, up_to_hours=1.0, warn_before_s=60.0, slower_percent=50.0, slower="stop",
-        promised_samples_per_s=measured.throughput.samples_per_s, promised_by=(measured.spec.name,),
-    )  # fmt: skip
+    figure = {"promised_samples_per_s": measured.throughput.samples_per_s, "promised_by": (measured.spec.name,)}
+    chain = make_chain(warn_before_s=60.0, slower_percent=50.0, slower="stop", **figure)
     out = io.StringIO()
     console = LinkConsole(LinkFacts(1, chain.promised_samples_per_s, 0.0, 1.0, 2, "process"), out)
     label, promised = "production 1x2 link 1", lambda: windows_of_promise(chain, here.path)
