@@ -23,17 +23,14 @@ from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.production import rehearsed
 from ddp_ladder.production.chain import (
-    Chain,
     Link,
     Step,
     chain_directory,
     clock,
-    decide,
     expected_end_s,
     hours_of,
     keep_links,
     read_links,
-    used_hours,
     write_chain,
 )
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
@@ -173,15 +170,14 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         since = sum(link.end != "running" for link in links)
         try:
             while True:
-                job = chain.within_hours(production.job, used_hours(links))
-                step = decide(chain, job, [link for link in links if link.end != "running"], since)
+                job, step = production.following(links, since)
                 if way.alive() is None and step.kind != "go on":
                     break
                 stopped = way.run(job)
                 links = _links_over(directory, plan)
                 if isinstance(way, JobsOnSlurm) and way.has_replaced:
                     since = len(links)
-                _say_end(chain, links, production.job)
+                _say_end(production, links)
                 if stopped is not None and not (links and links[-1].end == "complete"):
                     step = stopped
                     break
@@ -207,8 +203,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         with held(scale, job_id, notify):  # a link of another start may still run
             links = _links_over(directory, plan)
         since = len(links) if since is None else since
-        job = chain.within_hours(production.job, used_hours(links))
-        step = decide(chain, job, links, since)
+        job, step = production.following(links, since)
         if step.kind != "go on":
             return _over(step, production, links)
         following = _submit_next(script, job_id, since, production.job, directory)
@@ -218,7 +213,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             notify(f"{PRODUCTION}: {interrupted}; {_follows(following, script)}")
             return 128 + interrupted.signum
         links = _links_over(directory, plan)
-        _say_end(chain, links, production.job)
+        _say_end(production, links)
         replaced = {node.job for node in bad_nodes.bad_nodes(directory)}
         twice = len(links) > 1 and links[-2].job_id in replaced
         nodes = os.environ["SLURM_JOB_NODELIST"]
@@ -227,7 +222,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        step = decide(chain, chain.within_hours(production.job, used_hours(links)), links, since)
+        _, step = production.following(links, since)
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
@@ -306,10 +301,11 @@ def _way(plan: Plan, settings: Settings, directory: Path, command: Command, on_s
     return JobsOnSlurm(plan.jobs[0], directory, command) if on_slurm else JobsHere(command)
 
 
-def _say_end(chain: Chain, links: Sequence[Link], job: ScaleJob) -> None:
+def _say_end(production: Production, links: Sequence[Link]) -> None:
     if not links:
         return
-    last, end_s = links[-1], expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
+    chain, job, last = production.chain, production.job, links[-1]
+    end_s = expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
     end = clock(end_s) if chain.training_samples else "unknown without report.samples, epochs or steps"
     until = "" if last.end == "complete" else f"; expected end of the training: {end}"
     notify(f"{PRODUCTION}: {last.in_words}: {last.cause}; {hours_of(chain, links, job)}{until}")

@@ -18,7 +18,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
-from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, used_hours
+from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, used_hours
 from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
@@ -51,6 +51,11 @@ class Production:
     @property
     def job(self) -> ScaleJob:
         return self.plan.jobs[0]
+
+    def following(self, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
+        """Return the job of the next link, and whether it follows. since: as in decide."""
+        job = self.chain.within_hours(self.job, used_hours(links))
+        return job, next_step(self.chain, job, [link for link in links if link.end != "running"], since)
 
 
 def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunRecords | None = None) -> Production:
@@ -224,7 +229,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
         "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
-        "next": next_step(chain, chain.within_hours(job, used), links, since=len(links)).verdict,
+        "next": production.following(links, since=len(links))[1].verdict,
         "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"
