@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
+from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.chain import read_chain, read_links, unit_of, used_hours
+from ddp_ladder.production.chain import read_chain, read_links, used_hours
 from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
 from ddp_ladder.run.job import carry_out, context_of
 from ddp_ladder.run.link import run_link
-from ddp_ladder.run.progress import LinkConsole, LinkFacts
+from ddp_ladder.run.progress import LinkConsole
 from ddp_ladder.settings.terms import PRODUCTION
 
 
@@ -36,11 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.minutes is not None:
         job = replace(job, runtime_min=arguments.minutes)
     hours, number = used_hours(before), len(before) + 1
-    promised = chain.promised_samples_per_s
-    facts = LinkFacts(number, promised, hours, chain.up_to_hours, chain.gpus, unit_of(job), job.runs[0].instrument)
-    context = replace(context_of(job, directory), console=LinkConsole(facts))
-    say, label = context.console.say, f"{context.label} link {number}"
-    if job.runs[0].instrument:
+    is_measured = job.runs[0].instrument
+
+    def used(held_s: float) -> str:
+        return chain.used(hours + chain.gpus * held_s / HOUR_S, job)
+
+    console = LinkConsole(number, chain.promised_samples_per_s, used, is_measured)
+    context = replace(context_of(job, directory), console=console)
+    say, label = console.say, f"{context.label} link {number}"
+    if is_measured:
         watch = SpeedWatch(chain, directory, number, label, say, lambda: windows_of_promise(chain, directory.parent))
         context = replace(context, watch=watch)
 

@@ -75,6 +75,10 @@ class Chain(Model):
     def hour_unit(self, job: ScaleJob) -> HourUnit:
         return HourUnit(unit_of(job), self.centre_hours)
 
+    def used(self, gpu_hours: float, job: ScaleJob) -> str:
+        """Return ``0.12 of 0.20 GPU h``: GPU hours, of those that its links may use; with the centre's hours."""
+        return self.hour_unit(job).of(self.cost(gpu_hours), self.cost(self.up_to_hours))
+
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
         minutes = int((self.up_to_hours - used) * 60 / self.gpus)
@@ -394,9 +398,8 @@ def used_hours(links: Sequence[Link]) -> float:
 
 
 def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
-    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may; with the centre's hours."""
-    used = used_hours(links)
-    return chain.hour_unit(job).of(chain.cost(used), chain.cost(chain.up_to_hours))
+    """Return what the links have used, of what they may."""
+    return chain.used(used_hours(links), job)
 
 
 def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:
