@@ -79,7 +79,9 @@ LOG = ".snakemake/log/x.log"
 
 def texts(results: Path, *jobs: FailedJob, log: str = LOG, ended_by: str | None = None, **more: bool) -> list[str]:
     """The boxes, each on one line."""
-    return [" ".join(word for word in box.split() if word != "|") for box in boxes(jobs, results, log, ended_by, **more)]
+    return [
+        " ".join(word for word in box.split() if word != "|") for box in boxes(jobs, results, log, ended_by, **more)
+    ]
 
 
 @pytest.mark.parametrize("rule", ["doctor", "gate", "measure_stage1"])

@@ -48,12 +48,7 @@ class Training:
 
 
 trainings = st.builds(
-    Training,
-    st.integers(0, 2**32),
-    st.integers(64, 256),
-    st.integers(4, 40),
-    st.floats(0.0, 2.0),
-    st.booleans(),
+    Training, st.integers(0, 2**32), st.integers(64, 256), st.integers(4, 40), st.floats(0.0, 2.0), st.booleans()
 )
 
 

@@ -384,11 +384,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         with suppress(OSError):
             path.unlink(missing_ok=True)
     end = RunEnd(
-        **run.identity,
-        host=socket.gethostname(),
-        started_at_s=started_at_s,
-        ended_at_s=time.time(),
-        **outcome,
+        **run.identity, host=socket.gethostname(), started_at_s=started_at_s, ended_at_s=time.time(), **outcome
     )
     check_room(directory.path)  # on a full disk other files are missing, and the run is not complete
     write_json(directory.ended, end.model_dump())

@@ -6,13 +6,7 @@ from dataclasses import replace
 
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.run.assembling import Assembly
-from ddp_ladder.run.job import (
-    Context,
-    RunsSoFar,
-    failed_preflight,
-    leave_out_run,
-    run_on_free_port,
-)
+from ddp_ladder.run.job import Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 
 
 def run_link(context: Context, warn_before_s: float) -> Record:
