@@ -244,7 +244,7 @@ def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory
 
 def _cancel_next(job_id: str | None) -> None:
     if job_id is not None:
-        notify(f"{PRODUCTION}: the next link: {cancel([job_id])}")
+        notify(f"{PRODUCTION}: the next link: {cancel([job_id], 'it had not begun')}")
 
 
 def _follows(job_id: str | None, script: Path) -> str:
