@@ -45,7 +45,6 @@ from ddp_ladder.slurm.query import SlurmError, run_command, set_aside
 
 RUN_LINK, REHEARSE = SCRIPTS / "run_link.py", SCRIPTS / "rehearse.py"
 CTRL_C_S = 1.0  # a link in the same terminal gets the signal, too
-LEFT_OUT = "the next link leaves {node} out"
 GOES_ON = "follow it with the same command; end it with `scancel {job}`"
 
 
@@ -64,6 +63,8 @@ def link_command(directory: Path) -> Command:
 
 class JobsHere:
     """Jobs on this machine, or in the allocation that this start is in; each ends with this process."""
+
+    nodes = ""  # of the last job, in Slurm's short form
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -106,7 +107,7 @@ class JobsOnSlurm:
         self._submitter = Submitter(directory, self._console.say)
         self._job_id: str | None = None
         self._scale = str(planned.scale)
-        self.has_replaced = False  # the node of the last link
+        self.nodes = ""
 
     def alive(self) -> str | None:
         """Return the job of an earlier start that is not over; None if there is none."""
@@ -121,9 +122,7 @@ class JobsOnSlurm:
         except NotSubmitted as error:
             return Step("stop", "the job was not submitted", str(error), error.next)
         slurm_jobs.write_job_end(self._directory, end)
-        self._job_id = None
-        if self._replaces_node(job, end):
-            return None
+        self._job_id, self.nodes = None, end.nodes
         begun = any(path.stem == end.job_id for path in (self._directory / "jobs" / self._scale).glob("*.json"))
         return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
 
@@ -142,15 +141,6 @@ class JobsOnSlurm:
             time.sleep(LOOK_EVERY_S)
         self._submitter.over(job_id)
         return ends[0]
-
-    def _replaces_node(self, job: ScaleJob, end: JobEnd) -> bool:
-        """Return True if one bad node kept the link from training. Not twice in a row."""
-        before, self.has_replaced = self.has_replaced, False
-        named = job, end.job_id, end.nodes
-        self.has_replaced = not before and bad_nodes.listed_bad_node(
-            self._directory, *named, self._console.say, LEFT_OUT
-        )
-        return self.has_replaced
 
     def interrupted(self) -> str:
         if self._job_id is None:
@@ -175,7 +165,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
                     break
                 stopped = way.run(job)
                 links = _links_over(directory, plan)
-                if isinstance(way, JobsOnSlurm) and way.has_replaced:
+                if leaves_out_bad_node(directory, production.job, links, way.nodes):
                     since = len(links)
                 _say_end(production, links)
                 if stopped is not None and not (links and links[-1].end == "complete"):
@@ -214,10 +204,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             return 128 + interrupted.signum
         links = _links_over(directory, plan)
         _say_end(production, links)
-        replaced = {node.job for node in bad_nodes.bad_nodes(directory)}
-        twice = len(links) > 1 and links[-2].job_id in replaced
-        nodes = os.environ["SLURM_JOB_NODELIST"]
-        if not twice and bad_nodes.listed_bad_node(directory, production.job, job_id, nodes, notify, LEFT_OUT):
+        if leaves_out_bad_node(directory, production.job, links, os.environ["SLURM_JOB_NODELIST"]):
             _cancel_next(following)
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
@@ -228,6 +215,17 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             return 0
         _cancel_next(following)
         return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
+
+
+def leaves_out_bad_node(directory: Path, job: ScaleJob, links: Sequence[Link], nodes: str) -> bool:
+    """Return True if one bad node kept the last link from training, and the next one leaves it out. Not twice in a row.
+
+    nodes: of the last link, in Slurm's short form.
+    """
+    last = [link.job_id for link in links[-2:]]
+    if not last or {*last} & {node.job for node in bad_nodes.bad_nodes(directory)}:
+        return False
+    return bad_nodes.listed_bad_node(directory, job, last[-1], nodes, notify, "the next link leaves {node} out")
 
 
 def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory: Path) -> str | None:
