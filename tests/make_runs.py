@@ -27,6 +27,7 @@ from make_records import CUDA_FINGERPRINT, FINGERPRINT, make_plan_of, make_specs
 STEPS = 60
 STARTUP_S = 4.2
 STARTED_AT_S = 1_800_000_000.0
+LOOP_AT_S = STARTED_AT_S + 0.1 + STARTUP_S  # the end of the first step that write_loop writes
 SCALES = ("1x1", "1x2", "2x1")
 RATES = {"1x1": 1024.0, "1x2": 1843.2, "2x1": 1740.8}  # samples/s: efficiency 1, 0.9, 0.85
 
@@ -171,6 +172,11 @@ def edit_rank(directory: RunDirectory, rank: int, **values: Any) -> None:
     edit(directory.ranks / f"rank{rank}.json", lambda end: end.update(values))
 
 
+def edit_part(directory: RunDirectory, rank: int, part: str, **values: Any) -> None:
+    """Change fields of a part of a rank's end record."""
+    edit(directory.ranks / f"rank{rank}.json", lambda end: end[part].update(values))
+
+
 def edit_agent(directory: RunDirectory, node: int, **values: Any) -> None:
     """Change fields of the end record of a node's only agent."""
     edit(directory.agent_end(Agent(node)), lambda end: end.update(values))
@@ -246,7 +252,7 @@ def write_loop(
     how long. offset_s: of the clock of the rank's host. end_s: from the last step to the rank's end. end: other fields.
     """
     phases: dict[str, Any] = {name: [] for name in ("epoch_steps", "validations_s", "without_a_pass_s", "saves_s")}
-    rows, now_s = [], STARTED_AT_S + 0.1 + STARTUP_S - steps_s[0] + offset_s
+    rows, now_s = [], LOOP_AT_S - steps_s[0] + offset_s
     begun_s = now_s + steps_s[0]
     (_, samples, *_), *_ = read_steps(directory, rank)
     for k, step_s in enumerate(steps_s, start=1):
@@ -268,6 +274,12 @@ def write_loop(
     known = {"ended_at_s": ended_s, "training_s": ended_s - begun_s, "phases": phases}
     edit_rank(directory, rank, **{**known, **end})
     return ended_s - offset_s
+
+
+def edit_phases(directory: RunDirectory, rank: int, **spans_s: Sequence[tuple[float, float]]) -> None:
+    """Replace the validations_s and saves_s of a rank; spans_s: seconds after the end of its first step."""
+    known = {name: [[LOOP_AT_S + edge_s for edge_s in span] for span in spans] for name, spans in spans_s.items()}
+    edit_rank(directory, rank, phases={"epoch_steps": [], "validations_s": [], **known})
 
 
 def end_run(directory: RunDirectory, ended_s: float, after_s: float = 0.5) -> None:

@@ -14,7 +14,7 @@ from one_run import Here, failure_of
 HOST = socket.gethostname()
 BOUNDS = Hang(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
 PAUSE_S = 4.5
-ENDS = ("sleep", "thread")
+ENDS = {"sleep": "srun", "thread": "torchrun"}
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""
 import os, signal, sys, threading, time, torch, torch.distributed as dist
@@ -46,12 +46,12 @@ for epoch in range(2):
         if index == 20 and rank == 1 and how == "wait":
             threading.Thread(target=feed).start()
             wait_for_ever()
-        if index == 20 and rank == 0 and epoch == 1:
+        if index == 20 and rank == 0 and epoch == 1 and how == "validate":
             save_checkpoint()
         optimizer.zero_grad()
         model(x).mean().backward()
         optimizer.step()
-    if rank == 0 and epoch == 0:  # rank 1 waits for this one in the first step of its next epoch
+    if rank == 0 and epoch == 0 and how == "validate":  # rank 1 waits for this one in the first step of its next epoch
         model.eval()
         time.sleep({PAUSE_S})
         model.train()
@@ -105,7 +105,7 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(here: He
 
 def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoils_no_figure(here: Here) -> None:
     """Long before hang.first_step_s: the other rank, or the script itself, has ended."""
-    runs = [{"variant": how, "args": (how,)} for how in ENDS]
+    runs = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in ENDS.items()]
     asleep, well = run(here, SCRIPT, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800))
     assert failure_of(asleep).verdict == "the training hung"
     assert failure_of(asleep).why.startswith(f"rank 1 (node 0, {HOST}) after 100 steps: ")
@@ -149,7 +149,8 @@ dist.init_process_group("gloo", **more)
 
 
 def test_ranks_that_wait_for_ranks_that_never_come_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
-    runs = [{"variant": how, "args": (how,)} for how in ("port", "size")]
+    launchers = {"port": "torchrun", "size": "srun"}
+    runs = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in launchers.items()]
     for record in run(here, IN_VAIN, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800)):
         failure = failure_of(record)
         assert (failure.verdict, failure.rank) == ("no first step", None)

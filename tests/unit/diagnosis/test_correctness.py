@@ -19,7 +19,7 @@ from ddp_ladder_instrument.slow_settings import ANOMALY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_records import FINGERPRINT, make_spec
-from make_runs import edit, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
+from make_runs import edit_part, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def remarks(run: RunDirectory) -> tuple[Remark, ...]:
 def test_fake_cuda_devices(tmp_path: Path, device: dict[str, Any], verdict: str, why: str, next_step: str) -> None:
     run = write_run(tmp_path, make_spec("1x2", device="cuda"))
     for number in (0, 1):
-        edit(run.ranks / f"rank{number}.json", lambda end: end["device"].update(device))
+        edit_part(run, number, "device", **device)
     found = failure_of(run)
     assert (found.verdict, found.why) == (verdict, why)
     assert next_step in found.next
@@ -90,9 +90,9 @@ def test_the_cause_is_named_before_what_it_causes(run: RunDirectory) -> None:
 
 def test_the_names_of_rank_0_are_those_of_the_digests_of_all(run: RunDirectory) -> None:
     other = {"names": [], "digests": "aaaaaaaabbbbbbbbdddddddd", "checksum": "sha256:b"}
-    edit(run.ranks / "rank1.json", lambda end: end["parameters"].update(other))
+    edit_part(run, 1, "parameters", **other)
     assert failure_of(run).why.endswith("; rank 1 differs from rank 0 in 1 of 3: 2.weight")
-    edit(run.ranks / "rank0.json", lambda end: end["parameters"].update(names=[]))
+    edit_part(run, 0, "parameters", names=[])
     assert failure_of(run).why.endswith("; rank 1 differs from rank 0 in 1 of 3: number 3")
 
 
@@ -137,7 +137,7 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
     run: RunDirectory, shards: bool | None
 ) -> None:
     for number in (0, 1):
-        edit(run.ranks / f"rank{number}.json", lambda end: end["loader"].update(sampler="RandomSampler", shards=shards))
+        edit_part(run, number, "loader", sampler="RandomSampler", shards=shards)
     said = [remark.what.partition(" does")[0] for remark in remarks(run)]
     assert said == (["the sampler (RandomSampler)"] if shards is False else [])
 
@@ -159,7 +159,7 @@ def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None
 
 
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
-    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=32))
+    edit_part(run, 1, "fingerprint", batch_per_gpu=32)
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint.global_batch == 96
@@ -176,7 +176,7 @@ def test_settings_that_slow_such_a_run_are_remarked_on(tmp_path: Path, device: s
 
 
 def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:
-    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(batch_per_gpu=9))
+    edit_part(run, 1, "fingerprint", batch_per_gpu=9)
     for rank, sizes in ((0, [4, 64, 32, 17, 5, 11]), (1, [9, 30, 6, 48])):
         rows = read_steps(run, rank)
         for number, row in enumerate(rows):
@@ -216,10 +216,7 @@ def test_the_two_ranks_that_share_most(samples: list[list[str]]) -> None:
 def test_a_sampler_that_divides_datasets_of_different_size_is_remarked_on(run: RunDirectory, shards: bool) -> None:
     """Without such a sampler, each rank's dataset may be its part."""
     for number, size in ((0, 1000), (1, 996)):
-        edit(
-            run.ranks / f"rank{number}.json",
-            lambda end, size=size: end["loader"].update(dataset_size=size, shards=shards or None),
-        )
+        edit_part(run, number, "loader", dataset_size=size, shards=shards or None)
     said = [remark.what.rpartition(": ")[2] for remark in remarks(run)]
     assert said == (["1000 samples on rank 0, 996 samples on rank 1"] if shards else [])
 

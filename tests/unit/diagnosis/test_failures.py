@@ -18,6 +18,7 @@ from make_runs import (
     STARTED_AT_S,
     edit,
     edit_agent,
+    edit_part,
     edit_rank,
     failure_of,
     read_steps,
@@ -779,7 +780,7 @@ def test_the_cause_and_its_lines(pair: RunDirectory, name: str) -> None:
 
 def test_a_check_that_did_not_pass_is_not_explained_by_what_the_script_printed(pair: RunDirectory) -> None:
     prints(1, f"{CUDA_OOM}\ntrying half the batch\n")(pair)
-    edit(pair.ranks / "rank1.json", lambda end: end["parameters"].update(checksum=f"sha256:{'b' * 64}"))
+    edit_part(pair, 1, "parameters", checksum=f"sha256:{'b' * 64}")
     assert failure_of(pair).evidence == ()
 
 

@@ -109,14 +109,6 @@ def test_one_slow_rank_of_two_is_imbalance() -> None:
     assert found.changes[0].gain == pytest.approx(1.0)
 
 
-def test_what_one_rank_does_outside_of_its_passes_is_no_fault_of_its_node() -> None:
-    """Rank 0 logs 12.5 ms in each step."""
-    _, found = attributed([*baseline(), *run_of("2x1", 0.0625, [0.04] * 2, [0.0, 0.0125], [0.002] * 2)])
-    assert [loss.cause for loss in found.named] == ["imbalance"]
-    assert "look at what only rank 0 on node0 does in each step outside of its data" in found.next
-    assert "slurm.exclude" not in found.next
-
-
 def test_what_the_baselines_rank_does_too_is_not_lost() -> None:
     """The same at 1x1, where it is in the rest: it was told as 12.5 ms of imbalance, beside a gain of as much."""
     alone = run_of("1x1", 0.0625, [0.04], [0.0], [0.002])
@@ -166,7 +158,9 @@ def test_a_node_is_left_out_only_if_another_one_has_ranks_and_a_second_repeat_sh
 
 def test_advice_on_a_slow_rank_is_for_the_part_of_its_step_that_is_longer() -> None:
     assert "see why the data come later on rank 0 on node0" in imbalanced(3, *SLOW_DATA).next
-    assert "what only rank 0 on node0 does in each step outside of" in imbalanced(3, *SLOW_ELSEWHERE).next
+    elsewhere = imbalanced(3, *SLOW_ELSEWHERE).next  # such as logging, which is no fault of its node
+    assert "look at what only rank 0 on node0 does in each step outside of its data" in elsewhere
+    assert "slurm.exclude" not in elsewhere
 
 
 def test_a_longer_wait_for_data_is_estimated_once() -> None:
@@ -331,7 +325,6 @@ def test_a_setting_that_slows_every_run_is_named_before_what_it_may_have_caused(
     slow = {"slow_settings": ["TORCH_DISTRIBUTED_DEBUG=DETAIL"]}
     first = run_of("1x1", BASE_S, [0.04], [0.0], [0.002], fingerprint=slow)
     _, found = attributed([*first, *run_of("1x4", 0.1, *CAUSES["communication"], fingerprint=slow)])
-    assert found.changes[0].what.startswith(REMOVE)
     assert found.changes[0].what == f"{REMOVE}: TORCH_DISTRIBUTED_DEBUG=DETAIL"  # what it does is in the remarks
 
 

@@ -13,7 +13,7 @@ from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.results import read_results
 from make_records import make_gate
-from make_runs import edit, reassemble, write_ladder
+from make_runs import edit_rank, reassemble, write_ladder
 
 RUN = "default/weak/1x2/r2"
 PLAN = ("--plan", "results/plan.json")
@@ -42,7 +42,7 @@ def results(climbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def hand_written(results: Path) -> None:
     """A gate over a run that failed, whose record is in line with its files."""
     directory = RunDirectory(results / "runs" / RUN)
-    edit(directory.ranks / "rank1.json", lambda end: end.update(exit_code=3))
+    edit_rank(directory, 1, exit_code=3)
     reassemble(directory)
     write_json(results / "gates/stage2.json", make_gate("stage2"))
 

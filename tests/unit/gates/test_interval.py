@@ -20,7 +20,7 @@ def measured(generator: np.random.Generator, repeats: int, between: float, withi
     return figures
 
 
-@pytest.mark.parametrize("repeats", [3, 5, 10])
+@pytest.mark.parametrize("repeats", [3, 10])
 @pytest.mark.parametrize(("between", "within"), [(0.0, 0.03), (0.01, 0.03), (0.05, 0.01)])
 def test_intervals_of_one_job_hold_its_truth_as_often_as_they_say(repeats: int, between: float, within: float) -> None:
     generator = np.random.default_rng(11)

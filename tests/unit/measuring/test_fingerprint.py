@@ -12,7 +12,7 @@ from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
 from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_record, make_spec
-from make_runs import edit, read_steps, reassemble, write_run, write_steps
+from make_runs import edit, edit_part, read_steps, reassemble, write_run, write_steps
 
 MEASURED = {
     "script_sha256": "f" * 64,
@@ -154,7 +154,7 @@ def test_what_could_not_be_read_equals_nothing(name: str) -> None:
 
 def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"))
-    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(unread=["sources"]))
+    edit_part(run, 1, "fingerprint", unread=["sources"])
     record = assemble(run)
     assert (record.failure, record.fingerprint.sources, record.fingerprint.unread) == (None, None, ("sources",))
     (remark,) = record.remarks
@@ -191,9 +191,9 @@ def test_modes_are_never_compared() -> None:
 def test_a_record_has_those_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None:
     run = write_run(tmp_path, make_spec("1x2"))
     seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook", "exchanges": 4}
-    edit(run.ranks / "rank0.json", lambda end: end["ddp"].update(seen))
-    edit(run.ranks / "rank0.json", lambda end: end["fingerprint"].update(cpu_set="0-3"))
-    edit(run.ranks / "rank1.json", lambda end: end["fingerprint"].update(cpu_set="4-7", batch_per_gpu=32))
+    edit_part(run, 0, "ddp", **seen)
+    edit_part(run, 0, "fingerprint", cpu_set="0-3")
+    edit_part(run, 1, "fingerprint", cpu_set="4-7", batch_per_gpu=32)
     edit(run.run, lambda data: data.update(repository={"commit": "c" * 40, "dirty": True}))
     found = {**seen, "gradient_bytes": 605_224, "cpu_sets": ["0-3", "4-7"], "global_batch": 64 + 32}
     found.update(git_commit="c" * 40, git_dirty=True)

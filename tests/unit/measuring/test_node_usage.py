@@ -9,7 +9,7 @@ from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.common.files import Agent
 from ddp_ladder.records.record import read_record
 from make_records import make_spec
-from make_runs import edit, reassemble, write_run
+from make_runs import edit_part, reassemble, write_run
 from make_sampled_runs import write_sampled_run
 
 FULL = 11e9  # of 12.5e9 bytes per second
@@ -33,8 +33,7 @@ def test_a_calm_run(tmp_path: Path) -> None:
 def test_gpus_of_the_ranks(tmp_path: Path) -> None:
     run = write_sampled_run(tmp_path, make_spec("2x2", device="cuda"), gpu_count=4)
     for rank in range(4):  # torch's UUID: the ranks of node 1 are on its GPUs 2 and 3
-        uuid = str((0, 1, 6, 7)[rank])
-        edit(run.ranks / f"rank{rank}.json", lambda end, uuid=uuid: end["device"].update(id=uuid))
+        edit_part(run, rank, "device", id=str((0, 1, 6, 7)[rank]))
     used = reassemble(run).usage
     assert [[gpu.rank for gpu in node.gpus] for node in used.nodes] == [[0, 1, None, None], [None, None, 2, 3]]
     assert used.gpu_busy_fraction == 0.97
@@ -46,20 +45,15 @@ def test_stand_in_gpus_whose_uuids_no_rank_has_are_not_those_of_the_ranks(tmp_pa
     """CUDA_VISIBLE_DEVICES of the script's own led the ranks to other GPUs than the idle ones that were sampled."""
     run = write_sampled_run(tmp_path, make_spec("1x2", device="cuda"), gpu_count=2, gpu0_busy_fraction=0.0)
     for rank in range(2):
-        edit(run.ranks / f"rank{rank}.json", lambda end, rank=rank: end["device"].update(id=f"of-another-{rank}"))
+        edit_part(run, rank, "device", id=f"of-another-{rank}")
     used = reassemble(run).usage
     assert ([gpu.rank for gpu in used.nodes[0].gpus], used.gpus, used.findings) == ([None, None], (), ())
     assert used.notes == ("node0: ranks trained on GPUs that were not sampled",)
 
 
-def test_too_few_samples_give_no_findings(tmp_path: Path) -> None:
-    run = write_sampled_run(tmp_path, make_spec("1x1"), seconds=10.0, network_sent_bytes_per_s=FULL)
-    assert assemble(run).usage.findings == ()
-
-
-def test_stand_in_of_a_gpu_that_is_throttled_in_each_of_too_few_samples(tmp_path: Path) -> None:
-    spec = make_spec("1x1", device="cuda")
-    run = write_sampled_run(tmp_path, spec, gpu_count=1, seconds=10.0, gpu0_throttle_reasons="thermal")
+def test_too_few_samples_show_only_a_stand_in_gpu_that_is_throttled_in_each_of_them(tmp_path: Path) -> None:
+    changes = {"gpu0_throttle_reasons": "thermal", "network_sent_bytes_per_s": FULL}
+    run = write_sampled_run(tmp_path, make_spec("1x1", device="cuda"), gpu_count=1, seconds=10.0, **changes)
     (found,) = assemble(run).usage.findings
     assert found.in_words.startswith("GPU 0 of node0: throttled in 100 % of the few samples (thermal")
 

@@ -13,10 +13,10 @@ from ddp_ladder.measuring.timing import WHOLE_LOOP
 from ddp_ladder.records.record import Record
 from make_records import make_spec
 from make_runs import (
-    STARTED_AT_S,
+    LOOP_AT_S,
     STARTUP_S,
     add_ddp_times,
-    edit_rank,
+    edit_phases,
     end_run,
     read_steps,
     write_loop,
@@ -80,22 +80,11 @@ def test_the_steps_are_split_as_the_mean_step_is(run: RunDirectory) -> None:
     assert found["computation"] == pytest.approx(0.5 * loop_s, abs=0.03)
 
 
-def test_a_wait_for_a_rank_that_validates_alone_is_validation(run: RunDirectory) -> None:
-    at = (30, 60, 90)
-    write_loop(run, 0, steps_s=[STEP_S] * STEPS, pauses=dict.fromkeys(at, ("validation", 1.0)))
-    end_run(run, write_loop(run, 1, steps_s=[STEP_S + (k in at) for k in range(1, STEPS + 1)], offset_s=-50.0))
-    found = owners(assemble(run))
-    assert (found["validation"], found["unexplained"]) == (3.0, 0.0)
-
-
 def test_a_save_inside_a_step_is_no_computation(run: RunDirectory) -> None:
     """On rank 0; rank 1 waits in its own step."""
     steps_s = [STEP_S + (k in (30, 60)) for k in range(1, STEPS + 1)]
     both(run, steps_s=steps_s)
-    begin_s = STARTED_AT_S + 0.1 + STARTUP_S
-    spans = [(begin_s + k * STEP_S + before, begin_s + k * STEP_S + before + 1) for k, before in ((28, 0), (58, 1))]
-    phases = {"epoch_steps": [], "validations_s": [], "saves_s": spans}
-    edit_rank(run, 0, phases=phases)
+    edit_phases(run, 0, saves_s=[(28 * STEP_S, 28 * STEP_S + 1), (58 * STEP_S + 1, 58 * STEP_S + 2)])
     found = owners(assemble(run))
     assert found["saving"] == 2.0
     assert found["waiting for data"] + found["computation and communication"] == pytest.approx(9.9, abs=0.02)
@@ -103,20 +92,17 @@ def test_a_save_inside_a_step_is_no_computation(run: RunDirectory) -> None:
 
 def test_a_save_in_the_background_costs_nothing(run: RunDirectory) -> None:
     both(run)
-    begin_s = STARTED_AT_S + 0.1 + STARTUP_S
-    edit_rank(run, 0, phases={"epoch_steps": [], "validations_s": [], "saves_s": [(begin_s + 1, begin_s + 4)]})
-    assert owners(assemble(run))["saving"] < 0.01
+    edit_phases(run, 0, saves_s=[(1, 4)])
+    record = assemble(run)
+    assert owners(record)["saving"] < 0.01
+    assert record.remarks == ()  # nor does it hold up a rank
 
 
 def test_a_validation_and_a_save_after_the_last_step(run: RunDirectory) -> None:
     both(run, end_s=5.0)
-    last_s = STARTED_AT_S + 0.1 + STARTUP_S + (STEPS - 1) * STEP_S
-    phases = {
-        "epoch_steps": [],
-        "validations_s": [(last_s + 0.5, last_s + 2.5)],
-        "saves_s": [(last_s + 2.0, last_s + 3.5)],  # both at the same time: one owner
-    }
-    edit_rank(run, 0, phases=phases)
+    last_s = (STEPS - 1) * STEP_S
+    overlapping = [(last_s + 2.0, last_s + 3.5)]  # both at the same time: one owner
+    edit_phases(run, 0, validations_s=[(last_s + 0.5, last_s + 2.5)], saves_s=overlapping)
     found = owners(assemble(run))
     assert (found["validation"], found["saving"], found["end"]) == (2.0, 1.0, 2.0)
 
@@ -126,8 +112,8 @@ def test_a_validation_after_the_end_of_the_other_rank(run: RunDirectory) -> None
     ended_s = write_loop(run, 0, steps_s=[STEP_S] * STEPS, end_s=6.0)
     write_loop(run, 1, steps_s=[STEP_S + 1e-5] * STEPS, end_s=0.1)
     end_run(run, ended_s)
-    last_s = STARTED_AT_S + 0.1 + STARTUP_S + (STEPS - 1) * STEP_S
-    edit_rank(run, 0, phases={"epoch_steps": [], "validations_s": [(last_s + 0.5, last_s + 5.5)]})
+    last_s = (STEPS - 1) * STEP_S
+    edit_phases(run, 0, validations_s=[(last_s + 0.5, last_s + 5.5)])
     found = owners(assemble(run))
     assert (found["validation"], found["end"], found["launcher"]) == (5.0, 1.0, LAUNCH_S + 0.5)
 
@@ -137,7 +123,7 @@ def test_a_gpu_that_is_behind_its_host_still_computes(run: RunDirectory) -> None
     for rank in (0, 1):
         write_loop(run, rank, steps_s=[0.01] * STEPS, end_s=0.3 + 99 * 0.09)
         write_steps(run, rank, [[*row[:3], "0.1", *row[4:]] for row in read_steps(run, rank)])
-    end_run(run, STARTED_AT_S + 0.1 + STARTUP_S + 9.9 + 0.3)
+    end_run(run, LOOP_AT_S + 9.9 + 0.3)
     found = owners(assemble(run))
     assert found["waiting for data"] + found["computation and communication"] == pytest.approx(9.9, abs=0.01)
     assert (found["end"], found["unexplained"]) == (0.3, 0.0)

@@ -120,9 +120,13 @@ def test_a_checkpoint_of_one_rank_is_occasional() -> None:
     assert found.imbalance_compute_s == pytest.approx(0, abs=2e-4)
 
 
-def test_a_node_whose_ranks_take_turns_is_the_place() -> None:
-    found = split(slow_on(lambda rank, step: (rank >= 2) & ((rank + step) % 2 == 0), 4), nodes=[0, 0, 1, 1])
-    assert (found.imbalance_kind, found.slow_ranks) == ("persistent", (2, 3))
+def test_a_node_is_the_place_whether_its_ranks_take_turns_or_one_is_always_the_last() -> None:
+    turns = slow_on(lambda rank, step: (rank >= 2) & ((rank + step) % 2 == 0), 4)
+    last = slow_on(lambda rank, step: rank >= 2, 4)
+    last[3] += 0.001
+    for compute_s in (turns, last):
+        found = split(compute_s, nodes=[0, 0, 1, 1])
+        assert (found.imbalance_kind, found.slow_ranks) == ("persistent", (2, 3))
 
 
 @pytest.mark.parametrize(
@@ -185,13 +189,6 @@ def test_without_ddps_times_only_what_the_ranks_steps_differ_by_is_told() -> Non
     assert (found.imbalance_kind, found.slow_ranks) == ("persistent", (1,))
     assert found.imbalance_s == pytest.approx(0.02)
     assert found.data_wait_s == pytest.approx(0.005)
-
-
-def test_a_node_whose_ranks_are_all_slow_is_the_place_although_one_is_always_the_last() -> None:
-    compute_s = slow_on(lambda rank, step: rank >= 2, 4)
-    compute_s[3] += 0.001
-    found = split(compute_s, nodes=[0, 0, 1, 1])
-    assert (found.imbalance_kind, found.slow_ranks) == ("persistent", (2, 3))
 
 
 def with_collectives(collectives_s: Array | None, of_each: list[list[Exchange]], ddp: bool) -> StepParts:

@@ -127,18 +127,15 @@ class Case:
 
     @cached_property
     def printed_matches(self) -> tuple[Match, ...]:
-        """Return the printed lines that may name the cause."""
         return tuple(matches(self.printed, "root", "sched", "symptom", several_nodes=self.several_nodes))
 
     @cached_property
     def raised(self) -> RaisedLines:
-        """Return where the logs have the exceptions of the ranks."""
         ends = self.raw.ends
         return RaisedLines(self.printed, (text for end in ends for text in (end.exception, end.handled) if text))
 
     @cached_property
     def said_matches(self) -> tuple[Match, ...]:
-        """Return the lines that ended a rank and may name the cause."""
         return tuple(matches(self.said, "root", "symptom", several_nodes=self.several_nodes))
 
     def _of_nccl(self) -> Iterator[Words]:
@@ -365,12 +362,12 @@ def root(case: Case) -> Failure | None:
 
 def root_match(case: Case) -> Match | None:
     """Return the line that names the cause: of the exception that ended a rank, else of a log."""
-    return root_raised(case) or _root_printed(case)
+    return _first(case.said_matches, "root") or _root_printed(case)
 
 
-def root_raised(case: Case) -> Match | None:
-    """Return the exception that ended a rank, if it names the cause."""
-    return _first(case.said_matches, "root")
+def root_raised(case: Case) -> Failure | None:
+    """Return the failure whose cause the exception that ended a rank names."""
+    return _of_first(case, case.said_matches, "root")
 
 
 def _root_printed(case: Case) -> Match | None:

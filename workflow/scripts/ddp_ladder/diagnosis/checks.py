@@ -157,7 +157,6 @@ def _misplaced(raw: RawRun) -> Iterator[str]:
 
 
 def _ranks_agree(ends: Sequence[RankEnd]) -> Diagnosis:
-    """Compare what the ranks ran, and on what."""
     differing = _disagreements(ends)
     fields = {name.partition(":")[0] for name in differing}
     words = in_short([f"{name}: {text}" for name, text in differing.items()], NAMED, "; ")

@@ -175,11 +175,8 @@ def most_shared(ends: Sequence[RankEnd]) -> Shared:
         if known := [digest for digest, times in Counter(end.first_samples).items() if times == 1]:
             distinct[end.rank] = known
     ranks_with = Counter(chain.from_iterable(distinct.values()))
-    places: dict[str, list[int]] = {}  # of each sample that several ranks have, these
-    for place, known in enumerate(distinct.values()):
-        for digest in known:
-            if ranks_with[digest] > 1:
-                places.setdefault(digest, []).append(place)
+    of_ranks = ((digest, place) for place, known in enumerate(distinct.values()) for digest in known)
+    places = grouped(pair for pair in of_ranks if ranks_with[pair[0]] > 1)
     on_several = {digest: np.array(indices) for digest, indices in places.items()}
     ranks, sizes = [*distinct], np.array([len(known) for known in distinct.values()])
     most = Shared(known=len(ranks))
@@ -356,16 +353,13 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
     unseen = [end for end in ends if not end.first_samples]
     if not unseen:  # a constant proves nothing
         return "the first batches of a rank are all alike"
-    return f"on {rank_numbers([end.rank for end in unseen])} {_why_no_samples(unseen[0])}"
-
-
-def _why_no_samples(end: RankEnd) -> str:
-    failed = [note for note in end.not_measured if note.startswith(FIRST_SAMPLES)]
+    failed = [note for note in unseen[0].not_measured if note.startswith(FIRST_SAMPLES)]
+    why = "the first batches hold no tensors in the host's memory"
     if failed:
-        return f"the first batches could not be read ({failed[0].partition(': ')[2]})"
-    if end.loader is None:
-        return "no DataLoader of torch gave the training a batch"
-    return "the first batches hold no tensors in the host's memory"
+        why = f"the first batches could not be read ({failed[0].partition(': ')[2]})"
+    elif unseen[0].loader is None:
+        why = "no DataLoader of torch gave the training a batch"
+    return f"on {rank_numbers([end.rank for end in unseen])} {why}"
 
 
 LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the steps

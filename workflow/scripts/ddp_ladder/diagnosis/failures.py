@@ -264,13 +264,8 @@ def explain(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Failure:
 # After a training that is complete
 
 
-def _raised(case: Case) -> Failure | None:
-    match = root_raised(case)
-    return failure_of(case, match) if match else None
-
-
 OF_PROCESSES: tuple[Explanation, ...] = (
-    _raised,
+    root_raised,
     hung,
     ranks.killed_first,
     ranks.own_failure,

@@ -65,7 +65,6 @@ class Stalled:
 
     @property
     def waits(self) -> bool:
-        """True if it waits for other ranks."""
         return in_collective(self.stack)
 
     @property
@@ -79,7 +78,6 @@ class Stalled:
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """The lines of the script on its stack, the most recent call first."""
         speaker = f"rank {self.stall.rank} on {self.host}"
         return tuple(Evidence(speaker=speaker, line=frame.text) for frame in of_script(self.stack)[:LINES])
 

@@ -82,7 +82,6 @@ class Match:
         return self._filled(self.signature.why, values)
 
     def next(self, **values: object) -> tuple[str, ...]:
-        """Return what to do, in at most three steps."""
         return tuple(self._filled(step, values) for step in self.signature.next)
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:

@@ -119,7 +119,6 @@ class Attribution:
 
     @property
     def named(self) -> tuple[Loss, ...]:
-        """Return the losses that are worth naming."""
         shares = {loss: REST_WORTH_NAMING if loss.cause == "rest" else WORTH_NAMING for loss in self.losses}
         return tuple(loss for loss, share in shares.items() if loss.lost_s > 0 and loss.lost_s >= share * self.lost_s)
 
@@ -236,8 +235,6 @@ def _unknown(point: ScalePoint, baseline: ScalePoint) -> str:
                 why = f"DDP timed {steps} at {side.scale}, and {LEAST_TIMED_STEPS} are needed"
             communication = "communication, " if side.exposed_comm_s is None else ""
             return f"{why}: {communication}computation and the rest are not told apart"
-    if point.data_wait_s is None or baseline.data_wait_s is None:
-        return "the wait for data was not measured"
     return ""
 
 
@@ -280,7 +277,6 @@ def _changes_for(loss: Loss, is_timed: bool, point: ScalePoint, preflight: Prefl
 
 
 def _finding_that_explains(cause: Cause, untold: bool, point: ScalePoint) -> ScaleFinding | None:
-    """Return the finding on the runs' usage that explains a loss best."""
     kinds = (*EXPLAINED_BY.get(cause, ()), *(("network full",) if untold else ()))
     varies = cause == "imbalance" and not (point.step and point.step.imbalance_kind == "persistent")
     if varies or (cause == "computation" and point.simulated and not untold):

@@ -424,12 +424,12 @@ def csv_columns() -> tuple[str, ...]:
 
 
 (
-    SAMPLES_PER_S, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS,
-    GPU_HOURS_TO_SOLUTION, TFLOP_PER_S,
+    SAMPLES_PER_S, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, SPEEDUP, EFFICIENCY, AGAINST_PLAIN, GPU_HOURS_TO_SOLUTION,
+    TFLOP_PER_S,
 ) = (
     next(column for column in columns("csv") if column.key == key)
     for key in (
         "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "speedup", "efficiency", "efficiency_plain",
-        "gpu_hours_per_million_samples", "gpu_hours_to_solution", "tflop_per_s_per_gpu",
+        "gpu_hours_to_solution", "tflop_per_s_per_gpu",
     )
 )  # fmt: skip

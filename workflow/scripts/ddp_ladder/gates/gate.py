@@ -12,6 +12,7 @@ from pathlib import Path
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import read_bytes, sha256, write_json, writing
 from ddp_ladder.common.formats import count
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.attribution import measured_preflight
 from ddp_ladder.gates.scaling import scale_points
@@ -43,7 +44,8 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     missing: list[GateFinding] = []
     left_out: list[RunSpec] = []  # of this stage, by a preflight
     for spec in specs:
-        if _is_not_run(spec, runs):
+        directory = runs.directory(spec)
+        if not (directory.record.exists() or directory.run.exists() or read_job_end(results, str(spec.scale))):
             again = f"run snakemake {spec.stage}"
             missing += [] if spec.is_plain else [GateFinding.of(spec, "record", "not run yet", "a record", again)]
             continue
@@ -69,7 +71,8 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     for point in points:
         if point.stage == stage and not point.is_plain:
             findings += performance(plan, point, points, results, measured_preflight(results, point.scale))
-    variants = _variants(findings)
+    by_variant = grouped((finding.variant, finding.ok) for finding in findings)
+    variants: dict[str, Word] = {name: "open" if all(ok) else "closed" for name, ok in by_variant.items()}
     reason = next((finding for finding in findings if finding.variant == REFERENCE_VARIANT and not finding.ok), None)
     return Verdict(
         schema_version=SCHEMA_VERSION,
@@ -85,15 +88,9 @@ def judge(plan: Plan, stage: str, results: Path, runs: RunRecords | None = None)
     )
 
 
-def _variants(findings: Sequence[GateFinding]) -> dict[str, Word]:
-    names = dict.fromkeys(finding.variant for finding in findings)
-    return {name: "open" if all(f.ok for f in findings if f.variant == name) else "closed" for name in names}
-
-
 def _digests(runs: RunRecords, specs: Sequence[RunSpec]) -> dict[str, str]:
-    files = [runs.directory(spec).record for spec in specs]
     digests = {}
-    for file in files:
+    for file in (runs.directory(spec).record for spec in specs):
         with suppress(OSError):  # there is none, or its finding says why it is not read
             digests[file.relative_to(runs.results).as_posix()] = sha256(read_bytes(file))
     return digests
@@ -163,12 +160,6 @@ def _replaced_nodes(specs: Sequence[RunSpec], results: Path) -> Iterator[GateFin
             wanted, support = "nodes that pass the preflight", SUPPORT.format(file=bad_nodes_file(results))
             finding = GateFinding.of(spec, "replaced node", bad.in_words, wanted, support, ok=True)
             yield finding.replace(repeat=None)
-
-
-def _is_not_run(spec: RunSpec, runs: RunRecords) -> bool:
-    """Return True if nothing shows that a run was ever started: neither its files nor the end of its job."""
-    directory = runs.directory(spec)
-    return not (directory.record.exists() or directory.run.exists() or read_job_end(runs.results, str(spec.scale)))
 
 
 def write_verdict(verdict: Verdict, gates: Path) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ddp_ladder.common.formats import in_short, rank_numbers
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.interval import LogMean, Variance
 from ddp_ladder.gates.points import StepFacts
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
@@ -79,7 +80,6 @@ class RepeatGroup:
 
     @property
     def jobs(self) -> list[Hashable]:
-        """Return the job of each good run."""
         return [job_of(run.record) for run in self.good]
 
     @property
@@ -118,12 +118,10 @@ class RepeatGroup:
 
     @cached_property
     def log_rate(self) -> LogMean:
-        """Return the throughput with its uncertainty."""
         return self._log([run.samples_per_s(self.statistic) for run in self.good], [run.rates for run in self.good])
 
     @property
     def log_step_time(self) -> LogMean:
-        """Return the step time with its uncertainty."""
         return self._log([run.step_time_s(self.statistic) for run in self.good], [run.step_times for run in self.good])
 
     def _log(self, figures: Sequence[float], runs: Sequence[PerBlock]) -> LogMean:
@@ -157,10 +155,7 @@ def groups_of(
 
     All groups that are compared with each other have one statistic: samples / time if any of them needs it.
     """
-    specs: dict[tuple[str, str, Scale], list[RunSpec]] = {}
-    baseline = first_scale(runs)
-    for run in runs:
-        specs.setdefault((run.mode, run.variant, run.scale), []).append(run)
+    specs, baseline = grouped(((run.mode, run.variant, run.scale), run) for run in runs), first_scale(runs)
     # Each by its first appearance.
     names = [list(dict.fromkeys(part)) for part in zip(*specs, strict=True)]
     order = sorted(specs, key=lambda key: [known.index(part) for known, part in zip(names, key, strict=True)])
@@ -194,6 +189,7 @@ def _group(
     )
 
 
+MEANS = ("own_max_s", "comm_s", "overlap_s", "imbalance_data_s", "imbalance_compute_s")  # beside the parts
 STEP_PARTS = ("compute_s", "exposed_comm_s", "data_wait_s", "imbalance_s", "rest_s")
 
 
@@ -217,14 +213,10 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
     parts["rest_s"] = max(0.0, step_s - sum(value or 0.0 for value in parts.values()))  # not -1e-18
     seen, (kind, slowest, slow_node) = records[0].fingerprint, _held_up(records)
     facts = StepFacts(
-        own_max_s=part("own_max_s"),
-        comm_s=part("comm_s"),
-        overlap_s=part("overlap_s"),
+        **{name: part(name) for name in MEANS},
         imbalance_kind=kind,
         slowest=slowest,
         slow_node=slow_node,
-        imbalance_data_s=part("imbalance_data_s"),
-        imbalance_compute_s=part("imbalance_compute_s"),
         timed_steps=min(map(_timed_steps, records)) or None,
         gradient_bytes=seen.gradient_bytes,
         buckets=len(seen.bucket_bytes) if seen.bucket_bytes else None,

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.measuring.statistic import COVERAGE, STANDARD_ERRORS, median
 from ddp_ladder.settings.terms import JOBS_DIFFER_PERCENT
@@ -72,10 +73,7 @@ class LogMean:
 
         jobs: the job of each repeat; empty: all are of one. differ_percent: the usual standard deviation between jobs.
         """
-        by_job: dict[Hashable, list[float]] = {}
-        for figure, job in zip(figures, jobs or [None] * len(figures), strict=True):
-            by_job.setdefault(job, []).append(math.log(figure))
-        logs = [*by_job.values()]
+        logs = [*grouped(zip(jobs or [None] * len(figures), map(math.log, figures), strict=True)).values()]
         means = [float(np.mean(of_job)) for of_job in logs]
         count, spare = len(means), len(figures) - len(means)
         usual = (differ_percent / 100) ** 2

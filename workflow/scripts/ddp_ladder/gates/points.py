@@ -130,12 +130,10 @@ class ScalePoint:
         return Scale(self.nodes, self.gpus_per_node)
 
     def cost(self, hours: float) -> Hours:
-        """Return the cost of so many hours of it."""
         return Hours.held(hours, self.nodes, self.world_size)
 
     @property
     def cost_per_million(self) -> Hours:
-        """Return the cost of a million samples."""
         return self.cost((self.gpu_hours_per_million_samples or 0.0) / self.world_size)
 
     @property
@@ -145,7 +143,6 @@ class ScalePoint:
 
     @property
     def is_baseline(self) -> bool:
-        """Return True for the scale that the efficiency relates to."""
         return str(self.scale) == self.baseline
 
     @property

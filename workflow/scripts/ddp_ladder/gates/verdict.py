@@ -48,7 +48,6 @@ class GateFinding(messages.Finding):
     def of(
         cls, what: RunSpec | ScalePoint, check: str, measured: str, wanted: str, next_step: str = "", ok: bool = False
     ) -> GateFinding:
-        """Return a finding on a run, or on a scale."""
         return cls(
             severity="note" if ok else "error",
             variant=what.variant,
@@ -274,7 +273,7 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
     log: LogMean | None = getattr(point, figure.log)  # None if the figure is exact, as at the baseline
     if log is not None and log.repeats is None:
         yield "this is an estimate from one repeat", "set repeats: 3, which keeps what is measured"
-    elif log is not None and log.repeats is not None:
+    elif log is not None:
         low, high = log.interval_of_any_job(getattr(point, figure.column.key))
         more = f"set repeats: {min(MOST_REPEATS, 2 * point.repeats)}, which keeps what is measured"
         if low is None or high is None:

@@ -5,6 +5,7 @@ A node whose agent left no end record may not have written all its samples, and 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ddp_ladder.common.files import parsed_json
@@ -26,18 +27,17 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
     """Return what a run used; None if its nodes were not sampled. timing: None if the run has no figures."""
     if raw.run.monitor is None:
         return None
-    lacking: dict[str, list[str]] = {}
     ranks = tuple(_rank_use(raw, end) for end in raw.ends)
     of_node = grouped((rank.node_rank, rank) for rank in ranks)
     timelines = timelines_of(raw, warmup.steps)
-    samples = read_node_samples(raw, lacking)
+    samples, lacking = read_node_samples(raw)
     nodes = [node_usage(of_agent, timelines[k], of_node.get(k, ())) for k, of_agent in samples.items()]
-    for about in (of_agent.about for of_agent in samples.values()):
-        for note in about.notes:
-            lacking.setdefault(note, []).append(about.node)
+    for of_agent in samples.values():
+        for note in of_agent.about.notes:
+            lacking[note].append(of_agent.about.node)
     for node in nodes:
         if node.gpus and len({rank.gpu for rank in of_node.get(node.node_rank, ()) if rank.gpu}) > len(node.used_gpus):
-            lacking.setdefault("ranks trained on GPUs that were not sampled", []).append(node.node)
+            lacking["ranks trained on GPUs that were not sampled"].append(node.node)
     run = RunUse(
         nodes=tuple(node for node in nodes if node.samples > 1),  # a single one may be chance
         ranks=ranks,
@@ -65,24 +65,18 @@ def timelines_of(raw: RawRun, warmup_steps: int) -> dict[int, Timeline]:
     return {k: timeline(end.launched_at_s, end.ended_at_s, firsts.get(k)) for k, end in _agents(raw).items()}
 
 
-def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, NodeSamples]:
-    """Return the samples of each node whose agent has ended, by its rank.
-
-    lacking: gets why nodes have none, each with these nodes.
-    """
-
-    def note(node: str, text: str) -> None:
-        lacking.setdefault(text, []).append(node)
-
+def read_node_samples(raw: RawRun) -> tuple[dict[int, NodeSamples], defaultdict[str, list[str]]]:
+    """Return the samples of each node whose agent has ended, by its rank; and why others have none, with these."""
     by_node: dict[int, NodeSamples] = {}
+    lacking = defaultdict[str, list[str]](list)
     ends = _agents(raw)
     for node_rank, node in enumerate(raw.run.nodes):
         if node_rank not in ends:
-            note(node, "its agent left no end record, so its samples may be incomplete")
+            lacking["its agent left no end record, so its samples may be incomplete"].append(node)
             continue
         monitored = ends[node_rank].monitor
         if monitored is not None and monitored.error:
-            note(node, monitored.error)
+            lacking[monitored.error].append(node)
         path, agent = raw.directory.monitor(node_rank), raw.run.first_agent(node_rank)
         try:
             about = MonitorFile.from_json(parsed_json(raw.content.read(path, agent), path))
@@ -94,10 +88,10 @@ def read_node_samples(raw: RawRun, lacking: dict[str, list[str]]) -> dict[int, N
                 raise ValueError(f"it has {len(samples)} samples, and {monitored.samples} were written")
             by_node[node_rank] = samples
         except FileNotFoundError:
-            note(node, f"there is no {path.name.replace(f'node{node_rank}', 'node<k>')}")
+            lacking[f"there is no {path.name.replace(f'node{node_rank}', 'node<k>')}"].append(node)
         except (OSError, ValueError) as error:
-            note(node, f"{path.name} is damaged: {error}")
-    return by_node
+            lacking[f"{path.name} is damaged: {error}"].append(node)
+    return by_node, lacking
 
 
 def _agents(raw: RawRun) -> dict[int, AgentEnd]:

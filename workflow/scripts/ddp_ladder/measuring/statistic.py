@@ -40,7 +40,6 @@ class PerBlock:
 
     @property
     def values(self) -> Values:
-        """Return the ratio of each block."""
         ratio: Values = self.over / self.under
         return ratio
 

@@ -125,19 +125,14 @@ def printed_rates(log: Path, pattern: str) -> tuple[float, ...]:
     return tuple(rate for rate in rates if 0 < rate < math.inf)
 
 
-def measured_rates(rates: tuple[float, ...], warmup_steps: int) -> tuple[float, ...]:
-    """Return the rates after the warm-up: drop the first ``warmup_steps``, but at most half of them."""
-    return rates[min(warmup_steps, len(rates) // 2) :]
-
-
 def log_figures(
     rates: tuple[float, ...], warmup_steps: int, global_batch: int, wall_s: float
 ) -> tuple[Throughput, Timing]:
     """Return throughput and timing from at least one printed rate; a step is assumed to use the planned global batch.
 
-    Each printed rate is a block, and all blocks have equally many steps.
+    Each printed rate is a block, and all blocks have equally many steps; at most half of them are warm-up.
     """
-    measured = np.array(measured_rates(rates, warmup_steps))
+    measured = np.array(rates[min(warmup_steps, len(rates) // 2) :])
     steps_s = global_batch / measured
     per_block = PerBlock(np.full(len(measured), float(global_batch)), steps_s)
     statistic = statistic_of([per_block])
@@ -233,10 +228,7 @@ def _undisturbed(slowest_s: NDArray[np.float64]) -> NDArray[np.bool_]:
     means_s = np.array([slowest_s[block].mean() for block in blocks])
     usual_s = median(means_s)
     most_s = usual_s + DISTURBED * max(median(np.abs(means_s - usual_s)), 0.01 * usual_s)
-    used = np.zeros(len(slowest_s), bool)
-    for block, mean_s in zip(blocks, means_s, strict=True):
-        used[block] = mean_s <= most_s
-    return used
+    return np.repeat(means_s <= most_s, [*map(len, blocks)])
 
 
 def _loaders(ranks: Sequence[RankFiles]) -> LoaderSpeeds:

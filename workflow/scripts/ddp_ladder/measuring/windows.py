@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 from ddp_ladder_instrument.contract import TOTALS
@@ -60,35 +59,36 @@ def window_of(before: Sums, now: Sums) -> Window | None:
     made = steps > 0  # False for nan
     if not made.any():
         return None
-    per_step = grown[made] / steps[made, None]
-    step_s, samples = per_step[:, _AT["step_time_s"]], per_step[:, _AT["samples"]]
-    exposed_s = _exposed_s(grown[made])
-    slowest_s = float(step_s.max())
+    samples, mean = grown[made, _AT["samples"]] / steps[made], _mean_steps(grown[made])
+    exposed_s = None if mean.collectives_s is None else mean.exposed_s
+    slowest_s = float(mean.step_s.max())
     return Window(
         began_at_s=float(before[made, 0].min()),
         ended_at_s=float(now[made, 0].max()),
         steps=int(steps[made].max()),
         samples_per_s=float(samples.sum()) / slowest_s if made.all() and slowest_s > 0 and samples.any() else None,
         step_time_s=slowest_s,
-        data_wait_s=float(per_step[:, _AT["data_wait_s"]].mean()),
+        data_wait_s=float(mean.data_wait_s.mean()),
         exposed_comm_s=None if exposed_s is None else float(exposed_s.min()),
     )
 
 
-def _of_timed(grown: Sums, *names: str) -> list[NDArray[np.float64]] | None:
-    """Return sums of DDP's times by step that it timed; None if a rank has none."""
-    timed = grown[..., _AT["timed_steps"]]
-    return [grown[..., _AT[name]] / timed for name in names] if (timed > 0).all() else None
-
-
-def _exposed_s(grown: Sums) -> NDArray[np.float64] | None:
-    """Return the communication of a step that nothing hides, of each rank; None if it is not known."""
-    of_ddp, steps = _of_timed(grown, "comm_s", "overlap_s"), grown[..., _AT["steps"]]
-    others_s = grown[..., _AT["collectives_s"]] / steps
-    if of_ddp is None or np.isnan(others_s).any():
-        return None
-    exposed_s: NDArray[np.float64] = np.maximum(of_ddp[0] - of_ddp[1], 0.0) + others_s
-    return exposed_s
+def _mean_steps(grown: Sums, on_gpus: bool = False) -> RankSteps:
+    """Return the mean steps behind the growth of the ranks' sums: in one window, or in each of several."""
+    of = {name: grown[..., place] for place, name in enumerate(TOTALS)}
+    steps, timed = of["steps"], of["timed_steps"]
+    others_s = of["collectives_s"] / steps
+    is_timed = bool((timed > 0).all())
+    return RankSteps(
+        step_s=of["step_time_s"] / steps,
+        data_wait_s=of["data_wait_s"] / steps,
+        compute_s=of["forward_s"] / timed + of["backward_s"] / timed if is_timed else None,
+        comm_s=of["comm_s"] / timed if is_timed else None,
+        overlap_s=of["overlap_s"] / timed if is_timed else None,
+        on_gpus=on_gpus,
+        # What DDP exchanges is not known where it timed no step.
+        collectives_s=None if not is_timed or np.isnan(others_s).any() else others_s,
+    )
 
 
 def windows_of_steps(ranks: Sequence[Steps], warmup_steps: int) -> list[Sums]:
@@ -117,19 +117,6 @@ def parts_of(windows: Sequence[Sums], nodes: Sequence[int], on_gpus: bool) -> St
     steps = grown[..., _AT["steps"]]
     if not steps.size or not (steps > 0).all():
         return None
-    of_ddp = _of_timed(grown, "forward_s", "backward_s", "comm_s", "overlap_s")
-    forward_s, backward_s, comm_s, overlap_s = of_ddp or (None, None, None, None)
-    others_s = grown[..., _AT["collectives_s"]] / steps
-    step_s = grown[..., _AT["step_time_s"]] / steps
-    timed = RankSteps(
-        step_s=step_s,
-        data_wait_s=grown[..., _AT["data_wait_s"]] / steps,
-        compute_s=None if of_ddp is None else cast(Sums, forward_s) + cast(Sums, backward_s),
-        comm_s=comm_s,
-        overlap_s=overlap_s,
-        on_gpus=on_gpus,
-        # What DDP exchanges is not known where it timed no step.
-        collectives_s=None if of_ddp is None or np.isnan(others_s).any() else others_s,
-    )
-    every = np.ones(step_s.shape[1], bool)
-    return step_parts(timed, step_s.max(axis=0), every, nodes, LoaderSpeeds(False, [None] * len(step_s)))
+    timed = _mean_steps(grown, on_gpus)
+    every = np.ones(len(windows), bool)
+    return step_parts(timed, timed.step_s.max(axis=0), every, nodes, LoaderSpeeds(False, [None] * len(grown)))

@@ -121,27 +121,6 @@ class LoaderSpeeds:
         return known[(len(known) - 1) // 2] if 0 < len(known) == len(self.batch_s) else None
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Own work and its parts, in seconds."""
-
-    own_s: Array
-    data_wait_s: Array
-    compute_s: Array
-
-    def mean_over(self, weights: Array) -> tuple[float, float, float]:
-        own, data, compute = (float(part @ weights) for part in (self.own_s, self.data_wait_s, self.compute_s))
-        return own, data, compute
-
-    def of(self, ranks: NDArray[np.intp]) -> _Work:
-        """Return the work of one rank in each step."""
-        steps = np.arange(len(ranks))
-        return _Work(self.own_s[ranks, steps], self.data_wait_s[ranks, steps], self.compute_s[ranks, steps])
-
-    def mean_of_ranks(self) -> _Work:
-        return _Work(self.own_s.mean(axis=0), self.data_wait_s.mean(axis=0), self.compute_s.mean(axis=0))
-
-
 def step_parts(
     timed: RankSteps, all_s: Array, is_timed: NDArray[np.bool_], nodes: Sequence[int], loaders: LoaderSpeeds
 ) -> StepParts:
@@ -157,22 +136,23 @@ def step_parts(
     known = compute_of_all_s is not None
     compute_of_all_s = np.zeros_like(timed.step_s) if compute_of_all_s is None else compute_of_all_s
     work = _own_work(timed, compute_of_all_s, np.maximum(timed.step_s - exposed_s, 0.0))
+    own_s, waits_s, _ = work
     mean_s = float(timed.step_s.mean(axis=0) @ weights)
-    critical = work.own_s.argmax(axis=0)
-    longest = work.of(critical)
-    own_max, data_max, compute_max = longest.mean_over(weights)
-    typical = work.mean_of_ranks()
-    _, slow_ranks = held_up(work.own_s, own_max - typical.mean_over(weights)[0], weights, nodes)
-    if slow_ranks or _has_usual(work.own_s):
-        typical = work.of(_lower_median(work.own_s))
-    own, data, compute = typical.mean_over(weights)
+    critical = own_s.argmax(axis=0)
+    own_max, data_max, compute_max = (_along(part, critical, weights) for part in work)
+    _, slow_ranks = held_up(own_s, own_max - float(own_s.mean(axis=0) @ weights), weights, nodes)
+    if slow_ranks or _has_usual(own_s):
+        middle, steps = _lower_median(own_s), np.arange(len(critical))
+        typical = [part[middle, steps] for part in work]
+    else:
+        typical = [part.mean(axis=0) for part in work]
+    own, data, compute = (float(part @ weights) for part in typical)
     slow = max(0.0, data_max - data)  # what the critical rank waits longer for its data
     of_loaders = _of_loaders(data, data_max, own - data, loaders) if slow else 0.0
 
     def judged(part: float) -> HeldUp:
-        longer_s = np.maximum(work.data_wait_s - typical.data_wait_s, 0.0)
-        own_s = work.own_s - (part / slow if slow else 0.0) * longer_s
-        return held_up(own_s, own_max - own - part, weights, nodes)
+        longer_s = np.maximum(waits_s - typical[1], 0.0)
+        return held_up(own_s - (part / slow if slow else 0.0) * longer_s, own_max - own - part, weights, nodes)
 
     kind, slow_ranks = judged(of_loaders)
     if loaders.prefetch and kind != "persistent":  # the ranks take turns: more workers, or faster ones, help
@@ -188,8 +168,8 @@ def step_parts(
         imbalance_s=scale * max(0.0, own_max - own - of_loaders),
         imbalance_data_s=scale * (data_max - data - of_loaders),
         imbalance_compute_s=scale * (compute_max - compute) if known else None,
-        comm_s=_along(timed.comm_s, critical, weights),
-        overlap_s=_along(timed.overlap_s, critical, weights),
+        comm_s=None if timed.comm_s is None else _along(timed.comm_s, critical, weights),
+        overlap_s=None if timed.overlap_s is None else _along(timed.overlap_s, critical, weights),
         exchanges=_exchanges(timed, critical, weights),
         own_max_s=scale * own_max,
         imbalance_kind=kind,
@@ -247,8 +227,9 @@ def _exchanges(timed: RankSteps, critical: NDArray[np.intp], weights: Array) -> 
             figures = np.array([mean.calls, mean.bytes, mean.seconds or 0.0])
             sums[mean.name] = sums.get(mean.name, np.zeros(3)) + share * figures
     all_s = sum(seconds for _, _, seconds in sums.values())
-    known_s = _along(timed.collectives_s, critical, weights)
-    scale = None if known_s is None else min(1.0, known_s / all_s) if all_s else 0.0
+    scale = None
+    if timed.collectives_s is not None:
+        scale = min(1.0, _along(timed.collectives_s, critical, weights) / all_s) if all_s else 0.0
     exchanges = [
         Exchange(name=name, calls=calls, bytes=size, seconds=None if scale is None else scale * float(seconds))
         for name, (calls, size, seconds) in sums.items()
@@ -263,10 +244,8 @@ def _share(exchanges: Sequence[Exchange], names: Collection[str]) -> float:
     return sum(each.seconds or 0.0 for each in exchanges if each.name in names) / all_s if all_s else 0.0
 
 
-def _along(of_ranks_s: Array | None, critical: NDArray[np.intp], weights: Array) -> float | None:
+def _along(of_ranks_s: Array, critical: NDArray[np.intp], weights: Array) -> float:
     """Return the mean over the steps of the critical rank's value."""
-    if of_ranks_s is None:
-        return None
     return float(of_ranks_s[critical, np.arange(len(critical))] @ weights)
 
 
@@ -283,15 +262,15 @@ def _weights(all_s: Array, is_timed: NDArray[np.bool_]) -> Array:
     return normal
 
 
-def _own_work(timed: RankSteps, compute_s: Array, own_s: Array) -> _Work:
-    """Return the ranks' own work in each step; data wait and compute fit into it."""
+def _own_work(timed: RankSteps, compute_s: Array, own_s: Array) -> tuple[Array, Array, Array]:
+    """Return the ranks' own work in each step, and the data wait and the compute in it."""
     compute_s = np.minimum(compute_s, own_s)
     if timed.on_gpus:  # only what the GPU does not work through
         data_wait_s = np.minimum(timed.data_wait_s, own_s - compute_s)
     else:
         data_wait_s = np.minimum(timed.data_wait_s, own_s)
         compute_s = np.minimum(compute_s, own_s - data_wait_s)
-    return _Work(own_s, data_wait_s, compute_s)
+    return own_s, data_wait_s, compute_s
 
 
 def _lower_median(own_s: Array) -> NDArray[np.intp]:

@@ -27,7 +27,6 @@ from ddp_ladder.settings.terms import Scale
 COMMAND_S = 20.0  # nvidia-smi needs seconds where no daemon keeps the driver loaded
 LONGEST_NOTE = 200  # characters of a command's message
 GIB = 1024**3
-COMMANDS = {"lscpu.txt": ("lscpu",)}
 
 
 class NodeDescription(Model):
@@ -68,7 +67,7 @@ def describe(
     """
     notes: list[str] = []
     texts: dict[str, str] = {}
-    for file, command in {**COMMANDS, **accelerator.commands}.items():
+    for file, command in {"lscpu.txt": ("lscpu",), **accelerator.commands}.items():
         try:
             code, printed = run_bounded(command, COMMAND_S, {**environment, "LC_ALL": "C"})
             if code != 0:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers
+from ddp_ladder.common.grouping import one_of
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
@@ -46,7 +47,6 @@ class RunUse:
 
     @property
     def gpus(self) -> tuple[On, ...]:
-        """Return the GPUs that ranks trained on, with their nodes."""
         return tuple((node, gpu) for node in self.nodes for gpu in node.used_gpus)
 
     @property
@@ -84,24 +84,18 @@ def _on_gpus(run: RunUse, some: Sequence[On]) -> dict[str, Any]:
     """Return the place of a finding on these GPUs, by the fields of a finding."""
     place = _place([f"GPU {gpu.index} of {node.node}" for node, gpu in some], len(run.gpus), "GPUs")
     gpu = some[0][1].index if len(some) == 1 else None
-    return {"place": place, "node": _one(node.node for node, _ in some), "gpu": gpu}
+    return {"place": place, "node": one_of(node.node for node, _ in some), "gpu": gpu}
 
 
 def _on_nodes(run: RunUse, some: Sequence[NodeUsage]) -> dict[str, Any]:
     """Return the place of a finding on these nodes, by the fields of a finding."""
     place = _place([*dict.fromkeys(node.node for node in some)], len(run.nodes), "nodes")
-    return {"place": place, "node": _one(node.node for node in some), "everywhere": len(some) == len(run.nodes)}
+    return {"place": place, "node": one_of(node.node for node in some), "everywhere": len(some) == len(run.nodes)}
 
 
 def _place(names: Sequence[str], every: int, what: str) -> str:
     """Return the first names, and how many more there are; ``all 4 nodes`` for all of them."""
     return f"all {every} {what}" if len(names) == every > 1 else in_short(names, NAMED)
-
-
-def _one(names: Iterable[str]) -> str | None:
-    """Return the name if all are the same."""
-    different = {*names}
-    return different.pop() if len(different) == 1 else None
 
 
 def _shares(fractions: Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""The last sample of a node, from the end of its file: small, whatever the file's size."""
+"""The last sample of a node, or line of another table, from the end of its file: small, whatever the file's size."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from ddp_ladder.common.files import opened
 from ddp_ladder.nodes.files import THROTTLE_REASONS
 
-TAIL_BYTES = 8192  # of a file of samples: more than one line, also of a node with eight GPUs
+TAIL_BYTES = 8192  # of a table: more than one line, also of a node with eight GPUs
 
 
 def last_cells(path: Path) -> dict[str, str]:
-    """Return the known values of the last complete line of a node's samples as text; empty before the first one.
+    """Return the known values of the last complete line of a table as text; empty before the first one.
 
     Raises OSError or ValueError.
     """

@@ -152,7 +152,6 @@ class NodeSampler:
 
     @property
     def errors(self) -> list[str]:
-        """Why values are missing."""
         return [*(f"{name}: {why}" for name, why in self._errors.items()), *self.gpus.errors]
 
     def _of_training(self, elapsed_s: float) -> Mapping[str, Value]:

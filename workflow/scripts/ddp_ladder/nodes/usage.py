@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -91,7 +91,6 @@ class NodeUsage(Model):
 
     @property
     def used_gpus(self) -> tuple[GpuUsage, ...]:
-        """Return the GPUs that ranks trained on."""
         return tuple(gpu for gpu in self.gpus if gpu.rank is not None)
 
 
@@ -104,22 +103,18 @@ class Usage(Model):
 
     @property
     def gpus(self) -> tuple[GpuUsage, ...]:
-        """Return the GPUs of all nodes that ranks trained on."""
         return tuple(gpu for node in self.nodes for gpu in node.used_gpus)
 
     @property
     def gpu_busy_fraction(self) -> float | None:
-        """Return the mean over the GPUs."""
         return _mean_of_known(gpu.busy_fraction for gpu in self.gpus)
 
     @property
     def gpu_power_w(self) -> float | None:
-        """Return the mean of one GPU."""
         return _mean_of_known(gpu.power_w for gpu in self.gpus)
 
     @property
     def cpu_fraction(self) -> float | None:
-        """Return the mean over the nodes."""
         return _mean_of_known(node.cpu_fraction for node in self.nodes)
 
     @property
@@ -180,7 +175,7 @@ def node_usage(samples: NodeSamples, timeline: Timeline, ranks: Sequence[RankUse
         node=about.node,
         samples=int(during.sum()),
         cpus=len(about.cpus),
-        **{name: _mean(samples.column(name)[during]) for name in AVERAGED},
+        **{name: _figure(samples.column(name)[during]) for name in AVERAGED},
         interface=about.interface,
         interface_bytes_per_s=about.interface_bits_per_s / 8 if about.interface_bits_per_s else None,
         fabric_bytes_per_s=sum(rate or 0 for rate in rates) / 8 if rates and all(rates) else None,
@@ -192,19 +187,17 @@ def _gpu(
     gpu: GpuSamples, samples: NodeSamples, timeline: Timeline, during: NDArray[np.bool_], rank: RankUse | None
 ) -> GpuUsage:
     about = gpu.about
-    clocks = _known(gpu.columns["sm_clock_mhz"][during])
-    temperatures = _known(gpu.columns["temperature_c"])
     return GpuUsage(
         index=about.index,
         name=about.name,
         rank=rank.rank if rank else None,
-        busy_fraction=_mean(gpu.columns["busy_fraction"][during]),
+        busy_fraction=_figure(gpu.columns["busy_fraction"][during]),
         memory_used_bytes=_most(gpu.columns["memory_used_bytes"]),
         memory_bytes=about.memory_bytes,
-        power_w=_mean(gpu.columns["power_w"][during]),
+        power_w=_figure(gpu.columns["power_w"][during]),
         energy_j=_energy_j(gpu, samples.times_s, timeline),
-        temperature_c=_rounded(float(temperatures.max())) if len(temperatures) else None,
-        sm_clock_mhz=_rounded(float(np.median(clocks))) if len(clocks) else None,
+        temperature_c=_figure(gpu.columns["temperature_c"], np.max),
+        sm_clock_mhz=_figure(gpu.columns["sm_clock_mhz"][during], np.median),
         throttled=_throttled(gpu, during),
     )
 
@@ -250,9 +243,9 @@ def _known(values: Values) -> Values:
     return values[~np.isnan(values)]
 
 
-def _mean(values: Values) -> float | None:
+def _figure(values: Values, of: Callable[[Values], float] = np.mean) -> float | None:
     known = _known(values)
-    return _rounded(float(known.mean())) if len(known) else None
+    return _rounded(float(of(known))) if len(known) else None
 
 
 def _most(values: Values) -> int | None:

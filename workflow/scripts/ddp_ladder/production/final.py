@@ -362,7 +362,7 @@ def _energy_j(start: Start) -> float | None:
         return None
     used = {node.node_rank: {gpu.index for gpu in node.used_gpus} for node in usage.nodes}
     with suppress(OSError, ValueError):
-        nodes = read_node_samples(raw, {})
+        nodes, _ = read_node_samples(raw)
         joules = [energy_of_gpus_j(samples, used.get(node, set())) for node, samples in nodes.items()]
         return None if len(joules) < raw.spec.nodes or None in joules else known_sum(joules)
     return None

@@ -16,12 +16,12 @@ from typing import TypeVar
 import numpy as np
 
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, opened, write_json, writing
+from ddp_ladder.common.files import RunDirectory, write_json, writing
 from ddp_ladder.common.formats import duration, in_short, milliseconds, percent, rank_numbers, significant
 from ddp_ladder.measuring.windows import Sums, Window, known_so_far, parts_of, sums_of, window_of, windows_of_steps
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.files import THROTTLE_REASONS
-from ddp_ladder.nodes.findings import THROTTLES
+from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.last_sample import last_cells, last_sample, of_gpus
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.chain import Chain
@@ -33,7 +33,6 @@ WINDOWS = 10  # that are compared with the promise
 AGAIN_S = 3600.0
 WORTH_NAMING = 0.15  # of what a step takes longer
 MOST_NAMED = 3
-SLOWER_CLOCK = 0.95  # of the other nodes' clock: GPUs of one model differ by less
 TABLE = "windows.csv"
 
 T = TypeVar("T")
@@ -288,12 +287,8 @@ class LastWindow:
 
 def last_window(path: Path) -> LastWindow | None:
     """Return the last window of the table; None without one. Raises OSError or ValueError."""
-    with opened(path) as file:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - 4096))
-        *lines, _ = file.read().decode().split("\n")
-    cells = dict(zip(COLUMNS, lines[-1].split(","), strict=True)) if len(lines) > 1 else {}
+    cells = last_cells(path)
     if not cells:
         return None
-    rate = cells["samples_per_s"]
+    rate = cells.get("samples_per_s")
     return LastWindow(int(cells["link"]), float(cells["ended_at_s"]), float(rate) if rate else None)

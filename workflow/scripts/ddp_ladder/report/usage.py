@@ -91,8 +91,8 @@ def _read(directory: RunDirectory, record: Record, notes: list[str]) -> tuple[li
     Raises OSError or ValueError if its files have been damaged since.
     """
     raw = read_raw_run(directory, FIRST_RANK)  # the others' steps may be many, and are not drawn
-    lacking: dict[str, list[str]] = {}
-    nodes = [samples for samples in read_node_samples(raw, lacking).values() if len(samples)]
+    by_node, lacking = read_node_samples(raw)
+    nodes = [samples for samples in by_node.values() if len(samples)]
     notes += notes_on(lacking)
     warmup_steps = record.timing.warmup_steps if record.timing else record.spec.warmup_steps
     return nodes, timelines_of(raw, warmup_steps)[nodes[0].about.node_rank if nodes else 0]
