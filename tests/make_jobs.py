@@ -1,4 +1,4 @@
-"""Files of jobs, results/jobs/<scale>/<job>.json, and rows of the accounting."""
+"""Files of jobs, results/jobs/<scale>/<job>.json, rows of the accounting, and the chain that a job is of."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 from ddp_ladder.accounting.jobs import JobFile, JobRow
 from ddp_ladder.common.files import write_json
+from ddp_ladder.production.chain import Chain
 from make_runs import STARTED_AT_S
 
 JOB = "41"
 BEGUN_S = STARTED_AT_S - 10
+LINK = {"kind": "production", "stage": "production"}
 
 
 def make_row(**changes: Any) -> JobRow:
@@ -22,6 +24,15 @@ def make_row(**changes: Any) -> JobRow:
         "gpu_hours_held": 0.2, "gpu_hours_training": 0.1,
     }  # fmt: skip
     return JobRow(**{**usual, **changes})
+
+
+def make_chain(**changes: Any) -> Chain:
+    """Return a chain of links of an hour at 1x2, half a minute after whose signal a script is to have saved."""
+    usual: dict[str, Any] = {
+        "scale": "1x2", "gpus": 2, "runtime_min": 60, "up_to_hours": 40.0, "warn_before_s": 30.0,
+        "slower_percent": 15.0, "slower": "warn", "promised_samples_per_s": 1000.0,
+    }  # fmt: skip
+    return Chain(**{**usual, **changes})
 
 
 def write_job(results: Path, name: str = JOB, **changes: Any) -> None:

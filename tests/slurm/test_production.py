@@ -270,5 +270,7 @@ def test_a_chain_that_makes_no_progress_does_not_go_round(
     cluster.await_state(job)
     assert queue(cluster) == []
     assert ends_of(checkout) == ["failed"]
+    said = f"the next link: cancelled: {following}; it had not begun"
+    assert (said in log_of(checkout, job)) is not is_killed
     box = last_box(log_of(checkout, following if is_killed else job))
     assert box["verdict"] == "a link ended without progress"

@@ -28,7 +28,7 @@ def configure(checkout: Checkout, *arguments: str, **wanted: object) -> None:
     checkout.without_torch(HUNGRY)
 
 
-def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Checkout) -> None:
+def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it_as_that_of_a_search_alone(checkout: Checkout) -> None:
     configure(checkout)
     done = checkout.climb("stage1", "stage2")
     assert done.returncode == 0, done.stdout
@@ -46,11 +46,21 @@ def test_a_climb_searches_the_batch_in_its_first_job_and_keeps_it(checkout: Chec
     assert "searching" not in done.stdout
     assert checkout.run_times() == before
     assert (checkout.results / "fit/1x1.json").stat().st_mtime_ns == found
-    # Another workload searches again.
+    # Another workload searches again: here alone, and the climb goes on from it.
     configure(checkout, "--more")
-    again = checkout.climb("stage1").stdout
-    assert "searching the batch per GPU from 8 to 512" in again
-    assert "will be measured again" not in again
+    assert "will be measured again" not in checkout.snakemake("stage1", "--dry-run").stdout
+    done = checkout.snakemake("fit")
+    assert done.returncode == 0, done.stdout
+    assert "searching the batch per GPU from 8 to 512" in done.stdout
+    assert "out of memory" in done.stdout
+    assert checkout.run_times() == before
+    done = checkout.snakemake("--cores", "1", "stage1")
+    assert done.returncode == 0, done.stdout
+    assert "searching" not in done.stdout
+    checkout.configure()
+    done = checkout.snakemake("fit")
+    assert done.returncode == 1
+    assert "workload.batch_per_gpu: the batch is set, so there is nothing to search" in done.stdout
 
 
 def test_where_no_batch_fits_the_gate_says_so(checkout: Checkout) -> None:
@@ -71,21 +81,6 @@ def test_another_failure_ends_the_search_with_its_cause(checkout: Checkout) -> N
     assert failure["why"].startswith("the trial of batch 32 failed: the script raised an exception")
     assert "ValueError: 32 is not my number" in failure["why"]
     assert not (checkout.results / "fit/1x1.json").exists()
-
-
-def test_snakemake_fit_searches_alone_and_a_climb_goes_on_from_it(checkout: Checkout) -> None:
-    configure(checkout)
-    done = checkout.snakemake("fit")
-    assert done.returncode == 0, done.stdout
-    assert "out of memory" in done.stdout
-    assert not (checkout.results / "runs").exists()
-    done = checkout.snakemake("--cores", "1", "stage1")
-    assert done.returncode == 0, done.stdout
-    assert "searching" not in done.stdout
-    checkout.configure()
-    done = checkout.snakemake("fit")
-    assert done.returncode == 1
-    assert "workload.batch_per_gpu: the batch is set, so there is nothing to search" in done.stdout
 
 
 @dataclass(frozen=True)

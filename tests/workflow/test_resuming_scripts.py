@@ -1,16 +1,20 @@
-"""The scripts of docs/resuming.md, as they are printed: a rehearsal of each, and a chain of links on this machine."""
+"""The scripts of docs/resuming.md, as they are printed: a rehearsal of each, and a chain here with its final report."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
 import sys
 import textwrap
 import time
+import zipfile
+from pathlib import Path
 
 import pytest
 import torch
+from ddp_ladder.common.files import read_json
 from one_run import Here
 from project_copy import ROOT, Checkout, environment, last_box
 
@@ -60,6 +64,9 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
     checkout.configure(production={**production, "unproven": True, "unrehearsed": True})
     (checkout.path / "loop.py").write_text(CUTS + script)
     (checkout.path / "how").write_text("signal wait")
+    without = checkout.snakemake("final_report")
+    assert without.returncode != 0
+    assert without.stdout.count("there is no chain of jobs here") == 1, without.stdout
     typed = ("production", "--profile", "profiles/local")
     with (checkout.path / "output").open("w") as output:
         first = checkout.start(*typed, output=output)
@@ -82,3 +89,35 @@ def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_traini
     assert ends["done"] == wanted["done"] == 3 * 64
     for name, parameter in wanted["model"].items():
         assert torch.equal(ends["model"][name], parameter), name
+    done = checkout.snakemake("final_report")
+    assert done.returncode == 0, done.stdout
+    assert "The training is complete: 3 links used " in done.stdout, done.stdout
+    check_final_report(checkout.results / "production")
+
+
+def check_final_report(chain: Path) -> None:
+    """Compare the figures of the links that ended in order, the first and the last one, with sums over their files."""
+    jobs = sorted(map(read_json, chain.glob("jobs/1x2/*.json")), key=lambda job: job["begun_at_s"])[::2]
+    run = chain / "runs/default/weak/1x2/r1"
+    packed = [zipfile.ZipFile(path / "nodes/node0.zip") for path in (run / "attempts/1", run)]
+    ranks = [json.loads(files.read("ranks/rank0.json")) for files in packed]
+    rows = {row["link"]: row for row in csv.DictReader((chain / "final_report.csv").open())}
+    links = [rows["1"], rows["3"]]
+    assert [rows[number]["end"] for number in "123"] == ["saved", "failed", "complete"]
+    held_s = [job["ended_at_s"] - job["begun_at_s"] for job in jobs]
+    assert [float(row["gpu_hours"]) for row in links] == pytest.approx([2 * s / 3600 for s in held_s], rel=1e-4)
+    assert [float(row["samples_kept"]) for row in links] == [20 * 2 * 8, 128 * 2 * 8]
+    assert [int(row["saves"]) for row in links] == [len(rank["phases"]["saves_s"]) for rank in ranks] == [1, 2]
+    saves_s = [sum(end - begin for begin, end in rank["phases"]["saves_s"]) for rank in ranks]
+    assert [float(row["checkpoints_s"]) for row in links] == pytest.approx(saves_s, abs=0.01)
+    for files, row in zip(packed, links, strict=True):
+        training_s = [json.loads(files.read(f"ranks/rank{rank}.json"))["training_s"] for rank in range(2)]
+        assert 0 < float(row["training_s"]) <= max(training_s)
+    parts = ("training_s", "checkpoints_s", "start_up_s", "preflight_s", "failures_s", "rest_s")
+    for row in rows.values():
+        if row["link"] != "planned":
+            assert sum(float(row[part]) for part in parts) == pytest.approx(float(row["elapsed_s"]), rel=1e-4)
+    text = (chain / "final_report.md").read_text()
+    assert "(1 failure in " in text
+    assert "process hours" in text
+    assert "saved its state after 20 steps (exit code 75)" in (chain / "final_report.html").read_text()

@@ -8,18 +8,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.production.chain import Chain, end_of
+from ddp_ladder.production.chain import end_of
 from ddp_ladder.production.slower import TABLE, SpeedWatch, windows_of_promise
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.run.job import Context
 from ddp_ladder.run.link import run_link
 from ddp_ladder.run.nodes import ThisMachine
-from ddp_ladder.run.progress import LinkConsole, LinkFacts
+from ddp_ladder.run.progress import LinkConsole
 from ddp_ladder.settings.keys import Preflight
 from ddp_ladder.settings.load import load_settings
+from make_jobs import make_chain
 from one_run import JOB, Here
 
 # From step 200 on each sample takes long to load, or rank 1 computes longer. It ends at step ``sys.argv[1]``, or when
@@ -63,37 +63,35 @@ for inputs in DataLoader(Samples(), 4, num_workers=0):
 """
 
 
-@pytest.mark.parametrize(
-    ("slow", "words"), [("data", "data wait on all ranks "), ("rank", r"rank 1, \S+: computation [1-9.]+x")]
-)
-def test_a_link_that_becomes_slow_is_reported_with_its_cause_and_ended_as_at_its_time_limit(
-    here: Here, slow: str, words: str
-) -> None:
+WORDS = {"data": "data wait on all ranks ", "rank": r"rank 1, \S+: computation [1-9.]+x"}
+
+
+def test_a_link_that_becomes_slow_is_reported_with_its_cause_and_ended_as_at_its_time_limit(here: Here) -> None:
     measured = here.run(SCRIPT, "1x2", args=("150", "no"), warmup_steps=10, min_steps=20)
     assert measured.throughput
     plan = make_plan(load_settings(Path("config/config.yaml"), Path("config/cluster.yaml")))
     planned = next(job for job in plan.jobs if str(job.scale) == "1x2")
-    args, production = ("100000", slow), here.path / "production"
-    spec = measured.spec.replace(stage="production", args=args, args_template=args, max_steps=None, max_seconds=None)
-    job = replace(planned, runs=(spec,), preflight=Preflight(enabled=False), stage="production")
-    chain = Chain(
-        scale="1x2", gpus=2, runtime_min=5, up_to_hours=1.0, warn_before_s=60.0, slower_percent=50.0, slower="stop",
-        promised_samples_per_s=measured.throughput.samples_per_s, promised_by=(measured.spec.name,),
-    )  # fmt: skip
-    out = io.StringIO()
-    console = LinkConsole(LinkFacts(1, chain.promised_samples_per_s, 0.0, 1.0, 2, "process"), out)
-    label, promised = "production 1x2 link 1", lambda: windows_of_promise(chain, here.path)
-    watch = SpeedWatch(chain, production, 1, label, console.say, promised, every_s=1.0, windows=3)
-    context = Context(job, production, ThisMachine(JOB), time.monotonic() + 200, console, watch=watch)
-    record = run_link(context, chain.warn_before_s)
-    said = out.getvalue()
-    assert "production 1x2 link 1: slower than promised: " in said
-    assert "of the ladder's" in said
-    assert re.search(f": {words}", said), said
-    assert said.splitlines()[-1].endswith("steps (exit code 75)")
-    raw = read_raw_run(context.directory(spec))
-    assert end_of(record, raw) == "saved"
-    assert [end.exit_code for end in raw.ends] == [75, 75]
-    assert all(agent.warned == 2 for agent in raw.agents.values())
-    assert read_run_file(context.directory(spec)).totals_every_s == 1.0
-    assert len((production / TABLE).read_text().splitlines()) > 3
+    figure = {"promised_samples_per_s": measured.throughput.samples_per_s, "promised_by": (measured.spec.name,)}
+    chain = make_chain(warn_before_s=60.0, slower_percent=50.0, slower="stop", **figure)
+    for slow, words in WORDS.items():
+        args, production = ("100000", slow), here.path / slow
+        changes = {"stage": "production", "args": args, "args_template": args, "max_steps": None, "max_seconds": None}
+        spec = measured.spec.replace(**changes)
+        job = replace(planned, runs=(spec,), preflight=Preflight(enabled=False), stage="production")
+        out = io.StringIO()
+        console = LinkConsole(1, chain.promised_samples_per_s, str, True, out)
+        label, promised = "production 1x2 link 1", lambda: windows_of_promise(chain, here.path)
+        watch = SpeedWatch(chain, production, 1, label, console.say, promised, every_s=1.0, windows=3)
+        context = Context(job, production, ThisMachine(JOB), time.monotonic() + 200, console, watch=watch)
+        record = run_link(context, chain.warn_before_s)
+        said = out.getvalue()
+        assert "production 1x2 link 1: slower than promised: " in said
+        assert "of the ladder's" in said
+        assert re.search(f": {words}", said), said
+        assert said.splitlines()[-1].endswith("steps (exit code 75)")
+        raw = read_raw_run(context.directory(spec))
+        assert end_of(record, raw) == "saved"
+        assert [end.exit_code for end in raw.ends] == [75, 75]
+        assert all(agent.warned == 2 for agent in raw.agents.values())
+        assert read_run_file(context.directory(spec)).totals_every_s == 1.0
+        assert len((production / TABLE).read_text().splitlines()) > 3

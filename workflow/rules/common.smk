@@ -178,7 +178,7 @@ def print_summary(log=""):
 
 def print_why_it_stopped(log):
     """Print the boxes of a start that failed."""
-    for box in boxes(failed_jobs.jobs, Path(ladder.results), log, ended_by()):
+    for box in boxes(failed_jobs.jobs, Path(ladder.results), log, ended_by(), of_chain=is_for("production")):
         print(f"\n{box}", flush=True)
 
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddp_ladder.climb.ladder import Ladder
-from ddp_ladder.common.command import command, parser_of
+from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.common.messages import UserError
-from ddp_ladder.common.process import die_with_parent
 from ddp_ladder.run.training_data import prepare_data
 from ddp_ladder.settings.sources import Sources, add_options
 
@@ -21,8 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__, "prepare.py -- prepare.py data/digits")
     add_options(parser)
     parser.add_argument("command", nargs="+", help="script and arguments, after --")
-    arguments = parser.parse_args(argv)
-    die_with_parent(signal.SIGTERM)
+    arguments = job_arguments(parser, argv)
     ladder = Ladder.of(Sources.of(arguments).load())
     try:
         code = prepare_data(ladder.plan.runs[0], ladder.settings.site, arguments.command, Path(ladder.data_marker))

@@ -5,17 +5,13 @@ Progress goes to stderr. The exit code is 0 if the training is complete, 1 if th
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.climb.production import run_own_link, run_production, run_rehearsal
-from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.messages import BEHIND_PIPE
-from ddp_ladder.common.process import die_with_parent
+from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.plan.fit import planned
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import production_of, rehearsal_plan
@@ -33,9 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     where.add_argument("--on", choices=("slurm", "local"), help="local: here, or in this allocation")
     where.add_argument("--link-of", type=Path, metavar="SCRIPT", help="this job is one link; SCRIPT is the next one's")
     parser.add_argument("--since", type=int, metavar="N", help="the links that the first job of the chain found")
-    arguments = parser.parse_args(argv)
-    os.environ.pop(BEHIND_PIPE, None)
-    die_with_parent(signal.SIGTERM)
+    arguments = job_arguments(parser, argv)
     settings = Sources.of(arguments).load()
     results = Path(settings.experiment.results)
     on_slurm = arguments.on == "slurm"

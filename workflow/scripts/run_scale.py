@@ -7,27 +7,21 @@ exit code is 0 if every run left a record, or the test a result, also of a failu
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import Kind, accounted
+from ddp_ladder.accounting.jobs import Kind
 from ddp_ladder.assembly.run_records import RunRecords, as_made
-from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.messages import BEHIND_PIPE
-from ddp_ladder.common.process import die_with_parent
+from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
 from ddp_ladder.plan.fit import fit_file
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.preflight.result import result_file
 from ddp_ladder.run.fit import NoBatch, fitted, leave_all_out
-from ddp_ladder.run.interruption import Interrupted
-from ddp_ladder.run.job import context_of, holding_scale, run_preflight, run_scale
-from ddp_ladder.run.progress import LAST_WORDS_OF
+from ddp_ladder.run.job import carry_out, context_of, run_preflight, run_scale
 from ddp_ladder.settings.terms import Scale
 
 
@@ -39,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=Scale.parse, required=True, help="nodes x GPUs per node, such as 2x4")
     parser.add_argument("--preflight", action="store_true", help="test nodes, network and collectives; train nothing")
     parser.add_argument("--fit", action="store_true", help="only search the batch per GPU, before any run")
-    arguments = parser.parse_args(argv)
-    os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
-    die_with_parent(signal.SIGTERM)  # a killed Snakemake must not leave a training behind
+    arguments = job_arguments(parser, argv)
     results = arguments.plan.parent
     plan = as_made(read_plan(arguments.plan), RunRecords(results))
     job = plan.job(arguments.scale)
@@ -49,30 +41,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     left_out = closed_variants(require_open_gate(plan, before, results)) if before else {}
     context = context_of(job, results)
     kind: Kind = "preflight" if arguments.preflight else "fit" if arguments.fit else "measure"
-    try:
-        with holding_scale(context), accounted(results, job, context.nodes.job_id, kind):
-            if arguments.preflight:
-                run_preflight(context)
-            elif arguments.fit:
-                fitted(context, plan)
-            elif plan.batch_search is None:
-                run_scale(context, plan, left_out)
-            else:
-                try:
-                    context, plan = fitted(context, plan)
-                    run_scale(context, plan, left_out)
-                except NoBatch as reason:
-                    leave_all_out(context, reason)
-    except Interrupted as interrupted:
-        context.console.say(f"{context.label}: interrupted by {interrupted}; finished runs are kept")
-        return 128 + interrupted.signum
-    context.console.say(f"{context.label}: {LAST_WORDS_OF[kind]}")
-    if kind != "measure":
-        print(f"written: {(result_file if arguments.preflight else fit_file)(results, job.scale)}")
-        return 0
-    for run in as_made(plan, RunRecords(results)).job(arguments.scale).runs:
-        print(f"written: {context.directory(run).record}")
-    return 0
+
+    def work() -> list[Path]:
+        if arguments.preflight:
+            run_preflight(context)
+            return [result_file(results, job.scale)]
+        if arguments.fit:
+            fitted(context, plan)
+            return [fit_file(results, job.scale)]
+        measured = plan
+        try:
+            chosen, measured = fitted(context, plan) if plan.batch_search else (context, plan)
+            run_scale(chosen, measured, left_out)
+        except NoBatch as reason:
+            leave_all_out(context, reason)
+        runs = as_made(measured, RunRecords(results)).job(arguments.scale).runs
+        return [context.directory(run).record for run in runs]
+
+    return carry_out(context, kind, work, "finished runs are kept")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import logging
+import signal
+import sys
 from collections.abc import Iterator
 from subprocess import CalledProcessError
 from types import SimpleNamespace
@@ -116,3 +118,18 @@ def test_what_fails_after_a_signal_fails_for_it(
     monkeypatch.setattr(quiet, "ended_by", lambda: "SIGINT")
     fail(1, 1)
     assert (failed.jobs, terminal.getvalue()) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"), [("stage1", "finished runs are"), ("production", "what the script has saved is")]
+)
+def test_a_signal_is_answered_with_what_is_kept(
+    target: str, kept: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quiet, "_ended_by", None)
+    monkeypatch.setattr(quiet, "_pass_on", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["snakemake", target])
+    with pytest.raises(quiet.EndedBySignal):
+        quiet._interrupt(signal.SIGINT, None)
+    assert capfd.readouterr().err == f"SIGINT: ending what runs; {kept} kept\n"

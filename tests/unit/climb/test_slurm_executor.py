@@ -28,7 +28,7 @@ from make_files import write_programs
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
-STAGE1: Any = SimpleNamespace(stage="stage1", runtime_min=10)
+STAGE1: Any = SimpleNamespace(stage="stage1", scale="1x1", runtime_min=10)
 NOTHING_NEEDED: Any = SimpleNamespace(dag=SimpleNamespace(needrun_jobs=tuple))
 
 

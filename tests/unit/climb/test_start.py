@@ -77,9 +77,11 @@ def test_one_that_slurm_does_not_know_is_not_over_while_it_holds_its_lock_or_squ
 LOG = ".snakemake/log/x.log"
 
 
-def texts(results: Path, *jobs: FailedJob, log: str = LOG, ended_by: str | None = None) -> list[str]:
+def texts(results: Path, *jobs: FailedJob, log: str = LOG, ended_by: str | None = None, **more: bool) -> list[str]:
     """The boxes, each on one line."""
-    return [" ".join(word for word in box.split() if word != "|") for box in boxes(jobs, results, log, ended_by)]
+    return [
+        " ".join(word for word in box.split() if word != "|") for box in boxes(jobs, results, log, ended_by, **more)
+    ]
 
 
 @pytest.mark.parametrize("rule", ["doctor", "gate", "measure_stage1"])
@@ -117,6 +119,9 @@ def test_an_end_by_a_signal_is_one_box(tmp_path: Path) -> None:
     assert f"verdict ended by Ctrl-C (SIGINT) log {LOG} next start snakemake again" in box
     (box,) = texts(tmp_path, ended_by="SIGTERM")
     assert "ended by a signal (SIGTERM)" in box
+    assert "finished runs are kept" in box
+    (box,) = texts(tmp_path, ended_by="SIGINT", of_chain=True)
+    assert "next start snakemake again: what the script has saved is kept" in box
 
 
 def test_a_changed_key_is_one_warning_also_where_its_value_differs_from_run_to_run(tmp_path: Path) -> None:

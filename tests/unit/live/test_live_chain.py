@@ -12,10 +12,10 @@ from ddp_ladder.common.files import write_json
 from ddp_ladder.live import chain as live_chain
 from ddp_ladder.live.screen import View
 from ddp_ladder.measuring.windows import Window
-from ddp_ladder.production.chain import Chain, write_chain
+from ddp_ladder.production.chain import write_chain
 from ddp_ladder.production.slower import TABLE, append_row, row_of
 from ddp_ladder.slurm.lock import Holder
-from make_jobs import write_job
+from make_jobs import LINK, make_chain, write_job
 from make_live import edit_job, on_one_line, progress_of, write_samples
 from make_records import make_plan_of, make_spec
 from make_runs import edit, write_run
@@ -27,15 +27,10 @@ def start_chain(results: Path) -> Path:
     plan, directory = make_plan_of([spec]), results / "production"
     write_json(results / "plan.json", make_plan_of([make_spec("1x2")]).to_json())
     write_json(directory / "plan.json", plan.to_json())
-    chain = Chain(
-        scale="1x2", gpus=2, runtime_min=60, up_to_hours=40.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
-        promised_samples_per_s=1000.0, training_hours=10.0, training_samples=3.6e7,
-    )  # fmt: skip
-    write_chain(directory, chain)
+    write_chain(directory, make_chain(training_hours=10.0, training_samples=3.6e7))
     now_s = time.time()
-    of_production = {"kind": "production", "stage": "production"}
-    write_job(directory, "41", job_id="41", begun_at_s=now_s - 7200, ended_at_s=now_s - 3600, **of_production)
-    write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **of_production)
+    write_job(directory, "41", job_id="41", begun_at_s=now_s - 7200, ended_at_s=now_s - 3600, **LINK)
+    write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **LINK)
     run = write_run(directory, spec)
     run.record.unlink()
     for path in (run.run, run.ended, *run.ranks.glob("*.json"), *run.nodes.glob("*.json")):

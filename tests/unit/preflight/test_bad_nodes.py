@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from ddp_ladder.climb import executor
+from ddp_ladder.climb.production import leaves_out_bad_node
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import Finding
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes, bad_nodes_file, only_bad_node, without_bad_nodes
 from ddp_ladder.preflight.result import error, read_result, warning
+from ddp_ladder.production.chain import Link
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.slurm.jobs import JobEnd
@@ -98,3 +100,18 @@ def test_a_scale_is_submitted_again_once(
     end = JobEnd(JOB.id, "stage3", "2x1", "COMPLETED", "log", ok=True, nodes=NODES)
     assert [jobs._replaces_node(info, end) for _ in range(2)] == replaced
     assert len(bad_nodes(tmp_path)) == replaced.count(True)
+
+
+def test_a_chain_leaves_out_a_bad_node_and_not_twice_in_a_row(tmp_path: Path) -> None:
+    def link(number: int, job_id: str) -> Link:
+        return Link(number=number, job_id=job_id, begun_at_s=1.0, ended_at_s=2.0, hours=0.1, end="failed")
+
+    preflight(tmp_path, BAD)
+    wanted, links = job_with(replace_bad_node=True), [link(1, "16"), link(2, JOB.id)]
+    assert not leaves_out_bad_node(tmp_path, wanted, [], NODES)
+    assert not leaves_out_bad_node(tmp_path, job_with(), links, NODES)
+    assert not leaves_out_bad_node(tmp_path, wanted, links, "")  # on this machine
+    assert leaves_out_bad_node(tmp_path, wanted, links, NODES)
+    bad_nodes_file(tmp_path).write_text(bad_nodes_file(tmp_path).read_text().replace(f'"{JOB.id}"', '"16"'))
+    assert not leaves_out_bad_node(tmp_path, wanted, links, NODES)
+    assert len(bad_nodes(tmp_path)) == 1

@@ -13,15 +13,13 @@ from ddp_ladder.records.record import Failure
 from ddp_ladder.settings.keys import CentreHours
 from hypothesis import given
 from hypothesis import strategies as st
+from make_jobs import make_chain
 from make_records import make_plan_of, make_spec
 
 CRASH = Failure(verdict="killed", why="SIGKILL", next="look at the node", rank=1, node="node2")
 OTHER = Failure(verdict="CUDA out of memory", why="full", next="lower the batch", rank=0, node="node1")
 DOUBT = Failure(verdict="ranks on the same data", why="no sampler", next="use a sampler")
-CHAIN = Chain(
-    scale="2x1", gpus=2, runtime_min=60, up_to_hours=40, warn_before_s=60, slower_percent=15, slower="warn",
-    promised_samples_per_s=None,
-)  # fmt: skip
+CHAIN = make_chain(scale="2x1", warn_before_s=60.0, promised_samples_per_s=None)
 JOB = replace(make_plan_of([make_spec("2x1")]).jobs[0], runtime_min=CHAIN.runtime_min)
 
 

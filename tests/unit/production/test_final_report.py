@@ -22,7 +22,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.units import Units
-from ddp_ladder.production.chain import Chain, keep_links, write_chain
+from ddp_ladder.production.chain import keep_links, write_chain
 from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, young_s
 from ddp_ladder.production.planned import read_planned
 from ddp_ladder.records.record import Failure
@@ -35,14 +35,13 @@ from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.slurm.lock import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_jobs import write_job
+from make_jobs import LINK, make_chain, write_job
 from make_live import progress_of
 from make_records import make_plan_of, make_record, make_spec, make_specs, repeated
 from make_results import make_results
 from make_runs import SAVED, STARTED_AT_S, edit, edit_agent, edit_rank, end_run, write_loop, write_run
 from make_usage import make_monitor_file, samples_text
 
-OF_PRODUCTION = {"kind": "production", "stage": "production"}
 SPEC = make_spec("1x2", stage="production")
 PROMISED = 2000.0
 BEFORE_S, AFTER_S = 3.0, 2.0  # a job, before its run and after it
@@ -110,7 +109,7 @@ def write_link(directory: Path, number: int, made: Made, begun_s: float, *, is_l
     moved_s = begun_s + BEFORE_S - STARTED_AT_S
     edit(run.ended, lambda end: [end.update({key: end[key] + moved_s}) for key in ("started_at_s", "ended_at_s")])
     ended_at_s = ended_s + 0.5 + moved_s + AFTER_S
-    write_job(directory, str(number), job_id=str(number), begun_at_s=begun_s, ended_at_s=ended_at_s, **OF_PRODUCTION)
+    write_job(directory, str(number), job_id=str(number), begun_at_s=begun_s, ended_at_s=ended_at_s, **LINK)
     if not is_last:
         attempt = run.attempts / str(number)
         attempt.mkdir(parents=True)
@@ -119,14 +118,10 @@ def write_link(directory: Path, number: int, made: Made, begun_s: float, *, is_l
     return ended_at_s
 
 
-def begin_chain(results: Path, **changes: Any) -> Path:
+def begin_chain(results: Path) -> Path:
     directory = results / "production"
-    usual: dict[str, Any] = {
-        "scale": "1x2", "gpus": 2, "runtime_min": 60, "up_to_hours": 40.0, "warn_before_s": 30.0,
-        "slower_percent": 15.0, "slower": "warn", "promised_samples_per_s": PROMISED, "training_hours": 0.5,
-    }  # fmt: skip
     write_json(directory / "plan.json", make_plan_of([SPEC]).to_json())
-    write_chain(directory, Chain(**{**usual, **changes}))
+    write_chain(directory, make_chain(promised_samples_per_s=PROMISED, training_hours=0.5))
     return directory
 
 
@@ -296,7 +291,7 @@ def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_
 
 def test_a_link_that_runs_counts_with_its_hours_alone(tmp_path: Path) -> None:
     directory, now_s = begin_chain(tmp_path), time.time()
-    write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **OF_PRODUCTION)
+    write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **LINK)
     write_json(directory / "jobs/1x2.lock1", asdict(Holder.here("here")))
     campaign = read_campaign(tmp_path, now_s)
     assert campaign.used.gpus == pytest.approx(1.0)
@@ -315,6 +310,13 @@ def test_without_a_link_one_message_says_so(tmp_path: Path, begun: bool) -> None
         begin_chain(tmp_path)
     with pytest.raises(UserError, match="no link of production has begun" if begun else "there is no chain of jobs"):
         read_campaign(tmp_path, time.time())
+
+
+def test_a_link_that_was_cancelled_is_no_failure(tmp_path: Path) -> None:
+    campaign, _ = write_world(tmp_path, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "failed")])
+    first, second = (each.link for each in campaign.links)
+    keep_links(tmp_path / "production", [first.replace(state="CANCELLED"), second])
+    assert read_campaign(tmp_path, STARTED_AT_S + 1e6).failures == 1
 
 
 def test_training_after_which_the_script_began_anew_is_not_kept_and_a_doubtful_result_is_named(tmp_path: Path) -> None:

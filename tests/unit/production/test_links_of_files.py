@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting.jobs import JobFile
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan
@@ -16,6 +15,7 @@ from ddp_ladder.production import chain
 from ddp_ladder.production.chain import Link, keep_links, read_links
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
+from make_jobs import LINK, write_job
 from make_records import make_plan_of, make_spec
 from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, rank_end, write_run
 
@@ -25,12 +25,9 @@ HOUR_S = 3600.0
 
 
 def begin(results: Path, job: int, begun_at_s: float = 0.0, ended_at_s: float | None = None) -> None:
-    file = JobFile(
-        schema_version=1, kind="production", stage="production", scale="2x1", in_allocation=False, job_id=str(job),
-        nodes=2, gpus=2, runs_planned=0, specs="", begun_at_s=STARTED_AT_S + begun_at_s,
-        ended_at_s=None if ended_at_s is None else STARTED_AT_S + ended_at_s,
-    )  # fmt: skip
-    write_json(results / f"jobs/2x1/{job}.json", file.model_dump())
+    until_s = None if ended_at_s is None else STARTED_AT_S + ended_at_s
+    times = {"begun_at_s": STARTED_AT_S + begun_at_s, "ended_at_s": until_s}
+    write_job(results, str(job), job_id=str(job), **{**LINK, "scale": "2x1", "nodes": 2}, **times)
 
 
 def start(results: Path, job: int, attempt: int = 1, begun_at_s: float = 0.0) -> RunDirectory:

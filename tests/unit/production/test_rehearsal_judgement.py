@@ -48,12 +48,7 @@ class Training:
 
 
 trainings = st.builds(
-    Training,
-    st.integers(0, 2**32),
-    st.integers(64, 256),
-    st.integers(4, 40),
-    st.floats(0.0, 2.0),
-    st.booleans(),
+    Training, st.integers(0, 2**32), st.integers(64, 256), st.integers(4, 40), st.floats(0.0, 2.0), st.booleans()
 )
 
 
@@ -123,7 +118,7 @@ def second(zero: TrainingState, one: TrainingState | None = None, **more: Any) -
     return replace(FIRST, name="the second start", first={0: zero, 1: one or zero}, last={}, **more)
 
 
-CASES: dict[str, tuple[Start, Start | None, str, str]] = {
+CASES: dict[str, tuple[Start, Start, str, str]] = {
     "where it ended": (FIRST, second(ENDED), "ok", "goes on where the first one ended, at step 10 (ranks 0, 1)"),
     "an interval": (
         replace(FIRST, saved_last=False), second(TRAINING.at(7)), "ok", "at step 7; 3 of 10 steps are lost",
@@ -154,13 +149,13 @@ CASES: dict[str, tuple[Start, Start | None, str, str]] = {
             "the second start", "complete", steps=0), "unclear", "the second one ended without a step",
     ),
     "a failure": (
-        replace(FIRST, end="failed", failure=BROKEN), None, "failed", "the first start failed: the script raised",
+        replace(FIRST, end="failed", failure=BROKEN), second(BEGUN), "failed", "the first start failed: the script",
     ),
     "a failure of the second one": (
         FIRST, Start("the second start", "failed", BROKEN), "failed", "the second start failed: the script raised",
     ),
     "a later failure": (FIRST, second(ENDED, end="failed", failure=BROKEN), "failed", "the second start failed: "),
-    "no step": (Start("the first start", "time limit"), None, "unclear", "no step of a torch optimizer was seen"),
+    "no step": (Start("the first start", "time limit"), second(BEGUN), "unclear", "no step of a torch optimizer was"),
     "no second step": (FIRST, Start("the second start", "saved", steps=0), "unclear", "no step was seen in the second"),
     "the signal ignored": (TIMED_OUT, second(TRAINING.at(7)), "ok", "at step 7; how many steps are lost is not known"),
     "the signal ignored, and nothing saved": (TIMED_OUT, second(BEGUN), "failed", "starts from the beginning"),

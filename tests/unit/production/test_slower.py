@@ -10,7 +10,7 @@ import pytest
 from ddp_ladder.common.files import RunDirectory, write_json
 from ddp_ladder.measuring.windows import Window
 from ddp_ladder.nodes.critical_rank import StepParts
-from ddp_ladder.production.chain import Chain, End, Link, decide, expected_end_s
+from ddp_ladder.production.chain import End, Link, decide, expected_end_s
 from ddp_ladder.production.slower import (
     AGAIN_S,
     COLUMNS,
@@ -25,6 +25,7 @@ from ddp_ladder.production.slower import (
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, SlowFile
 from hypothesis import given
 from hypothesis import strategies as st
+from make_jobs import make_chain
 from make_records import make_plan_of, make_spec
 from make_runs import write_run
 
@@ -98,11 +99,9 @@ class Watched:
         self.results, self.said = results, list[str]()
         self.directory: RunDirectory = write_run(results, make_spec("1x2", stage="production"))
         self.run = RunFile.from_json(_json(self.directory.run))
-        chain = Chain(
-            scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0,
-            slower=action, promised_samples_per_s=1000.0,
-        )  # fmt: skip
-        self.watch = SpeedWatch(chain, results, 3, "production 1x2 link 3", self.said.append, list, 0.0, 10)
+        self.watch = SpeedWatch(
+            make_chain(slower=action), results, 3, "production 1x2 link 3", self.said.append, list, 0.0, 10
+        )
         self.watch.begin(self.directory, self.run)
         self.at_s, self.steps, self.step_s = 1e9, 0, 0.0
 
@@ -195,10 +194,7 @@ def test_a_link_that_was_ended_for_its_speed_stops_the_chain_and_one_that_was_re
 def test_the_expected_end_follows_what_was_done_so_far(
     steps: list[int | None], samples: float | None, training_hours: float | None, left_h: float | None
 ) -> None:
-    chain = Chain(
-        scale="1x2", gpus=2, runtime_min=60, up_to_hours=10.0, warn_before_s=30.0, slower_percent=15.0, slower="warn",
-        training_hours=training_hours, training_samples=samples, promised_samples_per_s=8.0,
-    )  # fmt: skip
+    chain = make_chain(training_hours=training_hours, training_samples=samples, promised_samples_per_s=8.0)
     links = [link(number, steps=made) for number, made in enumerate(steps, start=1)]
     now_s = 1e9 + 3600
     end_s = expected_end_s(chain, links, now_s, 8)

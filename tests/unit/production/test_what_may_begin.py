@@ -12,6 +12,7 @@ from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import Production, production_of
 from ddp_ladder.settings.load import load_settings
+from make_jobs import LINK, write_job
 
 KEYS = {"scale": "1x2", "args": ["--epochs", 9], "up_to_hours": 5, "unproven": True}
 
@@ -55,10 +56,7 @@ def test_a_chain_is_of_one_script_with_one_set_of_arguments(
     directory = chain_directory(tmp_path)
     write_json(directory / "plan.json", begun(tmp_path).plan.to_json())
     begun(tmp_path, **keys)  # no link has begun
-    times = {"begun_at_s": 1.8e9, "ended_at_s": None}
-    file = {"schema_version": 1, "kind": "production", "stage": "production", "scale": "1x2", "in_allocation": False}
-    counts = {"nodes": 1, "gpus": 2, "runs_planned": 0, "specs": ""}
-    write_json(directory / "jobs/1x2/7.json", {**file, **times, **counts, "job_id": "7"})
+    write_job(directory, **LINK)
     if found is None:
         begun(tmp_path, **keys)
         return

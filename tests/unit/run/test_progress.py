@@ -12,7 +12,6 @@ from ddp_ladder.run import progress
 from ddp_ladder.run.progress import (
     Console,
     LinkConsole,
-    LinkFacts,
     Progress,
     RunConsole,
     expected_steps,
@@ -21,7 +20,8 @@ from ddp_ladder.run.progress import (
     read_progress,
     state,
 )
-from make_records import make_failed_record, make_record, make_spec
+from make_jobs import make_chain
+from make_records import make_failed_record, make_plan_of, make_record, make_spec
 
 
 class Terminal(io.StringIO):
@@ -165,7 +165,8 @@ def test_what_a_terminal_cannot_print_is_replaced(encoding: str) -> None:
 
 
 def link_console(stream: io.StringIO, promised: float | None = 1378.0) -> LinkConsole:
-    return LinkConsole(LinkFacts(3, promised, 0.10, 0.20, 2, "GPU"), stream)
+    chain, job = make_chain(up_to_hours=0.2), make_plan_of([make_spec("1x2", device="cuda")]).jobs[0]
+    return LinkConsole(3, promised, lambda held_s: chain.used(0.1 + held_s / 1800, job), True, stream)
 
 
 def test_the_lines_of_a_link_compare_it_with_the_ladder_and_count_its_hours(clock: Clock, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from ddp_ladder.assembly.assemble import not_run
-from ddp_ladder.common.messages import Finding
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.run import rehearse
@@ -16,6 +15,7 @@ from ddp_ladder.run.job import Context
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.load import load_settings
+from ddp_ladder.slurm.jobs import Advice
 
 SHIPPED = Path(__file__).parents[3] / "config"
 
@@ -27,9 +27,9 @@ def test_the_preflight_comes_once_before_both_starts(
     job = make_plan(load_settings(SHIPPED / "config.yaml", SHIPPED / "cluster.yaml")).jobs[1]
     called = []
 
-    def preflight(context: Context) -> Finding | None:
+    def preflight(context: Context) -> Advice | None:
         called.append("preflight")
-        return Finding(severity="error", place="node1", measured="no network") if cut else None
+        return Advice("no network", "") if cut else None
 
     def run_link(context: Context, warn_before_s: float) -> Record:
         called.append(f"start, preflight {context.job.preflight.enabled}")

@@ -160,6 +160,7 @@ def test_one_that_was_taken_over_from_is_reported(desk: Desk) -> None:
     with desk.take("12"):
         lock(desk.results, Holder.here("13"), number=2)
         assert desk.losses.wait(10)
+    assert "stage2 1x4: another job has taken its run directories over" in desk.said
     assert "1x4.lock2" in desk.locks
 
 

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
-from ddp_ladder.common.model import Count, Model, Positive, Version1
+from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
 from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
@@ -41,7 +39,6 @@ SIGNIFICANT = 10
 DIGITS = 10
 
 Kind = Literal["measure", "preflight", "fit", "production", "rehearsal"]
-Amount = Annotated[float, Field(ge=0)]
 
 
 class JobRow(Model):

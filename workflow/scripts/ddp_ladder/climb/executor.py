@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob
+from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.common.files import NotWritten, shown_path
@@ -22,9 +22,7 @@ from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.terms import STAGES
 from ddp_ladder.slurm import jobs as slurm_jobs
 from ddp_ladder.slurm.jobs import JobEnd, NotSubmitted, Refused, Stopped, Submission, Submitter
-from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import set_aside
-from ddp_ladder.slurm.steps import sbatch_options
 
 MEASURES = tuple(f"measure_{stage}" for stage in STAGES)
 RULES = (*MEASURES, "preflight_scale", "search_batch")  # whose jobs the ladder submits
@@ -104,20 +102,12 @@ class LadderJobs:
         planned = self.ladder.job(scale)
         logs = self.slurm_logdir / f"rule_{job.name}" / scale
         logs.mkdir(parents=True, exist_ok=True)
-        name = slurm_jobs.new_job_name(self.results, scale)
-        own = {
-            "job-name": name,
-            "chdir": str(self.workflow.workdir_init),
-            "output": str(logs).replace("%", "%%") + "/%j.log",
-            "export": "ALL",
-        }
-        argv = ["sbatch", "--parsable", *sbatch_options(bad_nodes.without_bad_nodes(planned, self.results), own)]
         # In the job, the plugin's executor for job steps would only start one more Snakemake, which then runs the rule.
         command = self.format_job_exec(job).replace("--executor slurm-jobstep", "--executor local", 1)
         left = slurm_jobs.job_left(self.results, scale) if self._is_same_plan else None
         is_of_same_rule = left and left.log == shown_path(logs / f"{left.job_id}.log")
         earlier = left.job_id if left and is_of_same_rule else None
-        return Submission(f"{planned.stage} {scale}", scale, name, argv, f"#!/bin/sh\n{command}", earlier), logs
+        return submission(planned, self.results, logs, str(self.workflow.workdir_init), command, earlier), logs
 
     async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that have not ended, and report the others. Beside jobs of other rules it keeps their pace."""
@@ -140,11 +130,8 @@ class LadderJobs:
 
     def _follow(self: Any, info: Any) -> None:
         if not self._watch.knows(info.external_jobid):
-            scale, log = info.job.wildcards.scale, Path(shown_path(info.aux["slurm_logfile"]))
-            lock, places = Lock.of_scale(self.results, scale, ""), (log.parent, self.results)
-            planned = self.ladder.job(scale)
-            named = info.external_jobid, planned.stage, scale, log, planned.runtime_min
-            self._watch.add(WatchedJob(*named, lambda: look(lock), lambda: lock.touched_s, places))
+            planned, log = self.ladder.job(info.job.wildcards.scale), Path(shown_path(info.aux["slurm_logfile"]))
+            self._watch.add(WatchedJob.of(planned, info.external_jobid, log, self.results))
 
     def _report(self: Any, info: Any, end: JobEnd) -> None:
         if end.ok:
@@ -161,7 +148,7 @@ class LadderJobs:
         """Return True, once for a scale, if its job measured nothing because of one bad node, which is listed then."""
         planned = self.ladder.job(end.scale)
         only_asks = self.rules[info.job.rule.name] == "preflight_scale"  # which node is bad
-        if only_asks or not planned.slurm.replace_bad_node or end.scale in self._replaced:
+        if only_asks or end.scale in self._replaced:
             return False
         then = "submitting again without {node}"
         if not bad_nodes.listed_bad_node(self.results, planned, end.job_id, end.nodes, self._console.say, then):

@@ -6,13 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
-from ddp_ladder.analysis.forecast import (
-    forecast_line,
-    make_forecast,
-    planned_forecasts,
-    series_of_job,
-    write_forecast,
-)
+from ddp_ladder.analysis.forecast import forecast_line, make_forecast, planned_forecasts, series_of_job, write_forecast
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from ddp_ladder.common.files import NotWritten, check_room, file_text, opened
 from ddp_ladder.common.formats import duration
+from ddp_ladder.plan.plan import ScaleJob
+from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in
 from ddp_ladder.run.signs import SILENT_AFTER_S
 from ddp_ladder.slurm import jobs as slurm_jobs
-from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState
-from ddp_ladder.slurm.lock import Held
+from ddp_ladder.slurm.jobs import Advice, JobEnd, JobState, Submission
+from ddp_ladder.slurm.lock import Held, Lock, look
 from ddp_ladder.slurm.query import SlurmError, host_names
+from ddp_ladder.slurm.steps import sbatch_options
 
 # A job's own lines reach the terminal through its log file. After its last line the watch asks Slurm at once, so that
 # the next stage starts without waiting for the next regular query.
@@ -56,6 +59,13 @@ class WatchedJob:
     is_reported_silent: bool = False
     _rest: bytes = field(default=b"", repr=False)
 
+    @classmethod
+    def of(cls, job: ScaleJob, job_id: str, log: Path, results: Path) -> WatchedJob:
+        """Return the job of Slurm that makes a planned one."""
+        scale, lock = str(job.scale), Lock.of_scale(results, str(job.scale), "")
+        lasts = job.runtime_min, lambda: look(lock), lambda: lock.touched_s
+        return cls(job_id, job.stage, scale, log, *lasts, places=(log.parent, results))
+
     @property
     def label(self) -> str:
         return f"{self.stage} {self.scale}: job {self.id}"
@@ -83,6 +93,15 @@ class WatchedJob:
         *lines, self._rest = (self._rest + new).split(b"\n")
         own = f"{self.stage} {self.scale}".encode()
         return [line.decode(errors="replace") for line in lines if line.startswith(own)]
+
+
+def submission(job: ScaleJob, results: Path, logs: Path, chdir: str, command: str, earlier: str | None) -> Submission:
+    """Return the call of sbatch for a planned job, without the nodes that it leaves out. logs: an absolute path."""
+    scale = str(job.scale)
+    own = {"job-name": slurm_jobs.new_job_name(results, scale), "chdir": chdir, "export": "ALL"}
+    own["output"] = str(logs).replace("%", "%%") + "/%j.log"
+    argv = ["sbatch", "--parsable", *sbatch_options(bad_nodes.without_bad_nodes(job, results), own)]
+    return Submission(f"{job.stage} {scale}", scale, own["job-name"], argv, f"#!/bin/sh\n{command}", earlier)
 
 
 def _full(places: Sequence[Path]) -> Advice | None:

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import join
 
 from ddp_ladder.accounting.jobs import update_or_warn
-from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob
+from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
+from ddp_ladder.climb.start import require_admission
 from ddp_ladder.common.files import SCRIPTS, make_directory, shown_path, write_json
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError, box, notify
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight import bad_nodes
-from ddp_ladder.preflight.admission import check_jobs, read_partitions
 from ddp_ladder.production import rehearsed
 from ddp_ladder.production.chain import (
-    Chain,
     Link,
     Step,
     chain_directory,
     clock,
-    decide,
     expected_end_s,
     hours_of,
     keep_links,
     read_links,
-    used_hours,
     write_chain,
 )
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
@@ -43,10 +39,9 @@ from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL
 from ddp_ladder.slurm import jobs as slurm_jobs
-from ddp_ladder.slurm.jobs import JobEnd, NotSubmitted, Submission, Submitter, ask, cancel, job_left
-from ddp_ladder.slurm.lock import START, Lock, held, look
+from ddp_ladder.slurm.jobs import JobEnd, NotSubmitted, Submitter, ask, cancel, job_left
+from ddp_ladder.slurm.lock import START, Lock, held
 from ddp_ladder.slurm.query import SlurmError, run_command, set_aside
-from ddp_ladder.slurm.steps import sbatch_options
 
 RUN_LINK, REHEARSE = SCRIPTS / "run_link.py", SCRIPTS / "rehearse.py"
 CTRL_C_S = 1.0  # a link in the same terminal gets the signal, too
@@ -68,6 +63,8 @@ def link_command(directory: Path) -> Command:
 
 class JobsHere:
     """Jobs on this machine, or in the allocation that this start is in; each ends with this process."""
+
+    nodes = ""  # of the last job, in Slurm's short form
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -110,7 +107,7 @@ class JobsOnSlurm:
         self._submitter = Submitter(directory, self._console.say)
         self._job_id: str | None = None
         self._scale = str(planned.scale)
-        self.has_replaced = False  # the node of the last link
+        self.nodes = ""
 
     def alive(self) -> str | None:
         """Return the job of an earlier start that is not over; None if there is none."""
@@ -125,9 +122,7 @@ class JobsOnSlurm:
         except NotSubmitted as error:
             return Step("stop", "the job was not submitted", str(error), error.next)
         slurm_jobs.write_job_end(self._directory, end)
-        self._job_id = None
-        if self._replaces_node(job, end):
-            return None
+        self._job_id, self.nodes = None, end.nodes
         begun = any(path.stem == end.job_id for path in (self._directory / "jobs" / self._scale).glob("*.json"))
         return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
 
@@ -135,31 +130,17 @@ class JobsOnSlurm:
         """Submit the job, unless one of an earlier start goes on, and follow it to its end."""
         logs = self._directory / "logs"
         make_directory(logs)
-        name = slurm_jobs.new_job_name(self._directory, self._scale)
-        own = {"job-name": name, "chdir": os.getcwd(), "output": str(logs.absolute()).replace("%", "%%") + "/%j.log"}
-        without_bad = bad_nodes.without_bad_nodes(job, self._directory)
-        argv = ["sbatch", "--parsable", *sbatch_options(without_bad, {**own, "export": "ALL"})]
-        script = f"#!/bin/sh\nexec {join(self._command(job))}\n"
-        submission = Submission(f"{self._stage} {self._scale}", self._scale, name, argv, script, self.alive())
-        self._job_id = job_id = self._submitter.submit(submission)
+        script = f"exec {join(self._command(job))}\n"
+        wanted = submission(job, self._directory, logs.absolute(), os.getcwd(), script, self.alive())
+        self._job_id = job_id = self._submitter.submit(wanted)
         log = Path(shown_path(logs / f"{job_id}.log"))
         submitted = JobEnd(job_id, self._stage, self._scale, slurm_jobs.SUBMITTED, str(log))
         slurm_jobs.write_job_end(self._directory, submitted)
-        lock = Lock.of_scale(self._directory, self._scale, "")
-        named = job_id, self._stage, self._scale, log, job.runtime_min
-        self._watch.add(WatchedJob(*named, lambda: look(lock), lambda: lock.touched_s, (logs, self._directory)))
+        self._watch.add(WatchedJob.of(job, job_id, log, self._directory))
         while not (ends := self._watch.look()):
             time.sleep(LOOK_EVERY_S)
         self._submitter.over(job_id)
         return ends[0]
-
-    def _replaces_node(self, job: ScaleJob, end: JobEnd) -> bool:
-        """Return True if one bad node kept the link from training. Not twice in a row."""
-        before, self.has_replaced = self.has_replaced, False
-        self.has_replaced = not before and _leave_out_bad_node(
-            self._directory, job, end.job_id, end.nodes, self._console.say
-        )
-        return self.has_replaced
 
     def interrupted(self) -> str:
         if self._job_id is None:
@@ -167,33 +148,26 @@ class JobsOnSlurm:
         return f"job {self._job_id} goes on; {GOES_ON.format(job=self._job_id)}"
 
 
-def _leave_out_bad_node(directory: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None]) -> bool:
-    """Return True if one bad node kept a link from training, and the next may leave it out; it is listed then."""
-    then = "the next link leaves {node} out"
-    return bool(job.slurm.replace_bad_node) and bad_nodes.listed_bad_node(directory, job, job_id, nodes, say, then)
-
-
 def run_production(production: Production, settings: Settings, directory: Path, on_slurm: bool) -> int:
     """Run the chain to its end; return the exit code: 0 if the training is complete, else 1. Raises UserError."""
     plan, chain = production.plan, production.chain
-    _rehearsed(production, settings, directory.parent)
+    rehearsed.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
-    with _holding(directory, START):
+    with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
         links = read_links(directory, plan, time.time(), way.alive())
         since = sum(link.end != "running" for link in links)
         try:
             while True:
-                job = chain.within_hours(production.job, used_hours(links))
-                step = decide(chain, job, [link for link in links if link.end != "running"], since)
+                job, step = production.following(links, since)
                 if way.alive() is None and step.kind != "go on":
                     break
                 stopped = way.run(job)
                 links = _links_over(directory, plan)
-                if isinstance(way, JobsOnSlurm) and way.has_replaced:
+                if leaves_out_bad_node(directory, production.job, links, way.nodes):
                     since = len(links)
-                _say_end(chain, links, production.job)
+                _say_end(production, links)
                 if stopped is not None and not (links and links[-1].end == "complete"):
                     step = stopped
                     break
@@ -210,17 +184,16 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
     the chain is over. since: as in decide; None: a person has submitted this job. Raises UserError.
     """
     plan, chain, job_id = production.plan, production.chain, os.environ["SLURM_JOB_ID"]
-    _rehearsed(production, settings, directory.parent)
+    rehearsed.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
-    with _holding(directory, job_id):
+    with held(Lock.of_chain(directory), job_id, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm=False)
         write_chain(directory, chain)
         scale = Lock.of_scale(directory, chain.scale, f"{PRODUCTION} {chain.scale}")
-        with held(scale, job_id, notify, _lost):  # a link of another start may still run
+        with held(scale, job_id, notify):  # a link of another start may still run
             links = _links_over(directory, plan)
         since = len(links) if since is None else since
-        job = chain.within_hours(production.job, used_hours(links))
-        step = decide(chain, job, links, since)
+        job, step = production.following(links, since)
         if step.kind != "go on":
             return _over(step, production, links)
         following = _submit_next(script, job_id, since, production.job, directory)
@@ -230,21 +203,29 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
             notify(f"{PRODUCTION}: {interrupted}; {_follows(following, script)}")
             return 128 + interrupted.signum
         links = _links_over(directory, plan)
-        _say_end(chain, links, production.job)
-        replaced = {node.job for node in bad_nodes.bad_nodes(directory)}
-        twice = len(links) > 1 and links[-2].job_id in replaced
-        nodes = os.environ["SLURM_JOB_NODELIST"]
-        if not twice and _leave_out_bad_node(directory, production.job, job_id, nodes, notify):
+        _say_end(production, links)
+        if leaves_out_bad_node(directory, production.job, links, os.environ["SLURM_JOB_NODELIST"]):
             _cancel_next(following)
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        step = decide(chain, chain.within_hours(production.job, used_hours(links)), links, since)
+        _, step = production.following(links, since)
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
         _cancel_next(following)
         return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
+
+
+def leaves_out_bad_node(directory: Path, job: ScaleJob, links: Sequence[Link], nodes: str) -> bool:
+    """Return True if one bad node kept the last link from training, and the next one leaves it out. Not twice in a row.
+
+    nodes: of the last link, in Slurm's short form.
+    """
+    last = [link.job_id for link in links[-2:]]
+    if not last or {*last} & {node.job for node in bad_nodes.bad_nodes(directory)}:
+        return False
+    return bad_nodes.listed_bad_node(directory, job, last[-1], nodes, notify, "the next link leaves {node} out")
 
 
 def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory: Path) -> str | None:
@@ -261,24 +242,13 @@ def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory
 
 def _cancel_next(job_id: str | None) -> None:
     if job_id is not None:
-        notify(f"{PRODUCTION}: the next link: {cancel([job_id])}")
+        notify(f"{PRODUCTION}: the next link: {cancel([job_id], 'it had not begun')}")
 
 
 def _follows(job_id: str | None, script: Path) -> str:
     if job_id is None:
         return f"no job follows; submit it yourself: sbatch {script}"
     return f"the next link is job {job_id}; to end the chain: scancel {job_id}"
-
-
-@contextmanager
-def _holding(directory: Path, job_id: str) -> Iterator[None]:
-    """Hold the chain. Raises UserError while another start, or a link that submits the next one, holds it."""
-    with held(Lock.of_chain(directory), job_id, notify, _lost):
-        yield
-
-
-def _lost() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
@@ -293,7 +263,7 @@ def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
 def _over(step: Step, production: Production, links: Sequence[Link]) -> int:
     """Show why the chain is over; return the exit code."""
     used = f"{hours_of(production.chain, links, production.job)}, {count(len(links), 'link')}"
-    _show(_rows(step, used))
+    _show(verdict=step.verdict, why=step.why, used=used, next=step.next)
     return 0 if step.kind == "complete" else 1
 
 
@@ -312,51 +282,36 @@ def run_rehearsal(plan: Plan, settings: Settings, directory: Path, on_slurm: boo
     file = rehearsed.read_rehearsal(directory)
     if file is None:
         step = stopped or Step("stop", "the rehearsal left no result", next="look at the log of its job")
-        _show(_rows(step, ""))
+        _show(verdict=step.verdict, why=step.why, next=step.next)
         return 1
     result = file.result
     findings = "\n".join(finding.in_words for finding in result.findings)
-    rows = (("verdict", f"rehearsal {file.in_words}"), ("why", result.why), ("seen", findings), ("next", result.next))
-    _show([(label, text) for label, text in rows if text])
+    _show(verdict=f"rehearsal {file.in_words}", why=result.why, seen=findings, next=result.next)
     return 0 if result.verdict == "ok" else 1
 
 
 def _way(plan: Plan, settings: Settings, directory: Path, command: Command, on_slurm: bool) -> JobsHere | JobsOnSlurm:
     """Return where the jobs run, after writing their plan. Raises UserError if Slurm would not take them."""
-    if on_slurm:
-        _require_admission(plan.jobs[0], settings)
+    if on_slurm and shutil.which("sbatch"):
+        require_admission(plan.jobs, settings)
     make_directory(directory)
     write_json(directory / "plan.json", plan.to_json())
     return JobsOnSlurm(plan.jobs[0], directory, command) if on_slurm else JobsHere(command)
 
 
-def _require_admission(job: ScaleJob, settings: Settings) -> None:
-    """Ask Slurm whether it takes the job. Raises UserError for one that it refuses or would never start."""
-    if not shutil.which("sbatch"):
-        return
-    admission = check_jobs([job], settings, read_partitions())
-    for problem in admission.waits:
-        notify(f"warning: {problem}\n")
-    if admission.refused:
-        raise UserError(admission.refused)
-
-
-def _say_end(chain: Chain, links: Sequence[Link], job: ScaleJob) -> None:
+def _say_end(production: Production, links: Sequence[Link]) -> None:
     if not links:
         return
-    last, end_s = links[-1], expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
+    chain, job, last = production.chain, production.job, links[-1]
+    end_s = expected_end_s(chain, links, time.time(), job.runs[0].global_batch)
     end = clock(end_s) if chain.training_samples else "unknown without report.samples, epochs or steps"
     until = "" if last.end == "complete" else f"; expected end of the training: {end}"
     notify(f"{PRODUCTION}: {last.in_words}: {last.cause}; {hours_of(chain, links, job)}{until}")
 
 
-def _show(rows: Sequence[tuple[str, str]]) -> None:
-    print(box(rows, sys.stderr), file=sys.stderr, flush=True)
-
-
-def _rows(step: Step, used: str) -> Sequence[tuple[str, str]]:
-    rows = (("verdict", step.verdict), ("why", step.why), ("used", used), ("next", step.next))
-    return [(label, text) for label, text in rows if text]
+def _show(**rows: str) -> None:
+    shown = [(label, text) for label, text in rows.items() if text]
+    print(box(shown, sys.stderr), file=sys.stderr, flush=True)
 
 
 def production_text(ladder: Ladder) -> str:
@@ -369,14 +324,8 @@ def production_text(ladder: Ladder) -> str:
     directory = chain_directory(results)
     links = read_links(directory, production.plan, time.time())
     try:
-        rehearsal = _rehearsed(production, ladder.settings, results)
+        rehearsal = rehearsed.rehearsed(results, production.job.runs[0], ladder.settings)
     except UserError as error:
         problem = error.problems[0]
         rehearsal = f"{problem.what}, so no job begins: {problem.next}"
     return dry_run_text(production, links, rehearsal)
-
-
-def _rehearsed(production: Production, settings: Settings, results: Path) -> str:
-    """Return the rehearsal of this script in words. Raises UserError if there is none, and the settings want one."""
-    where = settings.config.where(PRODUCTION, "unrehearsed")
-    return rehearsed.rehearsed(results, production.job.runs[0], settings.experiment.production.unrehearsed, where)

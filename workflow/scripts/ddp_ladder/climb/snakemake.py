@@ -207,7 +207,7 @@ def hold_results(ladder: Ladder, submits: bool) -> None:
     same runs is followed, but not from a start that runs them itself.
     """
     results = Path(ladder.results)
-    lock = held(Lock.of_start(results), START, notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    lock = held(Lock.of_start(results), START, notify)
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     try:
@@ -264,7 +264,8 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
     leave_lost_terminal()
     _ended_by = name = signal.Signals(signum).name
     with contextlib.suppress(OSError):  # not print: it may be what was interrupted
-        os.write(2, f"{name}: ending what runs; finished runs are kept\n".encode())
+        kept = "what the script has saved is" if PRODUCTION in sys.argv[1:] else "finished runs are"
+        os.write(2, f"{name}: ending what runs; {kept} kept\n".encode())
     _pass_on(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
     raise EndedBySignal(name)
 

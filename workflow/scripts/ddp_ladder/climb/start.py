@@ -21,12 +21,13 @@ from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, no
 from ddp_ladder.diagnosis.signatures import last_lines
 from ddp_ladder.gates.verdict import gate_files
 from ddp_ladder.measuring.fingerprint import distinct_words
-from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.admission import check_jobs, read_partitions
+from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.run.training_module import module_problem
-from ddp_ladder.slurm.jobs import AGAIN, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
+from ddp_ladder.settings.keys import Settings
+from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
@@ -149,15 +150,21 @@ def check_before_submission(ladder: Ladder, needed: Sequence[Any]) -> None:
     try:
         require_no_job_left(Path(ladder.results), scales, is_same_plan=not ladder.plan_to_write)
         jobs = [job for job in ladder.plan.jobs if str(job.scale) in scales]
-        admission = check_jobs(jobs, ladder.settings, read_partitions())
-        for problem in admission.waits:
-            notify(f"warning: {problem}\n")
-        if admission.refused:
-            raise UserError(admission.refused)
+        admission = require_admission(jobs, ladder.settings)
     except UserError as error:
         stop(error)
     if admission.starts_in_words:
         notify(f"Slurm would start them, if submitted now: {admission.starts_in_words}")
+
+
+def require_admission(jobs: Sequence[ScaleJob], settings: Settings) -> Admission:
+    """Ask Slurm whether it takes these jobs, and print which wait. Raises UserError for one that it refuses."""
+    admission = check_jobs(jobs, settings, read_partitions())
+    for problem in admission.waits:
+        notify(f"warning: {problem}\n")
+    if admission.refused:
+        raise UserError(admission.refused)
+    return admission
 
 
 def require_no_job_left(results: Path, scales: Collection[str], is_same_plan: bool = False) -> None:
@@ -219,15 +226,17 @@ class FailedJob:
         return Path(self.log).stem if self.log else self.rule
 
 
-def boxes(jobs: Iterable[FailedJob], results: Path, log: str, ended_by: str | None) -> Iterator[str]:
+def boxes(
+    jobs: Iterable[FailedJob], results: Path, log: str, ended_by: str | None, of_chain: bool = False
+) -> Iterator[str]:
     """Yield the box of a start that a signal ended, or one for each failed job that has not told it itself.
 
-    log: Snakemake's, empty if there is none.
+    log: Snakemake's, empty if there is none. of_chain: it was a start of production.
     """
     log = log or "none was written"
     if ended_by:
         by = "Ctrl-C" if ended_by == signal.SIGINT.name else "a signal"
-        yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", AGAIN)))
+        yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", GO_ON if of_chain else AGAIN)))
         return
     for job in jobs:
         if not _has_told(job, results):

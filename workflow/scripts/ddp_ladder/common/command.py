@@ -7,14 +7,16 @@ import functools
 import io
 import os
 import select
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ddp_ladder import __version__
 from ddp_ladder.common.files import FULL, NotWritten
-from ddp_ladder.common.messages import Problem, UserError, notify
+from ddp_ladder.common.messages import BEHIND_PIPE, Problem, UserError, notify
+from ddp_ladder.common.process import die_with_parent
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -69,6 +71,14 @@ def node_parser(text: str | None, example: str) -> argparse.ArgumentParser:
     of_slurm, words = os.environ.get("SLURM_NODEID"), "which of the nodes this is, from 0 (default: as Slurm says)"
     parser.add_argument("--node-rank", type=int, default=of_slurm, required=of_slurm is None, help=words)
     return parser
+
+
+def job_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line of a process that trains or follows jobs: it ends with the Snakemake that started it."""
+    arguments = parser.parse_args(argv)
+    os.environ.pop(BEHIND_PIPE, None)  # the watch reads the job's log by its lines
+    die_with_parent(signal.SIGTERM)
+    return arguments
 
 
 class _Output(io.FileIO):

@@ -15,7 +15,8 @@ Several = Annotated[tuple[T, ...], Strict(False)]  # a tuple, read from a JSON a
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, Field(ge=0)]  # seconds
+Amount = Annotated[float, Field(ge=0)]
+Duration = Amount  # seconds
 
 
 def _only(version: int) -> Callable[[int], int]:

@@ -106,7 +106,10 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
 
     binds: directories to bind into the container, if there is one.
     """
-    launcher = LAUNCHERS[spec.launcher]
+    launcher, container = LAUNCHERS[spec.launcher], spec.container
+    # A new one for each start, beside the measured run's.
+    of_wrapper = str(places.of_wrapper.with_name(f"{places.of_wrapper.name}-{_JOB}"))
+    wrapper = launch.wrapper_argv(spec, places, of_wrapper)
 
     def options(per_node: int) -> list[str]:
         lines = _lines(srun_options(spec.nodes, per_node, job.cpus_per_task(per_node)))
@@ -130,10 +133,10 @@ def job_script(job: ScaleJob, spec: RunSpec, places: Places, binds: Sequence[str
         interface_exports=_interface_exports(spec),
         directory=_working(spec, places) if spec.directory is not None else None,
         directory_is_own=places.is_own(spec),
-        hides_environment=_hides_environment(spec),
-        training=command_line(_training(spec, places, binds, _wrapper(spec, places))),
+        hides_environment=container is not None and ENGINES[container.engine].hides_environment,
+        training=command_line(_training(spec, places, binds, wrapper)),
         unwrapped=command_line(_training(spec, places, binds)) if _is_of_first_rank(spec) else None,
-        of_wrapper=_of_wrapper(places) if spec.wrapper else None,
+        of_wrapper=of_wrapper if spec.wrapper else None,
         step_variables=_assignments(launcher.step_variables(spec, variable("simulated"), [variable("HOSTNAME")])),
         task_variables=" ".join(f"{name}={value}" for name, value in launcher.task_variables("$k", "$k", 0).items()),
     )
@@ -187,19 +190,6 @@ def _working(spec: RunSpec, places: Places) -> str:
     if not places.is_own(spec):
         return str(working)
     return str(places.own.with_name(f"{places.own.name}-{_JOB}") / working.relative_to(places.own))
-
-
-def _hides_environment(spec: RunSpec) -> bool:
-    return spec.container is not None and ENGINES[spec.container.engine].hides_environment
-
-
-def _of_wrapper(places: Places) -> str:
-    """Return the directory of the wrapper's files: a new one for each start, beside the measured run's."""
-    return str(places.of_wrapper.with_name(f"{places.of_wrapper.name}-{_JOB}"))
-
-
-def _wrapper(spec: RunSpec, places: Places) -> list[str]:
-    return [*launch.wrapper_argv(spec, places, _of_wrapper(places))]
 
 
 def _is_of_first_rank(spec: RunSpec) -> bool:

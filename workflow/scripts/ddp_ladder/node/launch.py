@@ -149,12 +149,7 @@ def training_python(argv: Sequence[str]) -> str:
 
 
 def node_environment(
-    spec: RunSpec,
-    places: Places,
-    inherited: Mapping[str, str],
-    run_file: Path,
-    interface: str,
-    launched_at_s: float,
+    spec: RunSpec, places: Places, inherited: Mapping[str, str], run_file: Path, interface: str, launched_at_s: float
 ) -> dict[str, str]:
     """Return the environment of every process that a node starts for a run.
 

@@ -83,10 +83,12 @@ def add_bad_node(results: Path, bad: BadNode) -> None:
 def listed_bad_node(
     results: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None], then: str
 ) -> bool:
-    """Return True if one bad node kept this job's runs from starting; it is listed and named then.
+    """Return True if one bad node kept this job's runs from starting, and may be replaced; it is listed and named then.
 
     nodes: as in only_bad_node. say: prints a line for the user. then: what follows, with {node}.
     """
+    if not job.slurm.replace_bad_node:
+        return False
     try:
         if (bad := only_bad_node(results, job, job_id, nodes)) is None:
             return False

@@ -14,16 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from ddp_ladder.accounting.jobs import HOUR_S, JobFile, job_files
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Count, Model, Positive, Several, Version1
+from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
 from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.platform.accelerators import is_gpu
@@ -47,8 +45,6 @@ UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
-
-Amount = Annotated[float, Field(ge=0)]
 
 
 class Chain(Model):
@@ -78,6 +74,10 @@ class Chain(Model):
 
     def hour_unit(self, job: ScaleJob) -> HourUnit:
         return HourUnit(unit_of(job), self.centre_hours)
+
+    def used(self, gpu_hours: float, job: ScaleJob) -> str:
+        """Return ``0.12 of 0.20 GPU h``: GPU hours, of those that its links may use; with the centre's hours."""
+        return self.hour_unit(job).of(self.cost(gpu_hours), self.cost(self.up_to_hours))
 
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
@@ -207,15 +207,12 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
         its = [start for start in starts or () if _is_of(start, file, following)]
         going_on = records.directory(spec) if goes_on else None
         link = known or _link(number, file, its, _state(directory, file), going_on)
-        held_s = _held_s(file, now_s if goes_on else until_s)
+        ended_s = file.ended_at_s or (now_s if goes_on else until_s)
+        held_s = file.row.elapsed_s if file.row else max(0.0, ended_s - file.begun_at_s)
         if known is None or file.row is not None:
             link = link.replace(hours=held_s * file.gpus / HOUR_S)
         links.append(link)
     return tuple(links)
-
-
-def _held_s(file: JobFile, until_s: float) -> float:
-    return file.row.elapsed_s if file.row else max(0.0, (file.ended_at_s or until_s) - file.begun_at_s)
 
 
 def _state(directory: Path, file: JobFile) -> str | None:
@@ -401,9 +398,8 @@ def used_hours(links: Sequence[Link]) -> float:
 
 
 def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
-    """Return ``0.12 of 0.20 GPU h``: what the links have used, of what they may; with the centre's hours."""
-    used = used_hours(links)
-    return chain.hour_unit(job).of(chain.cost(used), chain.cost(chain.up_to_hours))
+    """Return what the links have used, of what they may."""
+    return chain.used(used_hours(links), job)
 
 
 def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:

@@ -33,6 +33,7 @@ from ddp_ladder.production.slower import TABLE
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record, Saves
+from ddp_ladder.slurm.jobs import CANCELLED
 from ddp_ladder.slurm.lock import Lock, look
 
 PREFLIGHT, STARTUP, TRAINING, CHECKPOINTS = "preflight", "start-up", "training", "checkpoints"
@@ -51,6 +52,7 @@ CERTAIN = 0.95
 ROUNDED_S = 1e-3  # of the ends of steps
 
 Figures = NDArray[np.float64]
+Start = tuple[RawRun, Record]
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,8 @@ class Campaign:
 
     @property
     def failures(self) -> int:
-        return sum(each.link.end == "failed" for each in self.ended)
+        """Return the links that failed; one that a person cancelled has not."""
+        return sum(each.link.end == "failed" and each.link.state != CANCELLED for each in self.ended)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
@@ -264,7 +267,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
 
 def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start: Start | None) -> LinkUse:
     """Return what a link used. start: its last one of the script; None: it made none, or goes on."""
-    wall_hours, record = link.hours / chain.gpus, start.record if start else None
+    wall_hours = link.hours / chain.gpus
     is_lost = following is not None and following.is_anew
     if link.steps == 0 or is_lost:
         kept: Kept | None = Kept(0.0, 0.0, 0.0)
@@ -279,25 +282,18 @@ def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start:
         if link.end == "running"
         else parts_of(file.row, HOUR_S * wall_hours, kept, is_lost or link.end in UNKEPT),
         kept=kept,
-        saves=record.saves if record else None,
+        saves=start[1].saves if start else None,
         gpu_energy_j=_energy_j(start) if start else None,
     )
 
 
-@dataclass(frozen=True)
-class Start:
-    """The files of one start of the script."""
-
-    raw: RawRun
-    record: Record
-
-
 def _start(records: RunRecords, spec: RunSpec, link: Link) -> Start | None:
+    """Return the raw files and the record of a link's last start."""
     last = records.directory(spec)
     for directory in (last, RunDirectory(last.attempts / str(link.attempt))):
         with suppress(OSError, ValueError):
             if read_run_file(directory).job.attempt == link.attempt:
-                return Start(read_raw_run(directory), records.stored_or_assembled(directory))
+                return read_raw_run(directory), records.stored_or_assembled(directory)
     return None
 
 
@@ -307,7 +303,7 @@ def kept_of(link: Link, start: Start, row: JobRow | None) -> Kept | None:
     The times are those of the rank with the most saves. The samples of ranks without files are taken for those of the
     others, which is so in data parallel training but for the last steps.
     """
-    raw, saves = start.raw, start.record.saves
+    raw, saves = start[0], start[1].saves
     known = [rank for rank in raw.ranks.values() if rank.end.phases and len(rank.steps.size)]
     known = [rank for rank in known if rank.steps.ended_at_s is not None]
     if not known:
@@ -363,7 +359,7 @@ def parts_of(row: JobRow | None, elapsed_s: float, kept: Kept | None, is_unkept:
 
 def _energy_j(start: Start) -> float | None:
     """Return the energy of the GPUs that trained, over all samples of a link; None if one is not known."""
-    raw, usage = start.raw, start.record.usage
+    raw, usage = start[0], start[1].usage
     if usage is None:
         return None
     used = {node.node_rank: {gpu.index for gpu in node.used_gpus} for node in usage.nodes}

@@ -18,7 +18,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
-from ddp_ladder.production.chain import Chain, Link, chain_directory, hours_of, used_hours
+from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, used_hours
 from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.records.record import Record
 from ddp_ladder.settings.keys import Settings, Stage
@@ -52,6 +52,11 @@ class Production:
     def job(self) -> ScaleJob:
         return self.plan.jobs[0]
 
+    def following(self, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
+        """Return the job of the next link, and whether it follows. since: as in decide."""
+        job = self.chain.within_hours(self.job, used_hours(links))
+        return job, next_step(self.chain, job, [link for link in links if link.end != "running"], since)
+
 
 def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunRecords | None = None) -> Production:
     """Return what production does. Raises UserError for a scale that is not proven, and without up_to_hours.
@@ -65,12 +70,11 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         advice = "set up_to_hours below production; no job is begun that could exceed them"
         raise UserError(Problem(where(PRODUCTION, "up_to_hours"), what, "null", allowed, advice))
     runs = runs or RunRecords(results)
-    point, rule, doubts, decision = _proven(settings, ladder, results, runs)
-    scale, mode = point.scale if isinstance(point, ScalePoint) else point, experiment.modes[0]
+    scale, point, rule, doubts, decision = _proven(settings, ladder, results, runs)
+    mode, rate = experiment.modes[0], point.samples_per_s if point else None
     stage = ProductionStage(scales=(scale,), runtime=keys.runtime, slurm=keys.slurm)
     plan = chain_plan(settings, stage, scale, mode, f"{experiment.results}/{PRODUCTION}")
     _require_same_chain(plan.jobs[0].runs[0], chain_directory(results))
-    rate = point.samples_per_s if isinstance(point, ScalePoint) else None
     chain = Chain(
         scale=str(scale),
         gpus=scale.world_size,
@@ -81,7 +85,7 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         slower=keys.slower,
         promised_samples_per_s=rate,
         promised_by=_runs_of(as_made(ladder, runs), scale, mode) if rate else (),
-        training_hours=decision.hours(point) if decision and isinstance(point, ScalePoint) else None,
+        training_hours=decision.hours(point) if decision and point else None,
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
         centre_hours=plan.units.hours,
     )
@@ -131,11 +135,11 @@ def _work(settings: Settings, ladder: Plan, runs: RunRecords) -> Work:
     return Work.seen_in(good, ladder.units.tokens_per_sample, **asked)
 
 
-Proven = tuple[ScalePoint | Scale, str, list[str], Decision | None]
+Proven = tuple[Scale, ScalePoint | None, str, list[str], Decision | None]
 
 
 def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -> Proven:
-    """Return the point of the scale, or the scale alone if it was not measured; why it, doubts, and the decision."""
+    """Return the scale, its point if it was measured, why it, doubts, and the decision."""
     keys, where = settings.experiment.production, settings.config.where(PRODUCTION, "scale")
     verdicts = {stage: judge(ladder, stage, results, runs) for stage in ladder.stages}
     judged = [point for point in verdicts[ladder.stages[-1]].points if point.variant == REFERENCE_VARIANT]
@@ -144,26 +148,24 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
     decision = next((each for each in decisions if each.mode == settings.experiment.modes[0]), None)
     if keys.scale == "recommended":
         if decision is None or decision.recommended is None:
-            what, advice = (
-                "no scale is recommended yet",
-                "climb first (snakemake --profile ...), or name a scale, such as 2x4",
-            )
+            what = "no scale is recommended yet"
+            advice = "climb first (snakemake --profile ...), or name a scale, such as 2x4"
             raise UserError(Problem(where, what, "recommended", next=advice))
         wanted, rule = decision.recommended, decision.rule
         doubts = [decision.doubt] if decision.doubt else []
     else:
-        point = next(
-            (each for each in points if each.scale == keys.scale and each.mode == settings.experiment.modes[0]), None
-        )
+        wanted_at = (keys.scale, settings.experiment.modes[0])
+        point = next((each for each in points if (each.scale, each.mode) == wanted_at), None)
         rule, doubts = f"{PRODUCTION}.scale", []
         if point is None or point.samples_per_s is None:
             _require(keys.unproven, where, f"{keys.scale} was not measured", _measured(points))
-            return keys.scale, rule, [f"{keys.scale} was not measured: there is no figure to compare with"], decision
+            doubts = [f"{keys.scale} was not measured: there is no figure to compare with"]
+            return keys.scale, None, rule, doubts, decision
         wanted = point
     for problem in _closed_gates(verdicts, wanted.stage):
         _require(keys.unproven, where, f"{wanted.scale} is not proven: {problem}", _open(verdicts, points))
         doubts.append(f"{wanted.scale} is not proven: {problem}")
-    return wanted, rule, doubts, decision
+    return wanted.scale, wanted, rule, doubts, decision
 
 
 def _require(unproven: bool, where: str, what: str, proven: str) -> None:
@@ -220,7 +222,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
         "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
-        "next": next_step(chain, chain.within_hours(job, used), links, since=len(links)).verdict,
+        "next": production.following(links, since=len(links))[1].verdict,
         "hours": f"{hours_of(chain, links, job)} used by "
         f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field
 
 from ddp_ladder.accounting.jobs import job_files
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.common.model import Model, Positive, Several, Version1
+from ddp_ladder.common.model import Amount, Model, Positive, Several, Version1
 from ddp_ladder.plan.units import Hours
 from ddp_ladder.production.chain import chain_directory
 
-Amount = Annotated[float, Field(ge=0)]
+FILE = "report/planned.json"
 
 
 class PlannedTraining(Model):
@@ -59,18 +58,14 @@ class Planned(Model):
         return next((each for each in self.trainings if (each.scale, each.mode) == (scale, mode)), None)
 
 
-def _file(results: Path) -> Path:
-    return results / "report/planned.json"
-
-
 def keep_planned(results: Path, planned: Planned) -> None:
     """Keep the milestones, unless production has begun: a plan that is made later is none. Raises NotWritten."""
     if not any(job_files(chain_directory(results))):
-        write_json(_file(results), planned.model_dump())
+        write_json(results / FILE, planned.model_dump())
 
 
 def read_planned(results: Path) -> Planned | None:
     """Read the milestones; None if none were kept before production, or they cannot be read."""
     with suppress(OSError, ValueError):
-        return Planned.from_json(read_json(_file(results)))
+        return Planned.from_json(read_json(results / FILE))
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ddp_ladder.assembly.assemble import record_of
@@ -55,8 +55,8 @@ class Start:
     failure: Failure | None = None
     steps: int | None = None  # that its ranks made; None: no rank left an end record
     warned: int | None = None  # ranks that got the signal; None: its time did not come
-    first: Mapping[int, TrainingState] | None = None  # before the first step
-    last: Mapping[int, TrainingState] | None = None  # at the end
+    first: Mapping[int, TrainingState] = field(default_factory=dict)  # before the first step
+    last: Mapping[int, TrainingState] = field(default_factory=dict)  # at the end
     saved_last: bool | None = None  # it saved after its last step; None: no save was seen
     losses: tuple[tuple[str, float], ...] = ()  # that it printed, with their names
 
@@ -69,10 +69,9 @@ class Start:
         return self.end == "time limit"
 
 
-def judge_rehearsal(first: RawRun, second: RawRun | None) -> Rehearsal:
-    """Return what two starts of a script show. second: None if it was not started."""
-    again = None if second is None else start_of(second, "the second start")
-    return judged(start_of(first, "the first start"), again)
+def judge_rehearsal(first: RawRun, second: RawRun) -> Rehearsal:
+    """Return what two starts of a script show."""
+    return judged(start_of(first, "the first start"), start_of(second, "the second start"))
 
 
 def start_of(raw: RawRun, name: str) -> Start:
@@ -115,20 +114,18 @@ def printed_losses(text: str) -> tuple[tuple[str, float], ...]:
 # The judgement
 
 
-def judged(first: Start, second: Start | None) -> Rehearsal:
+def judged(first: Start, second: Start) -> Rehearsal:
     """Return what two starts show. Pure."""
-    findings = [_end_finding(start) for start in (first, second) if start is not None]
+    findings = [_end_finding(first), _end_finding(second)]
     found = _without_comparison(first, second)
-    if found is None and second is not None:
-        ranks = resumptions(first.first or {}, first.last or {}, second.first or {})
+    if found is None:
+        ranks = resumptions(first.first, first.last, second.first)
         found = _judged_states(first, second, ranks)
         findings += _state_findings(ranks)
-    assert found is not None
-    losses = _loss_finding(first, second)
-    return found.replace(findings=(*found.findings, *findings, *losses))
+    return found.replace(findings=(*findings, *_loss_finding(first, second)))
 
 
-def _without_comparison(first: Start, second: Start | None) -> Rehearsal | None:
+def _without_comparison(first: Start, second: Start) -> Rehearsal | None:
     """Return what is known without a look at the states; None if they decide."""
     if first.end == "failed":
         return _failed_start(first)
@@ -139,8 +136,6 @@ def _without_comparison(first: Start, second: Start | None) -> Rehearsal | None:
         )
     if first.end == "complete" and not first.warned:
         return Rehearsal(verdict="unclear", why=f"the training was complete in {first.name}", next=SHORTER)
-    if second is None:
-        return Rehearsal(verdict="unclear", why="the script was not started again", next="run `snakemake rehearsal`")
     if first.end == "complete" and not second.made_a_step and second.end == "complete":
         why = f"the training was complete in {first.name}: the second one ended without a step"
         return Rehearsal(verdict="unclear", why=why, next=SHORTER)
@@ -199,14 +194,11 @@ def _good(second: Start, some: Resumption, ranks: Sequence[int]) -> Rehearsal:
     at = some.begin.optimizer_steps
     step = "" if at is None else f", at step {at:,}"
     if some.kind == "end":
-        return Rehearsal(verdict="ok", why=f"{second.name} goes on where the first one ended{step} ({_of(ranks)})")
+        why = f"{second.name} goes on where the first one ended{step} ({rank_numbers(ranks)})"
+        return Rehearsal(verdict="ok", why=why)
     why = f"{second.name} goes on from a state that was saved before the end of the first one{step}{_lost(some)}"
     advice = f"{SAVE}; else each link repeats steps"
     return Rehearsal(verdict="ok", why=why, next=advice)
-
-
-def _of(ranks: Sequence[int]) -> str:
-    return rank_numbers([*ranks])
 
 
 def _lost(some: Resumption) -> str:
@@ -253,7 +245,7 @@ def _different(known: Mapping[int, Resumption]) -> Rehearsal:
     for rank, found in known.items():
         groups.setdefault((found.kind, found.begin.optimizer_steps), []).append(rank)
     parts = [
-        f"{_of(ranks)} {IN_WORDS[kind]}" + ("" if steps is None else f" (step {steps:,})")
+        f"{rank_numbers(ranks)} {IN_WORDS[kind]}" + ("" if steps is None else f" (step {steps:,})")
         for (kind, steps), ranks in groups.items()
     ]
     some = any(kind in GOOD for kind, _ in groups) and any(kind not in GOOD for kind, _ in groups)
@@ -308,12 +300,12 @@ def _states(found: Resumption) -> str:
     return "; ".join(parts)
 
 
-def _loss_finding(first: Start, second: Start | None) -> list[Finding]:
+def _loss_finding(first: Start, second: Start) -> list[Finding]:
     """Return the loss that was printed; it supports the judgement, and decides nothing."""
     if not first.losses:
         return []
     name, begin = first.losses[0]
     values = f"{begin:g} at the begin of the first start, {first.losses[-1][1]:g} at its end"
-    again = next((value for other, value in (second.losses if second else ()) if other == name), None)
+    again = next((value for other, value in second.losses if other == name), None)
     then = "none in the second" if again is None else f"{again:g} at the begin of the second"
     return [Finding(severity="note", place="train.log", measured=f"{name} printed: {values}, {then}")]

@@ -12,6 +12,7 @@ from ddp_ladder.common.model import Model, Version1
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.production.rehearsal import Rehearsal
 from ddp_ladder.records.record import Failure
+from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL
 
 FILE = "rehearsal.json"
@@ -69,12 +70,8 @@ def not_made(failure: Failure) -> Rehearsal:
     return Rehearsal(verdict="unclear", why=f"the script was not started: {failure.why}", next=failure.next)
 
 
-def rehearsed(results: Path, spec: RunSpec, unrehearsed: bool, where: str) -> str:
-    """Return the rehearsal of this script in words.
-
-    unrehearsed: the setting that starts without one. where: the file and key of it. Raises UserError if there is none
-    that holds.
-    """
+def rehearsed(results: Path, spec: RunSpec, settings: Settings) -> str:
+    """Return the rehearsal of this script in words. Raises UserError if none holds, and the settings want one."""
     file = read_rehearsal(rehearsal_directory(results))
     if file is None:
         what, found, advice = "this script was not rehearsed", None, COMMAND
@@ -84,7 +81,7 @@ def rehearsed(results: Path, spec: RunSpec, unrehearsed: bool, where: str) -> st
         what, found, advice = "the rehearsal did not pass", file.result.why, file.result.next
     else:
         return file.in_words
-    if unrehearsed:
+    if settings.experiment.production.unrehearsed:
         return f"{what}; unrehearsed: true starts without"
     allowed = "a rehearsal that passed, or `unrehearsed: true` below production"
-    raise UserError(Problem(where, what, found, allowed, advice))
+    raise UserError(Problem(settings.config.where(PRODUCTION, "unrehearsed"), what, found, allowed, advice))

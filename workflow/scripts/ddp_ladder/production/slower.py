@@ -18,15 +18,7 @@ import numpy as np
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, write_json, writing
 from ddp_ladder.common.formats import duration, in_short, milliseconds, percent, rank_numbers, significant
-from ddp_ladder.measuring.windows import (
-    Sums,
-    Window,
-    known_so_far,
-    parts_of,
-    sums_of,
-    window_of,
-    windows_of_steps,
-)
+from ddp_ladder.measuring.windows import Sums, Window, known_so_far, parts_of, sums_of, window_of, windows_of_steps
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.files import THROTTLE_REASONS
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES

@@ -27,7 +27,6 @@ from ddp_ladder.plan.fit import (
     workload_key,
 )
 from ddp_ladder.plan.plan import Plan, RunSpec
-from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.record import LeftOut, Record, placed, write_record
 from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
@@ -48,8 +47,8 @@ def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
 
     Raises NoBatch and Interrupted.
     """
-    if context.job.preflight.enabled and (failed := failed_preflight(context)):
-        raise NoBatch(context, f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next, "preflight failed")
+    if failed := failed_preflight(context):
+        raise NoBatch(context, failed.why, failed.next, "preflight failed")
     chosen = with_batch(plan, choose_batch(context, plan).chosen)
     write_json(context.results / "plan.json", chosen.to_json())
     chosen = as_made(chosen, RunRecords(context.results))

@@ -40,15 +40,7 @@ from typing import Literal
 import psutil
 from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
 
-from ddp_ladder.common.files import (
-    Agent,
-    RunDirectory,
-    opened,
-    read_bytes,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from ddp_ladder.common.files import Agent, RunDirectory, opened, read_bytes, read_json, write_atomically, write_json
 from ddp_ladder.common.messages import printable
 from ddp_ladder.common.process import catches, status_of
 from ddp_ladder.node.network import node_name

@@ -6,22 +6,21 @@ The job measures, the gate judges: the job ends well if every run left a record,
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
 from typing import Any, Protocol
 from uuid import uuid4
 
+from ddp_ladder.accounting.jobs import Kind, accounted
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
-from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
@@ -35,16 +34,17 @@ from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
 from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.hangs import Stalls
-from ddp_ladder.run.interruption import raise_on_signals, running
+from ddp_ladder.run.interruption import Interrupted, raise_on_signals, running
 from ddp_ladder.run.limits import END_S, limits_s
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
 from ddp_ladder.run.preflight import PreflightOf
-from ddp_ladder.run.progress import RunConsole, expected_steps
+from ddp_ladder.run.progress import LAST_WORDS_OF, RunConsole, expected_steps
 from ddp_ladder.run.signs import SILENT_AFTER_S, SignsOfLife
 from ddp_ladder.settings.keys import Hang
 from ddp_ladder.settings.terms import REFERENCE_VARIANT, runtime_key
 from ddp_ladder.slurm.allocation import time_left_s
+from ddp_ladder.slurm.jobs import Advice
 from ddp_ladder.slurm.lock import Lock, held
 
 RAW = (
@@ -111,19 +111,24 @@ def context_of(job: ScaleJob, results: Path) -> Context:
     return Context(job, results, nodes, deadline_s, RunConsole(len(job.runs)), end_s, slurm_s)
 
 
-@contextmanager
-def holding_scale(context: Context) -> Iterator[None]:
-    """Hold the lock of the scale; signals raise Interrupted."""
+def carry_out(context: Context, kind: Kind, work: Callable[[], Iterable[Path]], kept: str) -> int:
+    """Do a job's work, which returns the files that it wrote, while this process holds the scale; return the exit code.
+
+    kept: what is said of the results if a signal n interrupts it; the exit code is then 128 + n.
+    """
     raise_on_signals()
     lock = Lock.of_scale(context.results, str(context.job.scale), context.label)
-    with held(lock, context.nodes.job_id, context.console.say, lost=lambda: _lose(context)):
-        yield
-
-
-def _lose(context: Context) -> None:
-    """End this job: another one has taken over its runs, because this one showed no sign of life for long."""
-    context.console.say(f"{context.label}: another job has taken these runs over")
-    os.kill(os.getpid(), signal.SIGTERM)
+    job_id, say = context.nodes.job_id, context.console.say
+    try:
+        with held(lock, job_id, say), accounted(context.results, context.job, job_id, kind):
+            written = work()
+    except Interrupted as interrupted:
+        say(f"{context.label}: interrupted by {interrupted}; {kept}")
+        return 128 + interrupted.signum
+    say(f"{context.label}: {LAST_WORDS_OF[kind]}")
+    for file in written:
+        print(f"written: {file}")
+    return 0
 
 
 class VariantStopped(Exception):
@@ -192,7 +197,7 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
     runs = RunsSoFar(context.console, known, left_out)
     to_make = [run for run in context.job.runs if run.name not in known and run.variant not in runs.stopped]
     wanted = to_make or next_repeat(plan, context.job, known, runs.stopped)
-    failed = failed_preflight(context) if context.job.preflight.enabled and wanted and context.left_s > 0 else None
+    failed = failed_preflight(context) if wanted and context.left_s > 0 else None
     mine: list[RunSpec] = []
     for spec in context.job.runs if failed else _in_turn(context, plan, runs):
         directory = context.directory(spec)
@@ -203,7 +208,7 @@ def run_scale(context: Context, plan: Plan, left_out: Mapping[str, str]) -> None
         elif spec.variant in runs.stopped:
             made = _stopped(directory, spec, runs)
         elif failed is not None:
-            made = leave_out_for_preflight(directory, spec, failed)
+            made = leave_out_run(directory, spec, "preflight failed", failed.why, failed.next)
         else:
             made = _made(context, spec, runs)
         failure = made.failure if isinstance(made, Record) else None
@@ -259,13 +264,16 @@ def run_preflight(context: Context) -> PreflightResult:
     return result
 
 
-def failed_preflight(context: Context) -> Finding | None:
-    """Run the preflight and show its findings; return the one that keeps the runs from starting."""
+def failed_preflight(context: Context) -> Advice | None:
+    """Run the preflight, if the job has one, and show its findings; return why the runs are not started, if so."""
+    if not context.job.preflight.enabled:
+        return None
     result = run_preflight(context)
     for finding in result.findings:
         # Each line begins with the scale: the lines of a job on Slurm are found by that.
         context.console.say(f"{context.label}: {finding_line(finding)}")
-    return result.failure
+    failed = result.failure
+    return None if failed is None else Advice(f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
 
 
 def _made(context: Context, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
@@ -344,11 +352,6 @@ def leave_out_run(directory: RunDirectory, spec: RunSpec, kind: LeftOut, why: st
     return not_run(spec, kind, why, next_step)
 
 
-def leave_out_for_preflight(directory: RunDirectory, spec: RunSpec, failed: Finding) -> Record:
-    """Return the record of a run that its job's preflight keeps from starting."""
-    return leave_out_run(directory, spec, "preflight failed", f"{PREFLIGHT_FAILED}: {failed.in_words}", failed.next)
-
-
 def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoFar) -> Record | Assembly:
     attempt = _set_aside(directory, spec)
     job = Job(id=context.nodes.job_id, attempt=attempt, run_id=uuid4().hex)
@@ -381,11 +384,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
         with suppress(OSError):
             path.unlink(missing_ok=True)
     end = RunEnd(
-        **run.identity,
-        host=socket.gethostname(),
-        started_at_s=started_at_s,
-        ended_at_s=time.time(),
-        **outcome,
+        **run.identity, host=socket.gethostname(), started_at_s=started_at_s, ended_at_s=time.time(), **outcome
     )
     check_room(directory.path)  # on a full disk other files are missing, and the run is not complete
     write_json(directory.ended, end.model_dump())

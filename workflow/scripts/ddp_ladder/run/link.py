@@ -6,14 +6,7 @@ from dataclasses import replace
 
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.run.assembling import Assembly
-from ddp_ladder.run.job import (
-    Context,
-    RunsSoFar,
-    failed_preflight,
-    leave_out_for_preflight,
-    leave_out_run,
-    run_on_free_port,
-)
+from ddp_ladder.run.job import Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 
 
 def run_link(context: Context, warn_before_s: float) -> Record:
@@ -25,9 +18,9 @@ def run_link(context: Context, warn_before_s: float) -> Record:
     (spec,) = context.job.runs
     directory = context.directory(spec)
     directory.record.unlink(missing_ok=True)  # of the link before: this one may be killed before it has its own
-    failed = failed_preflight(context) if context.job.preflight.enabled else None
+    failed = failed_preflight(context)
     if failed is not None:
-        record = leave_out_for_preflight(directory, spec, failed)
+        record = leave_out_run(directory, spec, "preflight failed", failed.why, failed.next)
     elif context.left_s <= warn_before_s:
         longer = f"ask for more than {warn_before_s:g} s (production.warn_before_s) of them"
         record = leave_out_run(directory, spec, "no time", "the job's time was up before it could start", longer)

@@ -91,16 +91,8 @@ def _agent_command(directory: RunDirectory, program: Path) -> list[str]:
 
     A shell, which starts at once, ignores the scheduler's warnings for it: they would kill a Python that still starts.
     """
-    return [
-        "sh",
-        "-c",
-        'trap "" USR1 USR2; exec "$@"',
-        "sh",
-        sys.executable,
-        str(program),
-        "--run",
-        str(directory.path),
-    ]
+    shell = ["sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh"]
+    return [*shell, sys.executable, str(program), "--run", str(directory.path)]
 
 
 def _start_agent(directory: RunDirectory, spec: RunSpec, program: Path, node_rank: int) -> AgentProcess:

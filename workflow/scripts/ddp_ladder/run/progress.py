@@ -8,8 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
@@ -54,15 +53,11 @@ def read_progress(path: Path) -> Progress | None:
         return None
 
 
-def repeats_of(spec: RunSpec, records: Iterable[Record]) -> Iterator[Record]:
-    """Return the records of the run's variant, mode and scale."""
-    like = (spec.variant, spec.mode, spec.scale)
-    return (record for record in records if (record.spec.variant, record.spec.mode, record.spec.scale) == like)
-
-
 def expected_steps(spec: RunSpec, records: Iterable[Record]) -> int | None:
     """Return how many steps a run will make: as many as another repeat, or at most max_steps; None if unknown."""
-    good = (record for record in repeats_of(spec, records) if record.status == "ok")
+    like = (spec.variant, spec.mode, spec.scale)
+    good = (each for each in records if each.status == "ok")
+    good = (each for each in good if (each.spec.variant, each.spec.mode, each.spec.scale) == like)
     return next((max(rank.steps for rank in record.ranks) for record in good), spec.max_steps)
 
 
@@ -180,37 +175,31 @@ class RunConsole(Console):
         self.say(f"{self._begin(spec)}: finished earlier, kept")
 
 
-@dataclass(frozen=True)
-class LinkFacts:
-    """What the lines of a link tell beside its progress."""
-
-    number: int
-    promised_samples_per_s: float | None  # None: not known
-    used_hours: float  # by the links before it
-    up_to_hours: float
-    gpus: int
-    unit: str  # of the hours: GPU, or process
-    is_measured: bool = True  # False: it runs without the instrument
-
-
 class LinkConsole(RunConsole):
     """The progress of one link of a chain."""
 
-    def __init__(self, facts: LinkFacts, stream: TextIO = sys.stderr) -> None:
+    def __init__(
+        self,
+        number: int,
+        promised: float | None,
+        used: Callable[[float], str],
+        is_measured: bool,
+        stream: TextIO = sys.stderr,
+    ) -> None:
+        """promised: samples/s. used: the hours of the chain in words, by the seconds that this link has held."""
         super().__init__(1, stream)
-        self._facts, self._begun_s = facts, time.monotonic()
+        self._number, self._promised, self._used, self._is_measured = number, promised, used, is_measured
+        self._begun_s = time.monotonic()
 
     def _begin(self, spec: RunSpec) -> str:
-        return f"{spec.stage} {spec.scale} link {self._facts.number}"
+        return f"{spec.stage} {spec.scale} link {self._number}"
 
     def _state(self, progress: Progress | None, expected: int | None, left_at_most_s: float) -> str:
         """Return ``step 656, 1,038 samples/s (93 % of the ladder's), 0.12 of 0.20 GPU h``."""
-        facts = self._facts
-        hours = facts.used_hours + facts.gpus * (time.monotonic() - self._begun_s) / 3600
-        used = f"{significant(hours)} of {significant(facts.up_to_hours)} {facts.unit} h"
+        used = self._used(time.monotonic() - self._begun_s)
         if progress is None:
-            return f"starting, {used}" if facts.is_measured else f"step not known, {used}"
-        share = of_promised(progress.samples_per_s, facts.promised_samples_per_s)
+            return f"starting, {used}" if self._is_measured else f"step not known, {used}"
+        share = of_promised(progress.samples_per_s, self._promised)
         return f"{state(progress, None)}{share}, {used}"
 
 

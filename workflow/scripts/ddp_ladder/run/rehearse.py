@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 
 from ddp_ladder.common.files import RunDirectory
-from ddp_ladder.preflight.result import PREFLIGHT_FAILED
 from ddp_ladder.records.raw_files import RawRun, read_raw_run
 from ddp_ladder.records.record import Failure
 from ddp_ladder.run.job import Context, failed_preflight
 from ddp_ladder.run.link import run_link
+from ddp_ladder.settings.keys import Preflight
 
 
 def run_twice(context: Context, each_s: float, warn_before_s: float) -> tuple[RawRun, RawRun] | Failure:
@@ -22,10 +22,9 @@ def run_twice(context: Context, each_s: float, warn_before_s: float) -> tuple[Ra
     """
     directory = context.directory(context.job.runs[0])
     shutil.rmtree(directory.path, ignore_errors=True)
-    preflight = context.job.preflight
-    if preflight.enabled and (failed := failed_preflight(context)):  # once, and not within the time of a start
-        return Failure(verdict="not run", why=f"{PREFLIGHT_FAILED}: {failed.in_words}", next=failed.next)
-    context = replace(context, job=replace(context.job, preflight=preflight.replace(enabled=False)))
+    if failed := failed_preflight(context):  # once, and not within the time of a start
+        return Failure(verdict="not run", why=failed.why, next=failed.next)
+    context = replace(context, job=replace(context.job, preflight=Preflight(enabled=False)))
     context.console.expect(1)  # a second start
     for _ in range(2):
         deadline_s = min(context.deadline_s, time.monotonic() + each_s + warn_before_s)

@@ -60,7 +60,7 @@ def prepare_data(spec: RunSpec, site: Site, command: Sequence[str], marker: Path
     """
     data = marker.parent
     lock = Lock(data, LOCK, f"workload.data_dir {data}", "these data", A_DAY_S)
-    with held(lock, local_job_id(), notify, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)):
+    with held(lock, local_job_id(), notify):
         code = _run(spec, site, command, data)
         if code == 0:
             write_json(marker, {"command": list(command)})

@@ -66,6 +66,7 @@ class Advice:
 
 
 AGAIN = "start snakemake again: finished runs are kept"
+GO_ON = "start snakemake again: what the script has saved is kept"
 ENDS: Mapping[str, Advice] = {
     CANCELLED: Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
     FAILED: Advice("its batch script failed", f"read the end of its log; then {AGAIN}"),
@@ -176,14 +177,14 @@ def _dead(nodes: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, name, state in rows if state.startswith("down") or state.endswith("*")))
 
 
-def cancel(job_ids: Iterable[str]) -> str:
-    """Cancel jobs that have not ended; return the outcome in words, also if Slurm does not answer."""
+def cancel(job_ids: Iterable[str], kept: str = "finished runs are kept") -> str:
+    """Cancel jobs that have not ended; return the outcome in words, also if Slurm does not answer. kept: of them."""
     jobs = list(job_ids)
     try:
         run_command(["scancel", "--quiet", *jobs])
     except SlurmError as silent:
         return f"NOT cancelled: {' '.join(jobs)} ({silent}). Do it by hand: scancel {' '.join(jobs)}"
-    return f"cancelled: {' '.join(jobs)}; finished runs are kept"
+    return f"cancelled: {' '.join(jobs)}; {kept}"
 
 
 def job_state(state: str, start: str, nodes: str, reason: str) -> JobState:

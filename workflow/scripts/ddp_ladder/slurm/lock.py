@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,8 +125,12 @@ def look(lock: Lock) -> Held | None:
     return Held(holder, _is_alive(holder, newest, lambda path: time.time() - _touched_s(path) < SEEN_AFTER_S))
 
 
+def _end_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @contextlib.contextmanager
-def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterator[Holder | None]:
+def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None] = _end_this_process) -> Iterator[Holder | None]:
     """Hold the lock for the job that this process is; yield the killed holder that it was taken over from.
 
     lost: called from another thread if another job takes the lock, because this one showed no sign of life for long.
@@ -139,7 +144,7 @@ def held(lock: Lock, job_id: str, say: Say, lost: Callable[[], None]) -> Iterato
         advice = "make room or correct the permissions; then start snakemake again"
         raise UserError(Problem(str(lock.directory), what, str(error), next=advice)) from error
     done = threading.Event()
-    beat = threading.Thread(target=_beat, args=(path, lock, done, lost), daemon=True)
+    beat = threading.Thread(target=_beat, args=(path, lock, done, say, lost), daemon=True)
     beat.start()
     try:
         yield killed
@@ -224,7 +229,7 @@ def _refusal(lock: Lock, path: Path) -> UserError:
     return UserError(Problem(lock.label, what, f"{holder or 'a holder that cannot be read'} ({path})", next=advice))
 
 
-def _beat(path: Path, lock: Lock, done: threading.Event, lost: Callable[[], None]) -> None:
+def _beat(path: Path, lock: Lock, done: threading.Event, say: Say, lost: Callable[[], None]) -> None:
     while not done.wait(BEAT_S):
         try:
             os.utime(path)
@@ -232,6 +237,7 @@ def _beat(path: Path, lock: Lock, done: threading.Event, lost: Callable[[], None
             continue
         with contextlib.suppress(OSError):
             if lock.newest not in (path, None):
+                say(f"{lock.label}: another job has taken {lock.what} over")
                 lost()
                 return
 
