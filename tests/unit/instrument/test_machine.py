@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 from ddp_ladder.diagnosis.correctness import MOST_MISMATCHED
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, judge
 from ddp_ladder_instrument.table import StepTable, csv_lines
-from worlds import CHOICES, Loader, Loop, Script, World, clear, ordinary, sensible
+from hypothesis import HealthCheck, given, settings
+from worlds import CHOICES, Loader, Loop, Script, World, clear, ordinary, sensible, worlds
 
-Test = Callable[[World], None]
 
-
-def worlds(number: int, nearest: Callable[[World], World], *free: str) -> Callable[[Test], Callable[[], None]]:
-    """Test so many worlds, 50,000 in this file and always the same ones; of one that fails, tell the simplest like it.
-
-    nearest: makes them sensible, clear or ordinary ones; ``free``: the fields that vary.
-    """
-
-    def over(test: Test) -> Callable[[], None]:
-        def fails(world: World) -> bool:
-            try:
-                test(world)
-            except Exception:
-                return True
-            return False
-
-        def test_all() -> None:
-            choose = random.Random(1).choice
-            for _ in range(number):
-                world = nearest(World(**{name: choose(CHOICES[name]) for name in free}))
-                if fails(world):
-                    for name, default in vars(World()).items():
-                        simpler = nearest(replace(world, **{name: default}))
-                        world = simpler if fails(simpler) else world
-                    print(world)
-                    test(world)
-
-        test_all.__doc__ = test.__doc__
-        return test_all
-
-    return over
+def many(number: int) -> settings:
+    """Return how so many worlds are drawn: 50,000 in this file."""
+    checks = [HealthCheck.too_slow]
+    return settings(max_examples=number, deadline=None, database=None, derandomize=True, suppress_health_check=checks)
 
 
 DATA = ("count", "size", "last", "padding", "epochs", "source", "stop_at", "ahead", "group", "buffer", "second")
@@ -78,12 +48,14 @@ def assert_exact(judged: Judged, script: Script) -> None:
     assert [ours for ours, _ in known] == pytest.approx([true for _, true in known], abs=1e-9)
 
 
-@worlds(7_500, clear, *DATA, *STEPS)
+@many(7_500)
+@given(worlds(clear, *DATA, *STEPS))
 def test_how_batches_are_drawn_and_used(world: World) -> None:
     check(Loop(world).run())
 
 
-@worlds(7_500, clear, *STEPS, *LEFT_OUT, "count", "ahead", "second", "source")
+@many(7_500)
+@given(worlds(clear, *STEPS, *LEFT_OUT, "count", "ahead", "second", "source"))
 def test_what_is_left_out(world: World) -> None:
     """The gradients of several batches that are thrown away together count as one that is not trained on."""
     script = Loop(world).run()
@@ -94,17 +66,20 @@ def test_what_is_left_out(world: World) -> None:
         assert found.untrained == untrained
 
 
-@worlds(7_500, clear, *MODES, "count", "epochs", "ahead", "body", "accumulate", "remainder", "wrapped")
+@many(7_500)
+@given(worlds(clear, *MODES, "count", "epochs", "ahead", "body", "accumulate", "remainder", "wrapped"))
 def test_validation_and_modes(world: World) -> None:
     check(Loop(world).run())
 
 
-@worlds(7_500, clear, *CHOICES)
+@many(7_500)
+@given(worlds(clear, *CHOICES))
 def test_all_together(world: World) -> None:
     check(Loop(world).run())
 
 
-@worlds(12_500, sensible, *CHOICES)
+@many(12_500)
+@given(worlds(sensible, *CHOICES))
 def test_what_is_not_exact_is_doubtful(world: World) -> None:
     script = Loop(world).run()
     judged = judge(script.log, None)
@@ -112,12 +87,14 @@ def test_what_is_not_exact_is_doubtful(world: World) -> None:
         assert_exact(judged, script)
 
 
-@worlds(5_000, ordinary, *CHOICES)
+@many(5_000)
+@given(worlds(ordinary, *CHOICES))
 def test_no_doubt_is_said_of_ordinary_loops(world: World) -> None:
     assert not is_doubtful(check(Loop(world).run()))
 
 
-@worlds(2_500, clear, *(name for name in CHOICES if name not in ("buffer", "ahead", "skip_at")))
+@many(2_500)
+@given(worlds(clear, *(name for name in CHOICES if name not in ("buffer", "ahead", "skip_at"))))
 def test_rows_online_are_those_of_the_whole(world: World) -> None:
     """Limits depend on the number of rows after each step. The log's file holds the log.
 
@@ -338,6 +315,12 @@ def test_the_batch_is_that_of_a_whole_step_where_each_other_step_is_what_is_left
     for size in samples:
         one_pass(script, [size])
     assert judge(script.log, None).table.batch_per_gpu() == batch
+
+
+def test_padding_comes_last() -> None:
+    script = Script()
+    one_pass(script, [4, 4, 4, 1], real=10)
+    assert rows(judge(script.log, None).table) == [(4, 0), (4, 0), (2, 2), (0, 1)]
 
 
 def test_time_between_epochs_is_not_of_the_endless_loader_beside() -> None:

@@ -6,13 +6,14 @@ own stopwatch (tests/scripts/tally.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import Log
+from hypothesis import strategies as st
 
 WAIT_S, FORWARD_S, BACKWARD_S, STEP_S, VALIDATION_S, PAUSE_S = 0.5, 0.25, 1.0, 0.125, 64.0, 1024.0
 WIDTH = 1000  # second dimension of a model's input
@@ -790,3 +791,8 @@ def ordinary(world: World) -> World:
             ends_at=-1,
         )
     )
+
+
+def worlds(nearest: Callable[[World], World], *free: str) -> st.SearchStrategy[World]:
+    """Return worlds. nearest: makes them sensible, clear or ordinary ones; ``free``: the fields that vary."""
+    return st.builds(World, **{name: st.sampled_from(CHOICES[name]) for name in free}).map(nearest)
