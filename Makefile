@@ -50,7 +50,7 @@ setup: $(VENV)/$(if $(TRAINING),.run-$(READY),.workflow-$(READY))
 
 # Three at a time, as those on Slurm mostly wait; file by file, as the tests of a file share what they bring up.
 test: $(VENV)/.test-$(READY)
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
 
 quick: $(VENV)/.test-$(READY)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not programs"
