@@ -108,7 +108,8 @@ class Day:
         self._say(f"{self._clock()} {part.name}: {part.title}; about {part.estimate_s:.0f} s, at most {limit_s:.0f} s")
         began_s = time.monotonic()
         begin = self._begin_log(part)
-        code = self._watch(part, [python, *part.argv, "--figures", str(figures)], limit_s)
+        # Unbuffered, so that the log has the lines of both streams in their order.
+        code = self._watch(part, [python, "-u", *part.argv, "--figures", str(figures)], limit_s)
         results = _read(figures)
         last = _last_line(self.log, begin)
         status, why = _judge(code, results, limit_s, last)

@@ -43,7 +43,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     results = seen.checkout.results
     with ExitStack() as stack:
         screen = stack.enter_context(closing(Screen(results)))
-        screen.await_text("there is no plan yet")
+        screen.await_text("waits for a start of snakemake")  # before its first line is wrapped
         climb = stack.enter_context(seen.checkout.start("--cores", "all"))
         stack.callback(climb.terminate)
         screen.await_text("  step ")
