@@ -12,8 +12,8 @@ from ddp_ladder.settings.keys import Hang
 from one_run import Here, failure_of
 
 HOST = socket.gethostname()
-BOUNDS = Hang(times_median_step=10.0, at_least_s=2.5, first_step_s=60.0)
-PAUSE_S = 4.5
+BOUNDS = Hang(times_median_step=10.0, at_least_s=4.0, first_step_s=60.0)
+PAUSE_S = 6.0
 ENDS = {"sleep": "srun", "thread": "torchrun"}
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
 SCRIPT = f"""

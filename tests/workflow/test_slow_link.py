@@ -63,7 +63,7 @@ for inputs in DataLoader(Samples(), 4, num_workers=0):
 """
 
 
-WORDS = {"data": "data wait on all ranks ", "rank": r"rank 1, \S+: computation [1-9.]+x"}
+WORDS = {"data": "data wait on all ranks ", "rank": r"rank 1, \S+: computation [\d.]+x"}
 
 
 def test_a_link_that_becomes_slow_is_reported_with_its_cause_and_ended_as_at_its_time_limit(here: Here) -> None:

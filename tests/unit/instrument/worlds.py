@@ -322,7 +322,7 @@ class Loop:
             or (is_left_out and (world.second or world.buffer > 1 or not world.visible))
             or (world.source == "next_iter" and not world.visible)
             # A pass whose one batch is skipped shows the same events as a validation of one batch.
-            or (world.source == "next_iter" and world.skip_at == "draw")
+            or (world.source == "next_iter" and world.skip_at in ("draw", "forward"))
         )
 
     def batches(self) -> Iterator[tuple[Batch, ...]]:
