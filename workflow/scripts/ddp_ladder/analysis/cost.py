@@ -90,7 +90,7 @@ def with_cost(points: Sequence[ScalePoint], work: Work, units: Units) -> tuple[S
 def _in_hours(point: ScalePoint, units: Units) -> ScalePoint:
     if point.gpu_hours_per_million_samples is None:
         return point
-    return replace(point, centre_hours_per_million_samples=units.of_centre(point.cost_per_million))
+    return replace(point, centre_hours_per_million_samples=point.cost_per_million.of_centre(units.hours))
 
 
 def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> ScalePoint:
@@ -111,7 +111,7 @@ def _with_solution(point: ScalePoint, samples: float | None, units: Units) -> Sc
         hours_to_solution_high=samples / low / 3600 if low else None,
         wall_hours_to_solution=wall_hours,
         gpu_hours_to_solution=point.world_size * hours,
-        centre_hours_to_solution=units.of_centre(point.cost(hours)),
+        centre_hours_to_solution=point.cost(hours).of_centre(units.hours),
         energy_kwh_to_solution=energy_kwh,
         carbon_kg_to_solution=units.carbon_kg(energy_kwh),
     )

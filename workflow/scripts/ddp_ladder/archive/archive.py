@@ -91,6 +91,7 @@ def _read(file: Path) -> dict[str, bytes]:
             return {info.filename: archive.read(info) for info in infos}
     except OSError as error:
         raise UserError(Problem(str(file), f"it cannot be read: {error.strerror or error}", next=AGAIN)) from None
+    # What zipfile raises for damaged data, another method of compression, and encryption.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise UserError(_no_archive(file, f"no whole zip file ({error})")) from None
 

@@ -22,8 +22,8 @@ from ddp_ladder.gates.verdict import outcome_line
 from ddp_ladder.live.chain import ChainReader, ChainState
 from ddp_ladder.live.status import MOST_NODES, LadderState, Reader, RunState, ScaleState, busy
 from ddp_ladder.nodes.last_sample import of_gpus
-from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.chain import clock, hours_of, unit_of
+from ddp_ladder.plan.plan import read_plan, unit_of
+from ddp_ladder.production.chain import clock, hours_of
 from ddp_ladder.records.record import placed
 from ddp_ladder.run.progress import of_promised
 from ddp_ladder.run.progress import state as steps_of
@@ -140,7 +140,7 @@ def _rates(seen: ChainState, run: RunState) -> str:
 
 
 def _links(seen: ChainState) -> Table:
-    headings = ("link", "began", "steps", f"{unit_of(seen.scale.job)} h", "end", "job")
+    headings = ("link", "began", "steps", f"{unit_of(seen.scale.job.runs)} h", "end", "job")
     rows: list[tuple[RenderableType, ...]] = [tuple(Text(heading, "dim") for heading in headings)]
     for link in seen.links[-MOST_LINKS:]:
         steps = UNKNOWN if link.steps is None else f"{link.steps:,}"

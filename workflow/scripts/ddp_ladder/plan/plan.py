@@ -215,7 +215,7 @@ class Plan:
 
     @property
     def hour_unit(self) -> HourUnit:
-        return HourUnit("GPU" if any(is_gpu(run.device) for run in self.runs) else "process", self.units.hours)
+        return HourUnit(unit_of(self.runs), self.units.hours)
 
     def job(self, scale: Scale) -> ScaleJob:
         """Return the job of a scale. Raises KeyError if the plan has none."""
@@ -253,6 +253,11 @@ def read_plan(path: Path) -> Plan:
     what = "this is no plan of this version of ddp-ladder"
     rewrite = f"run `snakemake --cores 1 {quote(str(path))}`: the plan is written again from config/"
     raise UserError(Problem(str(path), what, why, next=f"use the version that wrote it; or {rewrite}"))
+
+
+def unit_of(runs: Iterable[RunSpec]) -> str:
+    """Return whose hours are counted: GPU, or process on a site without."""
+    return "GPU" if any(is_gpu(run.device) for run in runs) else "process"
 
 
 def first_scale(runs: Iterable[RunSpec]) -> Scale:

@@ -32,7 +32,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
         further = sum(run.name not in known for run in job.more) if missing else 0
         to_do_cost += cost
         missing_runs, at_most = _range(len(missing), len(missing) + further), f"{job.runtime_min} min"
-        hours = [f"{cost.gpus:.2f}", *(f"{unit.of_centre(cost):.2f}" for _ in of_centre)]
+        hours = [f"{cost.gpus:.2f}", *(f"{cost.of_centre(unit.centre):.2f}" for _ in of_centre)]
         rows.append((job.stage, str(job.scale), str(gpus), _runs(job), missing_runs, at_most, *hours))
     table = text_table((*HEADINGS, *of_centre), rows)
     lines = [f"The plan for site {plan.site}:", "", *table, "", *_start(plan.first_scale)]

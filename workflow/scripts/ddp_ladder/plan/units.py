@@ -21,10 +21,6 @@ class Units(Model):
         site, workload = settings.site, settings.experiment.workload
         return cls(tokens_per_sample=workload.tokens_per_sample, hours=site.hours, carbon=site.carbon)
 
-    def of_centre(self, cost: Hours) -> float | None:
-        """Return the cost in the hours of the centre; None if it has none of its own."""
-        return None if self.hours is None else self.hours.of(cost.gpus, cost.nodes)
-
     def carbon_kg(self, energy_kwh: float | None) -> float | None:
         """Return the CO2 of an energy in kg; None unless both are known."""
         return None if energy_kwh is None or self.carbon is None else energy_kwh * self.carbon.grams_co2_per_kwh / 1000
@@ -54,6 +50,10 @@ class Hours:
         factor = (runs or 1) * (1 + reserve)
         return Hours(factor * self.gpus, factor * self.nodes)
 
+    def of_centre(self, centre: CentreHours | None) -> float | None:
+        """Return them in the hours of the centre; None if it has none of its own."""
+        return None if centre is None else centre.of(self.gpus, self.nodes)
+
     def __add__(self, other: Hours) -> Hours:
         return Hours(self.gpus + other.gpus, self.nodes + other.nodes)
 
@@ -65,10 +65,6 @@ class HourUnit:
     device: str  # GPU, or process on a site without
     centre: CentreHours | None
 
-    def of_centre(self, cost: Hours) -> float | None:
-        """Return the cost in the hours of the centre; None if it has none of its own."""
-        return None if self.centre is None else self.centre.of(cost.gpus, cost.nodes)
-
     def in_words(self, cost: Hours) -> str:
         """Return ``4.20 GPU h``, or ``4.20 GPU h (8.40 normalised GPU h)``."""
         return f"{significant(cost.gpus)} {self.device} h{self.beside(cost)}"
@@ -78,9 +74,9 @@ class HourUnit:
         shown = f"{significant(used.gpus)} of {significant(most.gpus)} {self.device} h"
         if self.centre is None:
             return shown
-        both = " of ".join(significant(self.of_centre(cost)) for cost in (used, most))
+        both = " of ".join(significant(cost.of_centre(self.centre)) for cost in (used, most))
         return f"{shown} ({both} {self.centre.name})"
 
     def beside(self, cost: Hours) -> str:
         """Return `` (8.40 normalised GPU h)``; empty for a centre without hours of its own."""
-        return "" if self.centre is None else f" ({significant(self.of_centre(cost))} {self.centre.name})"
+        return "" if self.centre is None else f" ({significant(cost.of_centre(self.centre))} {self.centre.name})"

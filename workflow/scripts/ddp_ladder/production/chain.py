@@ -22,9 +22,8 @@ from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, unit_of
 from ddp_ladder.plan.units import Hours, HourUnit
-from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
@@ -73,7 +72,7 @@ class Chain(Model):
         return Hours.held(gpu_hours / self.gpus, Scale.parse(self.scale).nodes, self.gpus)
 
     def hour_unit(self, job: ScaleJob) -> HourUnit:
-        return HourUnit(unit_of(job), self.centre_hours)
+        return HourUnit(unit_of(job.runs), self.centre_hours)
 
     def used(self, gpu_hours: float, job: ScaleJob) -> str:
         """Return ``0.12 of 0.20 GPU h``: GPU hours, of those that its links may use; with the centre's hours."""
@@ -86,11 +85,6 @@ class Chain(Model):
             return job
         script_s, _ = limits_s(60.0 * minutes, 60.0 * minutes)
         return replace(job, runtime_min=minutes) if script_s >= LEAST_TIMES_WARNING * self.warn_before_s else job
-
-
-def unit_of(job: ScaleJob) -> str:
-    """Return whose hours are counted: GPU, or process on a site without."""
-    return "GPU" if is_gpu(job.runs[0].device) else "process"
 
 
 def chain_directory(results: Path) -> Path:

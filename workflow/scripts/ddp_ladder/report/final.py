@@ -23,8 +23,9 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
+from ddp_ladder.plan.plan import unit_of
 from ddp_ladder.plan.units import Hours, HourUnit
-from ddp_ladder.production.chain import clock, unit_of
+from ddp_ladder.production.chain import clock
 from ddp_ladder.production.final import (
     CERTAIN,
     CHECKPOINTS,
@@ -77,7 +78,7 @@ class FinalReport:
 
     @property
     def unit(self) -> str:
-        return unit_of(self.campaign.job)
+        return unit_of(self.campaign.job.runs)
 
     @cached_property
     def training(self) -> PlannedTraining | None:
@@ -170,7 +171,11 @@ class FinalReport:
         """Yield the centre's own hours, planned and used, if it has some."""
         unit, planned = self.hour_unit, self.plan.hours
         if unit.centre is not None:
-            yield unit.centre.name, unit.of_centre(planned) if planned else None, unit.of_centre(self.campaign.used)
+            yield (
+                unit.centre.name,
+                planned.of_centre(unit.centre) if planned else None,
+                self.campaign.used.of_centre(unit.centre),
+            )
 
     def _notes(self) -> Iterator[str]:
         campaign, training = self.campaign, self.training

@@ -58,7 +58,7 @@ class Milestone:
             "hours per run": self._with_interval(training.hours),
             "node hours": self._with_interval(asked.nodes),
             "GPU hours": self._with_interval(asked.gpus),
-            OF_CENTRE: self._with_interval(view.plan.hour_unit.of_centre(asked) or 0.0),
+            OF_CENTRE: self._with_interval(asked.of_centre(view.plan.units.hours) or 0.0),
         }
         return texts[heading]
 

@@ -245,7 +245,7 @@ def _scaling(view: ReportView) -> Iterator[Block]:
 
     def hours(point: ScalePoint) -> float | None:
         cost = point.cost(point.hours_to_solution or 0.0) if priced else point.cost_per_million
-        return unit.of_centre(cost) if unit.centre else cost.nodes
+        return cost.of_centre(unit.centre) if unit.centre else cost.nodes
 
     for decision in view.decisions:
         first = decision.points[0]
