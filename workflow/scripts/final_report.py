@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for warning in update_or_warn(directory)[1]:
         notify(f"warning: {warning}")
     report = FinalReport(read_campaign(results, time.time()), date.today())
+    if doubt := report.campaign.held.doubt:
+        notify(f"warning: {directory}: {doubt}")
     files = {"html": report.html, "md": as_markdown(report.document), "csv": report.csv}
     lines = [report.headline]
     for kind, text in files.items():

@@ -1,6 +1,7 @@
 """The archive: the same figures elsewhere, and none of the names and secrets."""
 
 import json
+import os
 import shlex
 import shutil
 import zipfile
@@ -194,6 +195,7 @@ def newer(manifest: bytes) -> bytes:
     ("change", "message"),
     [
         (lambda archive, file: None, "it cannot be read: No such file"),
+        (lambda archive, file: os.mkfifo(file), "it cannot be read: it is no regular file"),
         (lambda archive, file: file.write_text("text"), "no whole zip file"),
         (lambda archive, file: file.write_bytes(archive[: len(archive) // 2]), "no whole zip file"),
         (empty_zip, "a zip without manifest.json"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import final_report
 import numpy as np
 import pytest
 from ddp_ladder.accounting.jobs import update
@@ -23,8 +26,9 @@ from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.units import Units
 from ddp_ladder.production.chain import keep_links, write_chain
-from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, young_s
+from ddp_ladder.production.final import Campaign, daly_s, held_of, read_campaign, read_held, young_s
 from ddp_ladder.production.planned import read_planned
+from ddp_ladder.production.slower import COLUMNS
 from ddp_ladder.records.record import Failure
 from ddp_ladder.report.final import FinalReport
 from ddp_ladder.report.hours import milestones
@@ -210,6 +214,45 @@ def test_the_worst_hour_is_the_lowest_mean_of_that_long_within_a_link(drawn: Any
     slower_s = sum(row[4] for row in rows if row[3] / row[4] < held.median * (1 - 1e-9))
     faster_s = sum(row[4] for row in rows if row[3] / row[4] > held.median * (1 + 1e-9))
     assert max(slower_s, faster_s) <= sum(row[4] for row in rows) / 2 + 1e-6
+
+
+def good_lines(rates: list[float]) -> list[str]:
+    return [f"1,8,{60 * k}.0,{60 * k + 60}.0,60,{rate},1.0,0.1,," for k, rate in enumerate(rates)]
+
+
+DAMAGED = ("\0" * 40, "", "1,8,0.0,60.0,6", good_lines([math.nan])[0], f"1,8,0.0,60.0,{10**400},2,1.0,0.1,,",
+           "1,8,0.0,60.0,6,1e400,1.0,,,", "1,8,0.0,60.0,0,5.0,0.0,,,")  # fmt: skip
+rates = st.lists(st.floats(1, 1e4), min_size=1, max_size=9)
+
+
+@given(rates, st.lists(st.tuples(st.sampled_from(DAMAGED), st.integers(0, 9)), max_size=5))
+def test_damaged_lines_of_the_table_cost_only_themselves_and_are_counted(
+    given_rates: list[float], damage: list[tuple[str, int]]
+) -> None:
+    lines = good_lines(given_rates)
+    windows = [[1.0, 60.0 * k, 60.0 * k + 60, 60 * rate, 60.0] for k, rate in enumerate(given_rates)]
+    for line, place in damage:
+        lines.insert(place, line)
+    with TemporaryDirectory() as directory:
+        table = Path(directory) / "windows.csv"
+        table.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+        held = read_held(table)
+    assert held == replace(held_of(np.array(windows)), doubt=held.doubt)
+    wanted = f"{len(damage)} of {len(lines)} line"
+    assert held.doubt.startswith(wanted) if damage else held.doubt == ""
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_table_is_named_on_the_page_and_in_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
+) -> None:
+    write_world(tmp_path, [Made(1.0, 6, {}, "complete")])
+    table = tmp_path / "production/windows.csv"
+    make(table)
+    assert final_report.main(["--results", str(tmp_path)]) == 0
+    said = f"{table.name} cannot be read: it is no regular file"
+    assert f"warning: {table.parent}: {said}" in capsys.readouterr().err
+    assert said in (table.parent / "final_report.md").read_text()
 
 
 def test_the_energy_is_that_of_all_samples_of_the_gpus_that_trained() -> None:

@@ -19,7 +19,7 @@ from ddp_ladder import __version__
 from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.assembly.run_records import RecordOrError, RunRecords
-from ddp_ladder.common.files import parsed_json, read_json, sha256, write_atomically
+from ddp_ladder.common.files import opened, parsed_json, read_json, sha256, write_atomically
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Several
@@ -79,7 +79,7 @@ def unpack(file: Path, directory: Path) -> Manifest:
 
 def _read(file: Path) -> dict[str, bytes]:
     try:
-        with zipfile.ZipFile(file) as archive:
+        with opened(file) as content, zipfile.ZipFile(content) as archive:
             infos = archive.infolist()
             if outside := [info.filename for info in infos if _leads_out(info)]:
                 what = "it has files that would lead out of its directory"

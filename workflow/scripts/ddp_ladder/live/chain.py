@@ -12,7 +12,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.live.status import LadderState, Reader, RunState, ScaleState
 from ddp_ladder.production.chain import Chain, Link, chain_directory, expected_end_s, read_chain, read_links
-from ddp_ladder.production.slower import TABLE, LastWindow, last_window
+from ddp_ladder.production.slower import TABLE, WindowRow, last_window
 
 Version = tuple[tuple[str, int], ...]  # the files of jobs and of starts of the script, with when they changed
 
@@ -24,7 +24,7 @@ class ChainState:
     chain: Chain
     state: LadderState  # of its directory: the one scale, its job and the run that goes on
     links: tuple[Link, ...]
-    window: LastWindow | None  # the last one of the link that goes on
+    window: WindowRow | None  # the last one of the link that goes on
 
     @property
     def scale(self) -> ScaleState:
@@ -59,7 +59,7 @@ class ChainReader:
         if state.plan is None:
             return None
         links = tuple(self._with_now(link, state) for link in self._all_links(state))
-        window: LastWindow | None = None
+        window: WindowRow | None = None
         with suppress(OSError, ValueError):
             window = last_window(self._directory / TABLE)
         is_current = window is not None and links and links[-1].end == "running" and window.link == links[-1].number

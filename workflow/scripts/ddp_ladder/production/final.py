@@ -6,7 +6,6 @@ in order is lost: the next link makes it again.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from ddp_ladder.accounting.jobs import HOUR_S, JobFile, JobRow, job_files
 from ddp_ladder.analysis.cost import kwh
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
@@ -29,7 +29,7 @@ from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
 from ddp_ladder.plan.units import Hours, Units
 from ddp_ladder.production.chain import Chain, Link, chain_directory, read_chain, read_links
 from ddp_ladder.production.planned import Planned, read_planned
-from ddp_ladder.production.slower import TABLE
+from ddp_ladder.production.slower import TABLE, read_windows
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record, Saves
@@ -88,6 +88,7 @@ class Held:
 
     median: float | None = None  # of the time in steps
     worst_hour: float | None = None  # the lowest mean of an hour within a link
+    doubt: str = ""  # what of the table of windows cannot be read
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
             _use(link, following, files[link.begun_at_s], chain, _start(records, job.runs[0], link))
             for link, following in zip_longest(links, links[1:])
         ),
-        held=held_of(_windows(directory / TABLE)),
+        held=read_held(directory / TABLE),
         planned=read_planned(results),
         units=plan.units,
         now_s=now_s,
@@ -373,33 +374,36 @@ def _energy_j(start: Start) -> float | None:
 # Throughput
 
 
-def _windows(path: Path) -> Figures:
-    """Return link, begin, end, samples and seconds in steps of each window of the chain's table."""
-    rows = []
-    with suppress(OSError, ValueError, KeyError), path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["samples_per_s"]:
-                in_steps_s = int(row["steps"]) * float(row["step_time_s"])
-                begin_s, end_s = float(row["began_at_s"]), float(row["ended_at_s"])
-                rows.append([float(row["link"]), begin_s, end_s, float(row["samples_per_s"]) * in_steps_s, in_steps_s])
-    return np.array(rows).reshape(-1, 5)
+def read_held(path: Path) -> Held:
+    """Return the throughput of the windows in the chain's table."""
+    try:
+        rows, damaged = read_windows(path)
+    except FileNotFoundError:
+        return Held()
+    except OSError as error:
+        return Held(doubt=f"{path.name} cannot be read: {error.strerror}")
+    known = [(row, row.samples_per_s, row.steps * row.step_time_s) for row in rows if row.samples_per_s is not None]
+    windows = [[row.link, row.began_at_s, row.ended_at_s, rate * in_s, in_s] for row, rate, in_s in known]
+    doubt = f"{damaged} of {count(len(rows) + damaged, 'line')} of {path.name} cannot be read, and left out"
+    return held_of(np.array(windows, dtype=np.float64).reshape(-1, 5), doubt=doubt * bool(damaged))
 
 
-def held_of(windows: Figures, hour_s: float = HOUR_S) -> Held:
+def held_of(windows: Figures, hour_s: float = HOUR_S, doubt: str = "") -> Held:
     """Return the throughput of windows, each with its link, begin, end, samples and seconds in steps. Pure."""
     if not len(windows):
-        return Held()
+        return Held(doubt=doubt)
     rates = windows[:, 3] / windows[:, 4]
     order = np.argsort(rates)
     weights = np.cumsum(windows[order, 4])
     median = float(rates[order][np.searchsorted(weights, weights[-1] / 2)])
     hours = [hour for link in np.unique(windows[:, 0]) for hour in _hours(windows[windows[:, 0] == link], hour_s)]
-    return Held(median, min(hours, default=None))
+    return Held(median, min(hours, default=None), doubt)
 
 
 def _hours(windows: Figures, hour_s: float) -> list[float]:
     """Return the mean rate of the windows from each one on that are an hour together; none for the last ones."""
     sums = np.vstack([np.zeros(2), np.cumsum(windows[:, 3:], axis=0)])
     lasts = np.searchsorted(windows[:, 2], windows[:, 1] + hour_s)
+    lasts = np.maximum(lasts, np.arange(len(windows)))  # where a clock went back
     grown = [sums[last + 1] - sums[first] for first, last in enumerate(lasts) if last < len(windows)]
     return [float(samples / seconds) for samples, seconds in grown]

@@ -11,18 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from ddp_ladder.assembly.run_records import RunRecords
-from ddp_ladder.common.files import RunDirectory, write_json, writing
+from ddp_ladder.common.files import RunDirectory, read_bytes, write_json, writing
 from ddp_ladder.common.formats import duration, in_short, milliseconds, percent, rank_numbers, significant
+from ddp_ladder.common.model import Count, Model
 from ddp_ladder.measuring.windows import Sums, Window, known_so_far, parts_of, sums_of, window_of, windows_of_steps
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.files import THROTTLE_REASONS
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.last_sample import last_cells, last_sample, of_gpus
+from ddp_ladder.nodes.read import LARGEST_VALUE
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.chain import Chain
 from ddp_ladder.records.raw_files import of_run, read_raw_run
@@ -276,19 +279,36 @@ def append_row(path: Path, row: Sequence[Cell]) -> None:
         file.write(text.getvalue().encode())
 
 
-@dataclass(frozen=True)
-class LastWindow:
-    """The last line of the table."""
-
-    link: int
-    ended_at_s: float
-    samples_per_s: float | None
+Figure = Annotated[float, Field(ge=0, le=LARGEST_VALUE)]
 
 
-def last_window(path: Path) -> LastWindow | None:
+class WindowRow(Model):
+    """What is read of a line of the table."""
+
+    model_config = ConfigDict(strict=False, extra="ignore", frozen=True, allow_inf_nan=False)
+    link: Count
+    began_at_s: Figure
+    ended_at_s: Figure
+    steps: Annotated[int, Field(ge=1, le=LARGEST_VALUE)]
+    step_time_s: Annotated[float, Field(gt=0, le=LARGEST_VALUE)]
+    samples_per_s: Figure | None = None
+
+
+def read_windows(path: Path) -> tuple[tuple[WindowRow, ...], int]:
+    """Return the windows of the table, and the number of its lines that are damaged. Raises OSError."""
+    rows, damaged = [], 0
+    for line in read_bytes(path).decode(errors="replace").splitlines():
+        cells = line.split(",")
+        if cells == [*COLUMNS]:
+            continue
+        try:
+            rows.append(WindowRow.from_json({name: x for name, x in zip(COLUMNS, cells, strict=True) if x}))
+        except ValueError:
+            damaged += 1
+    return tuple(rows), damaged
+
+
+def last_window(path: Path) -> WindowRow | None:
     """Return the last window of the table; None without one. Raises OSError or ValueError."""
     cells = last_cells(path)
-    if not cells:
-        return None
-    rate = cells.get("samples_per_s")
-    return LastWindow(int(cells["link"]), float(cells["ended_at_s"]), float(rate) if rate else None)
+    return WindowRow.from_json(cells) if cells else None

@@ -228,13 +228,15 @@ class FinalReport:
             return f"{significant(rate)} samples/s{against}"
 
         if held.median is None:
-            yield "the throughput of the steps is not known: no link was measured for a minute"
+            yield f"the throughput of the steps is not known: {held.doubt or 'no link was measured for a minute'}"
             return
         yield f"median of the time in steps: {of_ladder(held.median)}"
         if held.worst_hour is None:
             yield "worst hour: no link trained for an hour"
         else:
             yield f"worst hour: {of_ladder(held.worst_hour)}"
+        if held.doubt:
+            yield held.doubt
 
     def _checkpoints(self) -> Iterator[str]:
         saves, campaign = self.campaign.checkpoints, self.campaign
@@ -315,9 +317,10 @@ class FinalReport:
         held, promised = self.campaign.held, self.campaign.chain.promised_samples_per_s
         if held.median is None:
             return ""
+        doubt = f" ({held.doubt})" * bool(held.doubt)
         worst = f" and {significant(held.worst_hour)} in the worst hour" if held.worst_hour is not None else ""
         against = f", where {significant(promised)} had been measured before" if promised else ""
-        return f" at {significant(held.median)} samples per second (median){worst}{against}"
+        return f" at {significant(held.median)} samples per second (median){worst}{against}{doubt}"
 
     def _lost(self) -> Iterator[str]:
         ends = [each for each in self.campaign.ended if each.link.end in UNKEPT]
