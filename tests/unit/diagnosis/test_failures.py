@@ -648,6 +648,11 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
         "rank 1 (node1): IndexError: index 61 is out of range",
     ),
     "CUDA": of_exception(CUDA, "CUDA out of memory", "workload.batch_per_gpu"),
+    "a last batch of one sample": of_exception(
+        "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 8])",
+        "BatchNorm got a batch of one sample",
+        "drop_last=True",
+    ),
     "what any of the ranks may report": (
         both(raised(1, OTHER_MODEL), raised(0, LOST)),
         "the ranks built different models (): DDP expects same model across all ranks, but Rank 1",
