@@ -9,7 +9,18 @@ from typing import Any
 
 import history as history_command
 import pytest
-from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Ladder, histories, in_order
+from ddp_ladder.analysis.comparison import SLOWER
+from ddp_ladder.analysis.history import (
+    ALIKE,
+    FIRST,
+    NO_CHANGE,
+    NO_COMPARISON,
+    OTHER_PLATFORM,
+    UNLIKE,
+    Ladder,
+    histories,
+    in_order,
+)
 from ddp_ladder.archive.archive import unpack
 from ddp_ladder.archive.make import make_archive
 from ddp_ladder.archive.names import Names
@@ -64,8 +75,8 @@ def test_what_changed_is_named_and_another_training_has_no_ratio() -> None:
     assert [name for name, _, now in slower.changed] == ["torch", "nccl"]
     assert slower.ratio is not None
     assert slower.ratio.value == pytest.approx(0.8)
-    assert slower.is_beyond_chance
-    assert (again.found, again.changed, again.is_beyond_chance) == (ALIKE, (), False)
+    assert slower.verdict == SLOWER
+    assert (again.found, again.changed, again.verdict) == (ALIKE, (), NO_CHANGE)
     assert (other.found, other.ratio) == (UNLIKE, None)
     assert "autocast_dtype" in [name for name, _, _ in other.changed]
 
@@ -86,8 +97,21 @@ def test_page_markdown_and_table_have_the_same_points() -> None:
         assert "leonardo" in page
         assert "nccl: 2.27.3 → 2.21.5" in page
     text = summary_text(histories(LADDERS))
-    assert "2x4 (weak scaling): on 2026-06-02, lumi: 0.800 times" in text
-    assert "3 points are not like for like" in text
+    assert "2x4 (weak scaling): on 2026-06-02, lumi: slower, 0.800 times" in text
+    assert f"otherwise {NO_CHANGE}. 3 points are not like for like" in text
+
+
+def test_without_a_comparison_there_is_no_verdict_and_no_good_colour() -> None:
+    ladders = [ladder("2026-03-01"), ladder("2026-06-02", 0.45, autocast_dtype="float16", torch="2.5.1")]
+    files, text = written(ladders), summary_text(histories(ladders))
+    why = f"{NO_COMPARISON}: autocast_dtype bfloat16 → float16"
+    assert f"2x4 (weak scaling): on 2026-06-02, lumi: {why}." in text
+    assert NO_CHANGE not in text
+    assert '<section class="headline empty"' in str(files["index.html"])
+    assert '<section class="headline doubtful"' in str(written(LADDERS)["index.html"])
+    assert '<section class="headline"' in str(written(LADDERS[:2])["index.html"])
+    rows = list(csv.DictReader(io.StringIO(str(files["history.csv"]))))
+    assert [row["verdict"] for row in rows] == [FIRST, why] * len(RATES)
 
 
 def test_archives_and_directories_of_one_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder.analysis.comparison import Ratio
+from ddp_ladder.analysis.comparison import FASTER, SLOWER, Ratio
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import UNREAD, distinct_words, must_match, unlike
 from ddp_ladder.records.record import Record
@@ -15,6 +15,7 @@ PLATFORM = frozenset("backend_class cpu_model cuda cudnn driver gpu libraries nc
 """Fields whose change a history is for: the same training, on other software or hardware."""
 FIRST = "the first"
 ALIKE, OTHER_PLATFORM, UNLIKE = "like for like", "other software or hardware", "not like for like"
+NO_CHANGE, NO_COMPARISON = "no change beyond chance", "no comparison is possible"
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,19 @@ class Entry:
         return (self.point.samples_per_s or 0.0) / self.point.world_size
 
     @property
-    def is_beyond_chance(self) -> bool:
-        """Return True if the interval of the ratio, with what jobs differ by, does not hold 1."""
+    def verdict(self) -> str:
+        """Return what the comparison shows: a change if the ratio's interval, with what jobs differ by, is beside 1."""
         ratio = self.ratio
-        return bool(ratio and ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high)
+        if ratio is None:
+            return FIRST if self.found == FIRST else f"{NO_COMPARISON}: {self._why_none}"
+        if ratio.low is None or ratio.high is None:
+            return "not known: the ratio has no interval"
+        return NO_CHANGE if ratio.low <= 1 <= ratio.high else FASTER if ratio.value > 1 else SLOWER
+
+    @property
+    def _why_none(self) -> str:
+        differing = [f"{name} {then} → {now}" for name, then, now in self.changed if not _is_platform(name, then, now)]
+        return "; ".join(differing) or "one of the two has no run that ended well, or no throughput"
 
 
 @dataclass(frozen=True)
@@ -105,10 +115,13 @@ def _entry(ladder: Ladder, point: ScalePoint, earlier: Ladder, before: ScalePoin
     fields = list(unlike(first, second, [field for field in must_match(point.mode) if field.name != "script"]))
     words = ((name, distinct_words(name, *values)) for name, *values in fields)
     changed = tuple((name, then, now) for name, (then, now) in words)
-    is_platform = all(name in PLATFORM and UNREAD not in values for name, *values in fields)
-    if not is_platform:
+    if not all(_is_platform(*each) for each in changed):
         return Entry(ladder, point, UNLIKE, changed=changed)
     return Entry(ladder, point, OTHER_PLATFORM if fields else ALIKE, _ratio(point, before), changed)
+
+
+def _is_platform(name: str, then: str, now: str) -> bool:
+    return name in PLATFORM and UNREAD not in (then, now)
 
 
 def _ratio(point: ScalePoint, before: ScalePoint) -> Ratio | None:

@@ -10,8 +10,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ddp_ladder import __version__
-from ddp_ladder.analysis.comparison import interval_text, number
-from ddp_ladder.analysis.history import ALIKE, FIRST, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
+from ddp_ladder.analysis.comparison import FASTER, SLOWER, interval_text, number
+from ddp_ladder.analysis.history import ALIKE, FIRST, NO_CHANGE, OTHER_PLATFORM, UNLIKE, Entry, History, Ladder
 from ddp_ladder.common.formats import UNKNOWN, count, shortened, significant
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S
@@ -21,16 +21,17 @@ from ddp_ladder.report.rendering import as_html, as_markdown
 
 HEADINGS = (
     "scale", Cell("measured", style="n"), "site", Cell("samples/s", style="n"), Cell("per GPU", style="n"),
-    Cell("efficiency", style="n"), Cell("ratio", style="n"), "found", "changed",
+    Cell("efficiency", style="n"), Cell("ratio", style="n"), "verdict", "found", "changed",
 )  # fmt: skip
 HOW_TO_READ = (
     "Each ladder is compared with the one before it that measured the scale. The ratio is that of the samples/s; its "
-    "95 % interval holds what separate jobs usually differ by, and without it, or if it holds 1, no change is shown.",
+    "95 % interval holds what separate jobs usually differ by; if it holds 1, there is no change beyond chance.",
     f"{ALIKE.capitalize()}: no field of the fingerprint differs. {OTHER_PLATFORM.capitalize()}: the same training, and "
     "the ratio is the effect of all that changed together, nodes and day included.",
-    f"{UNLIKE.capitalize()}: the training itself differs, or a field could not be read; there is no ratio.",
+    f"{UNLIKE.capitalize()}: the training itself differs, or a field could not be read; no comparison is possible.",
 )
 STYLES = {ALIKE: "ok", UNLIKE: "failed"}
+VERDICTS = (FASTER, SLOWER, NO_CHANGE)
 SIZE_IN = (5.0, 3.3)
 Value = Callable[[Entry], float | None]
 PLOTS: Mapping[str, Value] = {
@@ -72,7 +73,7 @@ def _document(ladders: Sequence[Ladder], histories: Sequence[History], written_o
         ),
     )
     parts = [
-        Section("", (Block(summary_text(histories)),)),
+        Section("", (Block(summary_text(histories)),), style=f"headline {_kind(histories)}".strip()),
         Section("", plots, style="plots"),
         *(Section(f"{mode.capitalize()} scaling", (_table(own),)) for mode, own in _by_mode(histories).items()),
         Section("How to read it", (Block(items=HOW_TO_READ, style="notes"),)),
@@ -101,32 +102,47 @@ def _cells(history: History, entry: Entry) -> tuple[str | Cell, ...]:
         Cell(significant(entry.per_gpu), style="n"),
         Cell(EFFICIENCY.shown(point), style="n"),
         Cell(number(ratio.value) if ratio else UNKNOWN, small=(interval_text(ratio) if ratio else "",), style="n"),
+        entry.verdict,
         Cell(entry.found, style=STYLES.get(entry.found, "")),
         "; ".join(f"{name}: {then} → {now}" for name, then, now in entry.changed),
     )
 
 
+def _compared(histories: Sequence[History]) -> History | None:
+    """Return the largest scale that was measured more than once."""
+    return next((history for history in reversed(histories) if len(history.entries) > 1), None)
+
+
+def _kind(histories: Sequence[History]) -> str:
+    """Return how the summary is shown: as a good result only if all that it tells of could be compared."""
+    largest = [history for own in _by_mode(histories).values() if (history := _compared(own))]
+    known = [entry.verdict in VERDICTS for history in largest for entry in history.entries[1:]]
+    return "" if known and all(known) else "doubtful" if any(known) else "empty"
+
+
 def summary_text(histories: Sequence[History]) -> str:
-    """Return what changed beyond chance, at the largest scale of each mode; and how many points are not alike."""
+    """Return what changed, or could not be compared, at the largest scale of each mode; and how many are not alike."""
     sentences = []
     for mode, own in _by_mode(histories).items():
-        largest = next((history for history in reversed(own) if len(history.entries) > 1), None)
+        largest = _compared(own)
         if largest is None:
             sentences.append(f"No scale of {mode} scaling was measured twice.")
             continue
-        place = f"{largest.scale} ({mode} scaling)"
-        steps = [_step(entry) for entry in largest.entries if entry.is_beyond_chance]
-        sentences += [f"{place}: {'; '.join(steps)}."] if steps else [f"{place}: no change beyond chance."]
+        steps = [_step(entry) for entry in largest.entries[1:] if entry.verdict != NO_CHANGE]
+        if len(steps) < len(largest.entries) - 1:
+            steps.append(f"otherwise {NO_CHANGE}" if steps else NO_CHANGE)
+        sentences.append(f"{largest.scale} ({mode} scaling): {'; '.join(steps)}.")
     unlike = sum(entry.found == UNLIKE for history in histories for entry in history.entries)
     are = "is" if unlike == 1 else "are"
     return " ".join((*sentences, f"{count(unlike, 'point')} {are} not like for like with the one before."))
 
 
 def _step(entry: Entry) -> str:
-    ratio = entry.ratio
-    words = f"{number(ratio.value)} times {interval_text(ratio)}" if ratio else UNKNOWN
-    changed = ", ".join(f"{name} {then} → {now}" for name, then, now in entry.changed) or "no field changed"
-    return f"on {entry.ladder.on or 'a day that is not known'}, {entry.ladder.site}: {words} ({changed})"
+    ratio, words = entry.ratio, entry.verdict
+    if ratio is not None:
+        changed = ", ".join(f"{name} {then} → {now}" for name, then, now in entry.changed) or "no field changed"
+        words = f"{words}, {number(ratio.value)} times {interval_text(ratio)} ({changed})"
+    return f"on {entry.ladder.on or 'a day that is not known'}, {entry.ladder.site}: {words}"
 
 
 def _csv_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
@@ -148,6 +164,7 @@ def _csv_rows(histories: Sequence[History]) -> Iterator[dict[str, object]]:
                 "ratio": ratio and ratio.value,
                 "ratio_low": ratio and ratio.low,
                 "ratio_high": ratio and ratio.high,
+                "verdict": entry.verdict,
                 "found": entry.found,
                 "changed": "; ".join(f"{name}: {then} -> {now}" for name, then, now in entry.changed),
             }
