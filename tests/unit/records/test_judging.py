@@ -155,4 +155,13 @@ def test_runs_without_a_log_keep_their_figures_and_it_is_said(
     report = read_results(results, plan)
     assert report.records[plan.runs[0].name].ranks[0].samples == 60 * TRAINED + 15 * 16
     (told,) = report.warnings
-    assert told.startswith("2 runs without a log of what happened (made before there was one)")
+    assert told.startswith("2 runs with a rank that left no log of what happened (ranks/rank<k>.log)")
+
+
+def test_of_a_run_whose_ranks_left_nothing_no_log_is_missed(tmp_path: Path, plan: Plan) -> None:
+    """A run that was ended as hung: it has no figures that a log could judge."""
+    results = tmp_path / "results"
+    for path in (results / "runs" / plan.runs[0].name / "ranks").iterdir():
+        path.unlink()
+    reassemble(RunDirectory(results / "runs" / plan.runs[0].name))
+    assert read_results(results, plan).warnings == ()

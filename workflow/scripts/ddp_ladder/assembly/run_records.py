@@ -130,12 +130,12 @@ class RunRecords:
                 f"damaged (rank<k>.log in nodes/*.zip): the figures are those of then ({in_short(kept, NAMED)})"
             )
         records = [record for _, record in self._believed.values() if isinstance(record, Record)]
-        old = [record.spec.name for record in records if record.job is not None and not record.rules]
-        old = [name for name in old if (self.results / "runs" / name / "ranks").is_dir()]
-        if old:
+        silent = [record.spec.name for record in records if record.ranks and not record.rules]
+        silent = [name for name in silent if (self.results / "runs" / name / "ranks").is_dir()]
+        if silent:
             lines.append(
-                f"{count(len(old), 'run')} without a log of what happened (made before there was one): the figures are "
-                f"those that were judged then ({in_short(old)})"
+                f"{count(len(silent), 'run')} with a rank that left no log of what happened (ranks/rank<k>.log): other "
+                f"rules cannot judge the figures anew ({in_short(silent)})"
             )
         return lines
 
