@@ -92,7 +92,7 @@ def test_tells_what_its_jobs_do(climbed: Climbed) -> None:
     assert re.fullmatch(rf"stage1 1x1: job {job} runs on node\d", next(line for line in own if "runs on" in line))
     assert "stage1 1x1 [1/1] default/weak/r1: started" in own
     assert any(re.search(r"r1: [\d,.]+ samples/s, \d+ steps measured", line) for line in own)
-    assert re.fullmatch(rf"stage1 1x1: job {job} ended COMPLETED on node\d, after .*", own[-1])
+    assert re.fullmatch(rf"stage1 1x1: job {job} ended COMPLETED on node\d; it ran .*", own[-1])
     assert "guess" not in climbed.done.stdout.lower()
     script = climbed.cluster.run(["scontrol", "write", "batch_script", str(job), "-"]).stdout
     assert ("--executor local" in script, "jobstep" in script) == (True, False)  # one Snakemake in the job, not two

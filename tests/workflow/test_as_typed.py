@@ -24,7 +24,7 @@ def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
     assert ["stage1", "1x1", "1", "1", "(default;", "weak;", "1", "repeat)", "1", "5", "min", "0.08"] in rows
     assert ["stage2", "1x2", "2", "1", "(default;", "weak;", "1", "repeat)", "1", "5", "min", "0.17"] in rows
     assert not [row for row in rows if row[0] == "stage3"]
-    assert "At most 0.25 GPU hours from here" in plan
+    assert "At most 0.25 process hours from here" in plan
     assert "loop.py 16 gr\\xf6\\xdfe" in plan
     assert not checkout.results.exists()
 

@@ -81,7 +81,7 @@ def test_a_dry_run_counts_what_is_there_already(checkout: Checkout) -> None:
     done = checkout.snakemake("stage3", *DRY_RUN)
     assert done.returncode == 0, done.stdout
     assert measured(done.stdout) == {"1x2"}
-    assert "At most 0.17 GPU hours from here" in done.stdout
+    assert "At most 0.17 process hours from here" in done.stdout
     assert "What the scales below let expect:\n  stage2 1x2: at most " in done.stdout
 
 

@@ -87,7 +87,7 @@ def test_as_a_module_of_another_workflow(project: Checkout, tmp_path_factory: py
     assert f"chdir={user}\n" in script
     (command,) = re.findall(r'^exec "\$bin/python" -m snakemake (.*) --profile \S+ (.*)$', script, re.M)
     again = snakemake(user, "--dry-run", *" ".join(command).split())
-    assert "At most 0.00 GPU hours from here" in again
+    assert "At most 0.00 process hours from here" in again
 
 
 def test_deployed_from_a_repository(project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> None:

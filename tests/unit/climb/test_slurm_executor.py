@@ -213,8 +213,20 @@ def test_a_good_job_from_end_to_end(desk: Desk) -> None:
         "stage2 1x4: job 7 waits: Resources: it is next, and waits for nodes to become free; "
         "Slurm expects it to start at 2026-11-20 23:40:00",
         "stage2 1x4: job 7 runs on node1",
-        "stage2 1x4: job 7 ended COMPLETED on node1, after 1 min 30 s",
+        "stage2 1x4: job 7 ended COMPLETED on node1; it ran 1 min 30 s",
     ]
+
+
+def test_how_long_a_job_ran_is_told_by_slurm_or_not_at_all(desk: Desk) -> None:
+    """A start may see a job for the first time shortly before its end, or never see it run."""
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 150))
+    desk.later(0, replace(RUNNING, start=start))
+    desk.later(90, JobState("COMPLETED", nodes="node1"))
+    assert re.search(r"COMPLETED on node1; it ran 2 min [34]\d s$", desk.text.rstrip()), desk.text
+    desk.watch.add(WatchedJob("7", "stage2", "1x4", desk.log, 10, desk.held, lambda: 0.0))
+    desk.later(0, JobState("PENDING"))
+    desk.later(90, JobState("CANCELLED"))
+    assert "1 min 30 s after its submission" in desk.text
 
 
 def test_a_bad_end_says_why_and_what_to_do(desk: Desk) -> None:

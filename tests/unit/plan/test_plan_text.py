@@ -52,7 +52,7 @@ def test_a_ladder_that_starts_above_one_gpu_says_so(climbed: Plan) -> None:
 def test_finished_runs_are_not_to_do(climbed: Plan) -> None:
     text = shown(climbed, climbed.stages)
     assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "0", "0.00"), ("2x1", "0", "0.00")]
-    assert "At most 0.00 GPU hours from here" in text
+    assert "At most 0.00 process hours from here" in text
 
 
 def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
@@ -62,7 +62,7 @@ def test_failed_and_missing_runs_are_to_do(climbed: Plan) -> None:
     (runs / "2x1" / "r2" / "ranks" / "rank0.steps").write_text("")
     text = shown(climbed, climbed.stages)
     assert to_do(text) == [("1x1", "0", "0.00"), ("1x2", "1", "0.67"), ("2x1", "2", "0.67")]
-    assert "At most 1.33 GPU hours from here" in text
+    assert "At most 1.33 process hours from here" in text
 
 
 def test_gates_and_learning_rates_in_words(climbed: Plan) -> None:

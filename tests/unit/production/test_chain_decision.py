@@ -81,7 +81,11 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
         # Hours
         ([("saved", {"hours": 38.0})], "go on", "link 2"),
         ([("saved", {"hours": 39.0})], "go on", "link 2"),  # the next one is half as long
-        ([("saved", {"hours": 39.9})], "stop", "production.up_to_hours is reached"),  # 3 min, of which 70 s are its end
+        (
+            [("saved", {"hours": 39.9})],
+            "stop",
+            "production.up_to_hours has no room for a link",
+        ),  # 3 min, of which 70 s are its end
     ],
 )
 def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, verdict: str) -> None:
@@ -91,6 +95,18 @@ def test_what_follows(links: Sequence[tuple[str, dict[str, Any]]], kind: str, ve
 
 def _next(links: list[Link], chain: Chain = CHAIN, since: int = 0) -> tuple[Any, ...]:
     return chain, chain.within_hours(JOB, sum(each.hours for each in links)), links, since
+
+
+@pytest.mark.parametrize(("runtime_min", "up_to_hours", "links"), [(6, 3.0, 15), (6, 2.999, 14), (60, 0.05, 0)])
+def test_as_many_links_follow_as_are_announced(runtime_min: int, up_to_hours: float, links: int) -> None:
+    """Two ranks for 6 min are 0.2 h, and 3.0 // 0.2 is 14.0 in floats."""
+    job = replace(JOB, runtime_min=runtime_min)
+    chain = CHAIN.replace(runtime_min=runtime_min, up_to_hours=up_to_hours)
+    made = [link("saved", number, hours=chain.most_hours(job)) for number in range(1, links + 1)]
+    production = Production(replace(make_plan_of([make_spec("2x1")]), jobs=(job,)), chain, "a rule", ())
+    assert f"at most {links} further links of full length" in dry_run_text(production, (), "")
+    assert [decide(chain, job, made[:number]).kind for number in range(links + 1)] == ["go on"] * links + ["stop"]
+    assert "is reached" not in decide(chain, job, made).verdict  # by no link, of none
 
 
 FAILURES = st.one_of(st.none(), st.sampled_from([CRASH, OTHER]))

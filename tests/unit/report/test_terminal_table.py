@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.plan.units import HourUnit
 from ddp_ladder.report.terminal import terminal_table
 from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs, records_by_name, repeated
 
@@ -32,6 +33,7 @@ def test_golden() -> None:
         "figures  results/report/scaling.csv",
     ]
     assert terminal_table((), {}) == "no run is planned"
+    assert "  processes  " in terminal_table(points, gates, unit=HourUnit("process", None)).splitlines()[0]
 
 
 def test_fits_the_terminal_with_everything_in_it() -> None:

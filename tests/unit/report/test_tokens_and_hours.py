@@ -144,8 +144,8 @@ def test_dry_run_and_forecast_say_them(tmp_path: Path) -> None:
     plan = replace(climb(tmp_path, NODE_HOURS), results=str(tmp_path))
     text = plan_text(plan, plan.stages, {"1x2": plan.job(plan.runs[2].scale).runs, "2x1": plan.jobs[2].runs})
     # Two jobs of 20 minutes, of two GPUs each: 3 nodes x 1/3 h x 1.5.
-    assert "At most 1.33 GPU hours (1.50 node h) from here" in text
-    assert text.splitlines()[2].endswith("GPU h  node h")
+    assert "At most 1.33 process hours (1.50 node h) from here" in text
+    assert text.splitlines()[2].endswith("process h  node h")
     shutil.rmtree(tmp_path / "runs/default/weak/2x1")
     forecast = make_forecast(plan, "stage3", RunRecords(tmp_path), (), is_open=True)
     assert forecast

@@ -42,10 +42,10 @@ SETTINGS = (
 )  # fmt: skip
 """Fields of a spec, beside those of the fingerprint, that may explain another speed."""
 HOW_TO_READ = (
-    "Ratios are of throughput, variant / default, of runs of the same repeat in one job on the same nodes; their "
-    "geometric mean, with a 95 % interval (Student's t over the pairs). The chance of any wrong “faster” or “slower” "
-    "at a mode and scale is at most 5 % (Holm): of many intervals, some miss 1 by chance, and “not beyond chance” does "
-    "not say that both are equally fast."
+    "Ratios are of throughput, variant / default, of runs of the same repeat, in one job on the same nodes unless a "
+    "note says otherwise; their geometric mean, with a 95 % interval (Student's t over the pairs). The chance of any "
+    "wrong “faster” or “slower” at a mode and scale is at most 5 % (Holm): of many intervals, some miss 1 by chance, "
+    "and “not beyond chance” does not say that both are equally fast."
 )
 
 

@@ -248,8 +248,7 @@ class JobWatch:
     def _end(self, job: WatchedJob) -> JobEnd:
         self._print_lines(job)
         del self._jobs[job.id]
-        ran_s = self._clock() - (job.started_s if job.started_s is not None else job.submitted_s)
-        state = job.state.state
+        ran_s, state = self._ran_s(job), job.state.state
         words = "".join(slurm_jobs.slurms_words(file_text(job.log) or "")[-1:])  # such as "Exceeded job memory limit"
         # Slurm has forgotten it or lost its node, but it had printed that all was done: the records will show it.
         well = state == slurm_jobs.ENDED_WELL or (state in (slurm_jobs.GONE, slurm_jobs.NODE_FAIL) and job.is_finished)
@@ -259,8 +258,16 @@ class JobWatch:
             cause = full
         named, reason = (job.id, job.stage, job.scale, state, str(job.log)), words or job.state.reason
         end = JobEnd(*named, ok=well, nodes=job.state.nodes, reason=reason, why=cause.why, next=cause.next)
-        self._console.say(f"{job.stage} {job.scale}: {end.in_words}, after {duration(ran_s)}")
+        since_s = self._clock() - job.submitted_s
+        told = f"; it ran {duration(ran_s)}" if ran_s is not None else f", {duration(since_s)} after its submission"
+        self._console.say(f"{job.stage} {job.scale}: {end.in_words}{told}")
         return end
+
+    def _ran_s(self, job: WatchedJob) -> float | None:
+        """Return how long a job has run, by Slurm or else as it was seen here; None if it was not seen to run."""
+        if job.state.phase != "waiting" and (by_slurm_s := job.state.since_start_s) is not None:
+            return by_slurm_s
+        return None if job.started_s is None else self._clock() - job.started_s
 
     def _print_lines(self, job: WatchedJob) -> None:
         for line in job.new_lines():
@@ -270,7 +277,8 @@ class JobWatch:
                 self._console.say(line)
 
     def _status(self, job: WatchedJob) -> str:
-        if job.started_s is None:
+        ran_s = self._ran_s(job)
+        if ran_s is None:
             waited = duration(self._clock() - job.submitted_s)
             return f"{job.scale} waits {waited}" + (f" ({job.state.reason})" if job.state.reason else "")
-        return f"{job.scale} runs {duration(self._clock() - job.started_s)} {job.progress or ''}".rstrip()
+        return f"{job.scale} runs {duration(ran_s)} {job.progress or ''}".rstrip()

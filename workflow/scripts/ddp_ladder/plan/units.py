@@ -65,6 +65,14 @@ class HourUnit:
     device: str  # GPU, or process on a site without
     centre: CentreHours | None
 
+    @property
+    def devices(self) -> str:
+        return {"GPU": "GPUs", "process": "processes"}[self.device]
+
+    def of_device(self, text: str) -> str:
+        """Return a text on GPUs in the words of this site: on processes if it has none."""
+        return text.replace("GPUs", self.devices).replace("GPU", self.device)
+
     def in_words(self, cost: Hours) -> str:
         """Return ``4.20 GPU h``, or ``4.20 GPU h (8.40 normalised GPU h)``."""
         return f"{significant(cost.gpus)} {self.device} h{self.beside(cost)}"

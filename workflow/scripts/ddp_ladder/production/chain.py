@@ -43,6 +43,7 @@ UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
 """Those that say nothing of ranks that were ended from outside, each where it was."""
 CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
+ROUNDED = 1e-12  # of hours: what sums of them are rounded by
 LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
 
 
@@ -78,9 +79,17 @@ class Chain(Model):
         """Return ``0.12 of 0.20 GPU h``: GPU hours, of those that its links may use; with the centre's hours."""
         return self.hour_unit(job).of(self.cost(gpu_hours), self.cost(self.up_to_hours))
 
+    def hours_left(self, used: float) -> float:
+        """Return the GPU hours that are left, and what a sum of floats may be too large by: 15 times 0.2 is 3."""
+        return self.up_to_hours * (1 + ROUNDED) - used
+
+    def full_links_left(self, job: ScaleJob, used: float) -> int:
+        """Return how many links of full length the hours that are left hold."""
+        return max(0, int(self.hours_left(used) / self.most_hours(job)))
+
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
-        minutes = int((self.up_to_hours - used) * 60 / self.gpus)
+        minutes = int(self.hours_left(used) * 60 / self.gpus)
         if not 1 <= minutes < job.runtime_min:
             return job
         script_s, _ = limits_s(60.0 * minutes, 60.0 * minutes)
@@ -513,9 +522,11 @@ def _is_same_failure(one: Link, other: Link) -> bool:
 
 def _within_hours(chain: Chain, job: ScaleJob, links: Sequence[Link]) -> Step:
     used = used_hours(links)
-    if used + chain.most_hours(job) <= chain.up_to_hours:
+    if chain.full_links_left(job, used):
         return Step("go on", f"link {len(links) + 1}")
     link, most = f"a link of at most {duration(60 * job.runtime_min)}", chain.most_hours(job)
     why = f"{hours_of(chain, links, job)} are used, and {link} could take "
     key = f"{PRODUCTION}.up_to_hours"
-    return Step("stop", f"{key} is reached", f"{why}{significant(most)}", f"raise {key}, and start it again")
+    return Step(
+        "stop", f"{key} has no room for a link", f"{why}{significant(most)}", f"raise {key}, and start it again"
+    )

@@ -215,7 +215,6 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     chain, job = production.chain, production.job
     used = used_hours(links)
     each = chain.most_hours(job)
-    most = int((chain.up_to_hours - used) // each)
     rate, unit = chain.promised_samples_per_s, chain.hour_unit(job)
     rows = {
         "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
@@ -223,8 +222,8 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
         "next": production.following(links, since=len(links))[1].verdict,
-        "hours": f"{hours_of(chain, links, job)} used by "
-        f"{count(len(links), 'link')}; at most {count(max(0, most), 'further link')} of full length",
+        "hours": f"{hours_of(chain, links, job)} used by {count(len(links), 'link')}; "
+        f"at most {count(chain.full_links_left(job, used), 'further link')} of full length",
         "promised": "unknown: this scale was not measured"
         if rate is None
         else f"{significant(rate)} samples/s, of "

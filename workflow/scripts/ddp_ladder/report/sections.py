@@ -52,8 +52,8 @@ MEASURED = (
     "and until the step times are steady. The rest is cut into blocks; the time of a block is that of its slowest "
     "rank. Medians over blocks and repeats are shown, never the best run. If slow steps recur, which a median over "
     "blocks hides, samples / time over all blocks is shown. Intervals are of 95 %: Student's t on the logarithms of "
-    "the repeats' figures, Welch's for ratios; a single repeat has that of its blocks. All runs of one scale were made "
-    "in one job on the same nodes, with variants and repeats interleaved."
+    "the repeats' figures, Welch's for ratios; a single repeat has that of its blocks. A job makes all its "
+    "runs on the same nodes, with variants and repeats interleaved."
 )
 PREFLIGHT = (
     "The last test of each scale's nodes, their network and its all-reduces, before its runs or alone. The bus "

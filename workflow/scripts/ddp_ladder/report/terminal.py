@@ -16,10 +16,12 @@ from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.gates.figures import SPEEDUP, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
+from ddp_ladder.plan.units import HourUnit
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes
 
 LONGEST = 22  # characters of a name
+OF_GPUS = HourUnit("GPU", None)
 OF_TOKENS = (TOKENS_PER_S.heading, TOKENS_PER_S_PER_GPU.heading)
 # Columns to leave out on a narrow terminal: they follow from scale and efficiency.
 SPARE = (TOKENS_PER_S_PER_GPU.heading, SPEEDUP.heading, "GPUs")
@@ -31,7 +33,7 @@ def summary_text(ladder: LadderResults, log: str = "") -> str:
     points, report = [point for point in ladder.points if not point.is_plain], results / "report"
     lines = [_fitted(headline(ladder).text)]
     lines += [_fitted(f"Predicted, not measured: {full_stop(scale.in_words)}") for scale in outlooks(plan, points)]
-    lines += ["", terminal_table(points, ladder.gates, report if report.exists() else None)]
+    lines += ["", terminal_table(points, ladder.gates, report if report.exists() else None, plan.hour_unit)]
     forecasts = error_rows(planned_forecasts(results, plan), points)
     lines += [_fitted(f"forecast {place}: {forecast}; {measured}") for place, forecast, measured in forecasts]
     lines += terminal_lines(plan, ladder.jobs, results)
@@ -47,7 +49,12 @@ def _fitted(text: str) -> str:
     return for_terminal(plain(text), sys.stdout)
 
 
-def terminal_table(points: Sequence[ScalePoint], gates: Mapping[str, Verdict], report: Path | None = None) -> str:
+def terminal_table(
+    points: Sequence[ScalePoint],
+    gates: Mapping[str, Verdict],
+    report: Path | None = None,
+    unit: HourUnit = OF_GPUS,
+) -> str:
     """Return the table, its notes and the path of the report, without a final newline."""
     if not points:
         return "no run is planned"
@@ -59,7 +66,8 @@ def terminal_table(points: Sequence[ScalePoint], gates: Mapping[str, Verdict], r
     right = [column.heading for column in columns("terminal") if "terminal" not in column.interval_in]
     for left_out in range(len(SPARE) + 1):
         shown = [name for name in names if name not in SPARE[:left_out]]
-        lines = text_table(shown, [[row[name] for name in shown] for row in rows], right)
+        headings = [unit.of_device(name) for name in shown]
+        lines = text_table(headings, [[row[name] for name in shown] for row in rows], [*map(unit.of_device, right)])
         if max(map(len, lines)) <= width():
             break
     lines += _notes(points)

@@ -219,11 +219,11 @@ class ReportView:
 
     @property
     def units(self) -> str:
-        return {"GPU": "GPUs", "process": "processes"}[self.unit]
+        return self.plan.hour_unit.devices
 
     def of_device(self, heading: str) -> str:
         """Return a heading in the words of this site: ``process`` if it has no GPU, and the name of its hours."""
-        of_device, hours = heading.replace("GPUs", self.units).replace("GPU", self.unit), self.plan.units.hours
+        of_device, hours = self.plan.hour_unit.of_device(heading), self.plan.units.hours
         return of_device.replace(OF_CENTRE, hours.name) if hours else of_device
 
     def place(self, point: ScalePoint) -> str:
