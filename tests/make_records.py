@@ -165,7 +165,8 @@ def make_record(
     step = spec.global_batch / samples_per_s
     hosts = hosts or [f"node{k}" for k in range(spec.nodes)]
     base = CUDA_FINGERPRINT if spec.device == "cuda" else FINGERPRINT
-    seen = {**base, "args": list(spec.args), "batch_per_gpu": spec.batch_per_gpu}
+    seen = {**base, "args": list(spec.args), "batch_per_gpu": spec.batch_per_gpu, **(fingerprint or {})}
+    batch = seen["batch_per_gpu"]
     record = Record(
         status="ok",
         spec=spec,
@@ -203,7 +204,7 @@ def make_record(
             startup_s=startup_s,
             wall_s=130 * step + 5,
         ),
-        fingerprint={**seen, **(fingerprint or {})},
+        fingerprint={"global_batch": batch and batch * spec.world_size, **seen},
         checks=(Check(name="complete", ok=True, measured="all files", wanted="all files"),),
         failure=None,
         remarks=(),

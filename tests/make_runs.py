@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,15 @@ def write_steps(directory: RunDirectory, rank: int, rows: Rows) -> None:
     unknown = ["", "", "", "", "", "0"]
     full = [[float(each or "nan") for each in row + unknown[len(row) - len(COLUMNS) :]] for row in rows]
     write_content(directory, rank, np.array(full, dtype="<f8").T.tobytes(), len(rows))
+
+
+def edit_batches(directory: RunDirectory, rank: int, *sizes: int, steps: int | None = None) -> None:
+    """Let the steps of a rank have batches of these sizes in turn. steps: keep so many."""
+    rows = read_steps(directory, rank)[:steps]
+    for number, row in enumerate(rows):
+        row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
+    write_steps(directory, rank, rows)
+    edit_part(directory, rank, "fingerprint", batch_per_gpu=median_high(sizes))
 
 
 def add_ddp_times(

@@ -14,12 +14,11 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
-from ddp_ladder_instrument.contract import COLUMNS
 from ddp_ladder_instrument.slow_settings import ANOMALY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_records import FINGERPRINT, make_spec
-from make_runs import edit_part, edit_rank, failure_of, read_steps, reassemble, write_run, write_steps
+from make_records import make_spec
+from make_runs import edit_batches, edit_part, edit_rank, failure_of, reassemble, write_run
 
 
 @pytest.fixture
@@ -145,9 +144,11 @@ def test_only_a_sampler_that_is_known_not_to_divide_the_data_is_remarked_on(
 def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None:
     spec = make_spec("1x2", mode="strong", batch_per_gpu=32, global_batch=256, accumulation=4)
     run = write_run(tmp_path, spec)
-    on_both(run, fingerprint={**FINGERPRINT, "batch_per_gpu": 128})
+    for rank in (0, 1):
+        edit_batches(run, rank, 128)
     assert reassemble(run).failure is None
-    on_both(run, fingerprint={**FINGERPRINT, "batch_per_gpu": 32})
+    for rank in (0, 1):
+        edit_batches(run, rank, 32)
     found = failure_of(run)
     assert found.verdict == "the script does not train with workload.global_batch"
     assert found.why == (
@@ -159,7 +160,7 @@ def test_a_script_that_does_not_accumulate_as_told_fails(tmp_path: Path) -> None
 
 
 def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
-    edit_part(run, 1, "fingerprint", batch_per_gpu=32)
+    edit_batches(run, 1, 32)
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint.global_batch == 96
@@ -176,14 +177,10 @@ def test_settings_that_slow_such_a_run_are_remarked_on(tmp_path: Path, device: s
 
 
 def test_batches_that_vary_need_not_be_alike_on_all_ranks(run: RunDirectory) -> None:
-    edit_part(run, 1, "fingerprint", batch_per_gpu=9)
     for rank, sizes in ((0, [4, 64, 32, 17, 5, 11]), (1, [9, 30, 6, 48])):
-        rows = read_steps(run, rank)
-        for number, row in enumerate(rows):
-            row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
-        write_steps(run, rank, rows)
+        edit_batches(run, rank, *sizes)
     (remark,) = [each for each in remarks(run) if each.name == "batch"]
-    assert remark.what == "the batches vary in size; in the median step the ranks have 64 on rank 0, 9 on rank 1"
+    assert remark.what == "the batches vary in size; in the median step the ranks have 17 on rank 0, 30 on rank 1"
     assert remark.next.startswith("nothing, if the script makes them so")
 
 

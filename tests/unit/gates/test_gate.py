@@ -26,7 +26,17 @@ from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from gate import main
 from make_preflight import write_preflight
 from make_records import make_gate, make_judged, make_plan_of, make_spec, make_specs
-from make_runs import add_ddp_times, edit, edit_part, read_steps, reassemble, write_ladder, write_run, write_steps
+from make_runs import (
+    add_ddp_times,
+    edit,
+    edit_batches,
+    edit_part,
+    read_steps,
+    reassemble,
+    write_ladder,
+    write_run,
+    write_steps,
+)
 
 RUN = "default/weak/1x2/r2"
 BASELINE = "default/weak/1x1/r1"
@@ -189,7 +199,10 @@ def test_records_from_before_a_change_of_the_configuration(ladder: Ladder) -> No
 def test_what_is_not_comparable_has_no_efficiency_to_pass(ladder: Ladder) -> None:
     words = "batch_per_gpu: 64 at 1x1, 128 at 1x2"
     for spec in ladder.plan.stage_jobs("stage2")[0].runs:
-        write_run(ladder.results, spec, 1843.2, fingerprint={"batch_per_gpu": 128})
+        run = write_run(ladder.results, spec, 1843.2)
+        for rank in range(spec.world_size):
+            edit_batches(run, rank, 128)
+        reassemble(run)
     verdict = ladder.judge("stage2")
     assert (verdict.reason.check, verdict.reason.repeat) == ("efficiency", None)
     assert "not comparable" in verdict.reason.measured

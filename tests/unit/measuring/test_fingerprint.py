@@ -10,9 +10,8 @@ from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.measuring.fingerprint import MUST_MATCH, all_differences
 from ddp_ladder.records.record import Record, Source
 from ddp_ladder.settings.terms import MAY_DIFFER
-from ddp_ladder_instrument.contract import COLUMNS
 from make_records import make_record, make_spec
-from make_runs import edit, edit_part, read_steps, reassemble, write_run, write_steps
+from make_runs import edit, edit_batches, edit_part, reassemble, write_run
 
 MEASURED = {
     "script_sha256": "f" * 64,
@@ -92,6 +91,7 @@ def with_gpu_of_rank_1(scale: str, name: str) -> Record:
 
 
 LONG = "--same " * 20
+VARY = {"batch_varies": [8, 90]}
 PAIRS: dict[str, tuple[Record, Record, str]] = {
     "weak": (at("1x1"), at("2x4"), ""),
     "weak, another batch": (at("1x1"), at("1x2", batch_per_gpu=32), "batch_per_gpu: 64 at 1x1, 32 at 1x2"),
@@ -101,6 +101,12 @@ PAIRS: dict[str, tuple[Record, Record, str]] = {
         at("1x1", "strong"),
         at("1x2", "strong", batch_per_gpu=64),
         "global_batch: 64 at 1x1, 128 at 1x2",
+    ),
+    "batches that vary, by chance": (at("1x1", **VARY), at("1x2", **VARY, global_batch=125), ""),
+    "batches that vary, of more samples": (
+        at("1x1", **VARY),
+        at("1x2", **VARY, global_batch=143),
+        "batch_per_gpu: 64 at 1x1, 71.5 at 1x2",
     ),
     "of files those that both have": (
         at("1x1", sources=KNOWN["sources"]),
@@ -172,11 +178,30 @@ def test_what_a_rank_could_not_read_is_a_remark(tmp_path: Path) -> None:
 )
 def test_only_a_size_that_most_steps_lack_varies(tmp_path: Path, sizes: list[int], found: tuple[int, int]) -> None:
     run = write_run(tmp_path, make_spec("1x1"))
-    rows = read_steps(run, 0)
-    for number, row in enumerate(rows):
-        row[COLUMNS.index("samples")] = str(sizes[number % len(sizes)])
-    write_steps(run, 0, rows)
+    edit_batches(run, 0, *sizes)
     assert reassemble(run).fingerprint.batch_varies == found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "global_batch", "differs"),
+    [
+        ([(96, 32)], 128, ""),  # balanced by tokens: each rank takes half of these, and not of the samples
+        ([(96, 32), (32, 96)], 128, ""),
+        ([(32, 32)], 64, "batch_per_gpu: 64 at 1x1, 32 at 1x2"),
+        ([(96, 33)], 129, "batch_per_gpu: 64 at 1x1, 64.5 at 1x2"),
+        ([(9, 100), (90, 31), (60, 78), (80, 63)], 128, ""),  # 109, 121, 138 and 143 samples
+    ],
+)
+def test_the_batch_of_a_step_is_that_of_all_ranks(
+    tmp_path: Path, sizes: list[tuple[int, int]], global_batch: int, differs: str
+) -> None:
+    alone, run = write_run(tmp_path / "1", make_spec("1x1")), write_run(tmp_path / "2", make_spec("1x2"))
+    for rank in (0, 1):
+        edit_batches(run, rank, *(of_all[rank] for of_all in sizes), steps=100)
+    record = reassemble(run)
+    assert record.fingerprint.global_batch == global_batch
+    found = [words for words in differences(reassemble(alone), record) if not words.startswith("steps")]
+    assert found == ([differs] if differs else [])
 
 
 def test_a_cpu_process_is_no_baseline_for_a_gpu() -> None:
@@ -193,9 +218,9 @@ def test_a_record_has_those_of_ddp_the_job_and_all_ranks(tmp_path: Path) -> None
     seen: dict[str, Any] = {"bucket_bytes": [400_000, 205_224], "comm_hook": "fp16_compress_hook", "exchanges": 4}
     edit_part(run, 0, "ddp", **seen)
     edit_part(run, 0, "fingerprint", cpu_set="0-3")
-    edit_part(run, 1, "fingerprint", cpu_set="4-7", batch_per_gpu=32)
+    edit_part(run, 1, "fingerprint", cpu_set="4-7")
     edit(run.run, lambda data: data.update(repository={"commit": "c" * 40, "dirty": True}))
-    found = {**seen, "gradient_bytes": 605_224, "cpu_sets": ["0-3", "4-7"], "global_batch": 64 + 32}
+    found = {**seen, "gradient_bytes": 605_224, "cpu_sets": ["0-3", "4-7"], "global_batch": 2 * 64}
     found.update(git_commit="c" * 40, git_dirty=True)
     assert found.items() <= assemble(run).fingerprint.model_dump(mode="json").items()
 

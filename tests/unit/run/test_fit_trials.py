@@ -10,8 +10,8 @@ from ddp_ladder.plan.fit import Trial
 from ddp_ladder.records.record import FailureKind, Record
 from ddp_ladder.run.fit import NoBatch, trial_of
 from ddp_ladder.run.job import Context
-from make_records import FINGERPRINT, make_failed_record, make_record, make_spec
-from make_runs import edit_rank, reassemble, write_run
+from make_records import make_failed_record, make_record, make_spec
+from make_runs import edit_batches, edit_rank, reassemble, write_run
 
 CONTEXT = cast(Context, type("Job", (), {"label": "stage1 1x1"}))
 SPEC = make_spec("1x1", device="cuda")
@@ -47,9 +47,8 @@ def test_failures_that_are_results_of_a_search(kind: FailureKind, outcome: str, 
 
 
 def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
-    record = make_record(SPEC)
-    fingerprint = record.fingerprint.replace(batch_per_gpu=SPEC.batch_per_gpu - 1)
-    trial = trial_of(record.replace(fingerprint=fingerprint), CONTEXT, Path("fit"), ())
+    record = make_record(SPEC, fingerprint={"batch_per_gpu": SPEC.batch_per_gpu - 1})
+    trial = trial_of(record, CONTEXT, Path("fit"), ())
     assert trial.outcome == "too little data"
     assert f"half of the steps had {SPEC.batch_per_gpu - 1} samples" in trial.why
 
@@ -67,7 +66,8 @@ def test_a_data_set_smaller_than_the_batch_is_the_upper_end() -> None:
 )  # fmt: skip
 def test_why_a_script_uses_a_smaller_batch(tmp_path: Path, size: int, log: str, outcome: str, why: str) -> None:
     run = write_run(tmp_path, make_spec("1x1", batch_per_gpu=512))
-    edit_rank(run, 0, loader={"num_workers": 0, "dataset_size": size}, fingerprint={**FINGERPRINT, "batch_per_gpu": 64})
+    edit_rank(run, 0, loader={"num_workers": 0, "dataset_size": size})
+    edit_batches(run, 0, 64)
     run.log.write_text(f"{log}\n")
     trial = trial_of(reassemble(run), CONTEXT, run.path, ())
     assert (trial.outcome, trial.why[:39]) == (outcome, "half of the steps had 64 samples or few")

@@ -19,7 +19,7 @@ from ddp_ladder.common.model import Model
 from ddp_ladder.diagnosis.checks import diagnoses, weakest
 from ddp_ladder.diagnosis.correctness import Diagnosis, most_shared, remarks_on_run
 from ddp_ladder.diagnosis.failures import after_training, explain
-from ddp_ladder.measuring.fingerprint import unread, varying_batches
+from ddp_ladder.measuring.fingerprint import samples_of_a_step, unread, varying_batches
 from ddp_ladder.measuring.node_usage import usage_of
 from ddp_ladder.measuring.owners import owners_of, remark_on_owners
 from ddp_ladder.measuring.pauses import in_equal_rows, to_shortest, without_waits
@@ -189,8 +189,6 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
         return Fingerprint()
     first, repository, unknown = raw.ends[0], raw.run.repository, unread(raw.ends)
     batch, ddp = first.fingerprint.batch_per_gpu, first.ddp
-    # In a pipeline, the ranks with its first stage draw the batch of all stages.
-    batches = [end.fingerprint.batch_per_gpu for end in raw.ends if not end.pipeline_stage]
     buckets = tuple(ddp.bucket_bytes) if ddp and ddp.bucket_bytes else None
     # Of driver and power limits those of the GPUs that were used, by their names: a node may have others too.
     names = {end.device.name for end in raw.ends if is_gpu(end.device.kind)}
@@ -210,7 +208,7 @@ def _fingerprint(raw: RawRun) -> Fingerprint:
         dataset_size=_dataset_size(raw),
         tokens_per_sample=_tokens_per_sample(raw),
         goes_on=raw.run.goes_on,
-        global_batch=sum(filter(None, batches)) if raw.has_all_ranks and all(batches) else None,
+        global_batch=samples_of_a_step(raw),
         gradient_bytes=sum(buckets) if buckets else None,
         bucket_bytes=buckets,
         comm_hook=ddp.comm_hook if ddp else None,

@@ -16,7 +16,7 @@ from ddp_ladder.common.grouping import grouped
 from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
 from ddp_ladder.diagnosis.failures import is_complete
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut
-from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words
+from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words, samples_of_a_step
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun, host_name
@@ -274,10 +274,9 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
 
 def _global_batch(raw: RawRun, throughput: Throughput | None) -> Iterator[Diagnosis]:
     """Check that the script accumulated as workload.global_batch asks; nothing without it or without samples."""
-    spec, batches = raw.spec, [end.fingerprint.batch_per_gpu for end in raw.ends]
-    if spec.accumulation is None or not raw.has_all_ranks or not all(batches):
+    spec, seen = raw.spec, samples_of_a_step(raw)
+    if spec.accumulation is None or seen is None:
         return
-    seen = sum(filter(None, batches))
     next_step = (
         'in workload.args pass "{batch_per_gpu}" to the option for the batch of one GPU and "{accumulation}" to that '
         "for accumulated batches; an epoch must have more batches than one step accumulates"

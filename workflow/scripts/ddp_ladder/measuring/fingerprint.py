@@ -5,15 +5,19 @@ One of them is the amount of training, in steps or samples.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddp_ladder.common.formats import in_short, shortened
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.platform.accelerators import is_gpu
-from ddp_ladder.records.raw_files import RankFiles
+from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import RankEnd, RankFingerprint
 from ddp_ladder.records.record import Record
 
@@ -67,18 +71,42 @@ def _planned(name: str) -> MustMatch:
 
 
 def batch_per_gpu_seen(record: Record) -> int:
-    """Return the batch that the loader really drew, divided among the process's GPUs; if unknown, the planned one.
+    """Return the samples of a step of all ranks, divided among their GPUs; if they are unknown, the planned batch.
 
-    It is that of a step; with workload.global_batch, that of each of the accumulated batches.
+    With workload.global_batch it is that of each of the accumulated batches.
     """
-    seen, spec = record.fingerprint.batch_per_gpu, record.spec
-    return spec.batch_per_gpu if seen is None else seen * spec.world_size // (spec.gpus * (spec.accumulation or 1))
+    return int(_batch_per_gpu(record).samples)
 
 
 def global_batch_seen(record: Record) -> int:
-    """Return the samples of a step of all ranks together."""
+    """Return the samples of a step of all ranks together; if they are unknown, the planned ones."""
     seen, spec = record.fingerprint.global_batch, record.spec
-    return batch_per_gpu_seen(record) * spec.gpus * (spec.accumulation or 1) if seen is None else seen
+    return spec.batch_per_gpu * spec.gpus * (spec.accumulation or 1) if seen is None else seen
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that is compared: of what all ranks do in a step, not of what one of them does."""
+
+    samples: float
+    varies: bool = False  # from step to step
+
+    def __str__(self) -> str:
+        return f"{self.samples:.10g}"
+
+
+def _batch_per_gpu(record: Record) -> Batch:
+    batch = _global_batch(record)
+    return replace(batch, samples=batch.samples / (record.spec.gpus * (record.spec.accumulation or 1)))
+
+
+def _global_batch(record: Record) -> Batch:
+    return Batch(global_batch_seen(record), record.fingerprint.batch_varies is not None)
+
+
+def _same_batch(first: Batch, second: Batch) -> bool:
+    is_near = (first.varies or second.varies) and _near(first.samples, second.samples)
+    return is_near or first.samples == second.samples
 
 
 def gpu_models(record: Record) -> str | None:
@@ -219,7 +247,10 @@ MUST_MATCH = (
     MustMatch("steps", _training, same=_same_training, next=OWN_DIRECTORY_ADVICE),
 )
 
-BATCH = {"weak": MustMatch("batch_per_gpu", batch_per_gpu_seen), "strong": MustMatch("global_batch", global_batch_seen)}
+BATCH = {
+    "weak": MustMatch("batch_per_gpu", _batch_per_gpu, same=_same_batch),
+    "strong": MustMatch("global_batch", _global_batch, same=_same_batch),
+}
 
 
 def must_match(mode: str) -> tuple[MustMatch, ...]:
@@ -282,16 +313,35 @@ def in_full(value: Any) -> str:
 
 
 def varying_batches(files: RankFiles) -> tuple[int, int] | None:
-    """Return the smallest and the largest batch of a step, if most steps do not have the usual one; else None.
+    """Return the smallest and the largest batch of a rank's steps if these vary; else None."""
+    steps = files.steps.single
+    sizes = steps.samples + steps.padding_samples
+    return (int(sizes[sizes > 0].min()), int(sizes.max())) if _vary(sizes) else None
+
+
+def _vary(sizes: NDArray[np.int64]) -> bool:
+    """Return True if most steps do not have the usual size.
 
     The last step of each pass alone, or steps of as many more batches, make no varying size.
     """
-    steps = files.steps.single
-    sizes = Counter((steps.samples + steps.padding_samples).tolist())
-    sizes.pop(0, None)
-    of_usual = max(sizes.values(), default=0)
-    varies = len(sizes) > 2 and 2 * of_usual < sum(sizes.values())
-    return (min(sizes), max(sizes)) if varies else None
+    counts = Counter(sizes[sizes > 0].tolist())
+    return len(counts) > 2 and 2 * max(counts.values()) < counts.total()
+
+
+def samples_of_a_step(raw: RawRun) -> int | None:
+    """Return the samples of a step of all ranks, padding included: of the median step, or the mean if they vary.
+
+    A rank that has fewer may be one whose samples are longer. None: unknown on one of them.
+    """
+    # In a pipeline, the ranks with its first stage draw the batch of all stages.
+    if not raw.has_all_ranks or not all(end.fingerprint.batch_per_gpu or end.pipeline_stage for end in raw.ends):
+        return None
+    singles = [files.steps.single for files in raw.ranks.values()]
+    least = min(steps.count for steps in singles)
+    sizes = np.sum([(steps.samples + steps.padding_samples)[:least] for steps in singles], axis=0)
+    if not least:
+        return None
+    return round(float(sizes.mean())) if _vary(sizes) else int(statistics.median_high(sizes.tolist())) or None
 
 
 def unread(ends: Sequence[RankEnd]) -> dict[str, list[int]]:
