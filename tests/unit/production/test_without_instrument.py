@@ -69,7 +69,7 @@ def test_only_production_is_without_and_the_hash_of_runs_with_it_is_the_one_of_b
     off, on = specs["production"], specs["rehearsal"]
     assert (off.instrument, on.instrument) == (False, True)
     before = on.model_dump()
-    assert before.pop("instrument") is True
+    assert (before.pop("instrument"), before.pop("directory_template")) == (True, None)
     assert on.hash == canonical_sha256(before)
     assert off.hash != off.replace(instrument=True).hash
     rendezvous = Rendezvous(id="1", host="node0", port=1)

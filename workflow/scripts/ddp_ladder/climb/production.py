@@ -156,6 +156,8 @@ def run_production(production: Production, settings: Settings, directory: Path, 
     with held(Lock.of_chain(directory), START, notify):
         way = _way(plan, settings, directory, link_command(directory), on_slurm)
         write_chain(directory, chain)
+        if chain.promised_samples_per_s is None:
+            notify(f"{PRODUCTION}: no speed is promised: {production.measured}")
         links = read_links(directory, plan, time.time(), way.alive())
         since = sum(link.end != "running" for link in links)
         try:

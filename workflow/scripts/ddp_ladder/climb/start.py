@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.redaction import redacted
-
 from ddp_ladder.climb.forecasts import short_runtimes
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.to_do import runs_of_edited_scripts, runs_of_other_settings
@@ -20,8 +18,8 @@ from ddp_ladder.common.formats import count, in_short, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, did_you_mean, notify, stop
 from ddp_ladder.diagnosis.signatures import last_lines
 from ddp_ladder.gates.verdict import gate_files
-from ddp_ladder.measuring.fingerprint import distinct_words
-from ddp_ladder.plan.plan import RunSpec, ScaleJob
+from ddp_ladder.measuring.fingerprint import OTHER_PLACE, spec_changes
+from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.admission import Admission, check_jobs, read_partitions
 from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
@@ -31,7 +29,6 @@ from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, NamedJob, ask, job_left, j
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
-OTHER_PLACE = "the arguments or the environment, by the place of the results ({run_dir})"
 UNREAD_FILES = "their files cannot be read (damaged, or written by another version of ddp-ladder)"
 
 
@@ -81,7 +78,7 @@ def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
     changes: dict[tuple[str, ...], dict[str, str]] = {}  # by changed keys, of each run
     for now, then in runs_of_other_settings(ladder.to_do, ladder.runs):
         if now.stage in stages:
-            of_run = {"": UNREAD_FILES} if then is None else _changes(then, now)
+            of_run = {"": UNREAD_FILES} if then is None else spec_changes(then, now)
             changes.setdefault(tuple(of_run), {})[now.name] = "; ".join(of_run.values())
     keep = f"undo the change, or name another directory as `results` in {ladder.settings.experiment.file}"
     for keys, of_runs in changes.items():
@@ -90,21 +87,6 @@ def _measured_again(ladder: Ladder, stages: Sequence[str]) -> Iterator[str]:
         why += f" ({next(iter(of_runs))}; the others in the same keys)" if others else ""
         again = f"{count(len(of_runs), 'finished run')} will be measured again ({in_short([*of_runs])})"
         yield f"warning: {again}, {why}. To keep the results, {keep}"
-
-
-def _changes(then: RunSpec, now: RunSpec) -> dict[str, str]:
-    """Return by key ``args: was --lr 0.1, is --lr 0.2``. What follows from another change is left out."""
-    before, after = then.model_dump(), now.model_dump()
-    changed = [name for name in after if before[name] != after[name] and name not in ("args", "env")]
-    parts = {}
-    for name in changed:
-        was, has = before[name], after[name]
-        if isinstance(was, dict) and isinstance(has, dict):
-            keys = sorted(key for key in was.keys() | has.keys() if was.get(key) != has.get(key))
-            was, has = ([f"{key}={side[key]}" for key in keys if key in side] for side in (was, has))
-        first, second = distinct_words(name, was, has)
-        parts[name] = redacted(f"{name.removesuffix('_template')}: was {first}, is {second}")
-    return parts
 
 
 # What is asked for on the command line

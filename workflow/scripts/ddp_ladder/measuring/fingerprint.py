@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from ddp_ladder_instrument.redaction import redacted
 from numpy.typing import NDArray
 
 from ddp_ladder.common.formats import in_short, shortened
 from ddp_ladder.common.grouping import grouped
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.records.raw_files import RankFiles, RawRun
 from ddp_ladder.records.raw_models import RankEnd, RankFingerprint
@@ -25,6 +27,7 @@ UNREAD = "could not be read"  # in place of a value: it equals nothing, not even
 LONGEST_VALUE = 60  # characters of a value in a message
 DIGEST_LENGTH = 12
 NAMED = 3  # entries of a mapping in a message
+OTHER_PLACE = "the arguments or the environment, by the place of the results ({run_dir})"
 OWN_DIRECTORY_ADVICE = (
     "if the script resumes from a checkpoint that an earlier run left in its working directory, give each run its own: "
     'workload.directory: "{run_dir}" in config.yaml, and {start_dir}/ before relative paths in workload.args'
@@ -310,6 +313,43 @@ def in_full(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(str(part) for part in value) or "none"
     return str(value)
+
+
+def spec_changes(then: RunSpec, now: RunSpec) -> dict[str, str]:
+    """Return by field ``args: was --lr 0.1, is --lr 0.2``. Empty if only the place of the results differs."""
+    # Of arguments and environment the templates tell; a run of an earlier version has none of its directory.
+    left_out = {"args", "env", "directory_template"}
+    return changes(*(spec.model_dump(exclude=left_out) for spec in (then, now)))
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    """Return by field ``args: was --lr 0.1, is --lr 0.2``; of mappings and arguments only the parts that differ."""
+    parts = {}
+    for name in {**before, **after}:
+        was, has = before.get(name), after.get(name)
+        if was == has:
+            continue
+        if isinstance(was, Mapping) and isinstance(has, Mapping):
+            keys = sorted(key for key in was.keys() | has.keys() if was.get(key) != has.get(key))
+            was, has = ([f"{key}={side[key]}" for key in keys if key in side] for side in (was, has))
+        elif name == "args_template":
+            own, other = _options(was or ()), _options(has or ())
+            pairs = [each for each in own if each not in other], [each for each in other if each not in own]
+            was, has = pairs if all(pairs) else (was, has)
+        first, second = distinct_words(name, was, has)
+        parts[name] = redacted(f"{name.removesuffix('_template')}: was {first}, is {second}")
+    return parts
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Return the arguments, each option with its values: ``--lr 0.1``."""
+    options: list[str] = []
+    for word in words:
+        if word.startswith("--") or not options:
+            options.append(word)
+        else:
+            options[-1] += f" {word}"
+    return options
 
 
 def varying_batches(files: RankFiles) -> tuple[int, int] | None:

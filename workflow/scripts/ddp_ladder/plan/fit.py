@@ -153,7 +153,8 @@ def search_key(plan: Plan) -> str:
     spec, wanted = trial_spec(plan), batch_range(plan)
     job = plan.job(spec.scale)
     nodes = [job.memory_mb, job.gres, *(getattr(job.slurm, key) for key in ("partition", "constraint", "nodelist"))]
-    return canonical_sha256([spec.model_dump(mode="json"), _content(spec), wanted.model_dump(mode="json"), nodes])
+    of_run = spec.model_dump(mode="json", exclude={"directory_template"})
+    return canonical_sha256([of_run, _content(spec), wanted.model_dump(mode="json"), nodes])
 
 
 def workload_key(plan: Plan) -> str:
@@ -173,21 +174,29 @@ def read_fit(path: Path) -> Fit:
     return Fit.from_json(read_json(path))
 
 
-def planned(settings: Settings) -> Plan:
-    """Return the plan, with the batch that an earlier search of the same settings and script has chosen, if any."""
+def resolved(settings: Settings) -> Settings:
+    """Return the settings with the batch that an earlier search of these and of the script has chosen, if any."""
+    if isinstance(settings.experiment.workload.batch_per_gpu, int):
+        return settings
     plan = make_plan(settings)
-    fit = _fit_in(Path(plan.results), plan) if plan.batch_search is not None else None
-    return make_plan(settings.with_batch(fit.chosen)) if fit and fit.key == search_key(plan) else plan
+    fit = last_fit(Path(plan.results), plan)
+    return settings.with_batch(fit.chosen) if fit and fit.key == search_key(plan) else settings
+
+
+def planned(settings: Settings) -> Plan:
+    """Return the plan of the resolved settings."""
+    return make_plan(resolved(settings))
 
 
 def fit_of(plan: Plan, results: Path) -> Fit | None:
     """Return the search that found the batch of a plan, for the script and arguments of now; None if there was none."""
-    fit = _fit_in(results, plan)
+    fit = last_fit(results, plan)
     is_same = fit and fit.workload == workload_key(plan) and fit.chosen == trial_spec(plan).batch_per_gpu
     return fit if is_same else None
 
 
-def _fit_in(results: Path, plan: Plan) -> Fit | None:
+def last_fit(results: Path, plan: Plan) -> Fit | None:
+    """Return the last search, of whatever settings; None if there is none that can be read."""
     with suppress(OSError, ValueError):  # none was made, or by another version
         return read_fit(fit_file(results, plan.first_scale))
     return None

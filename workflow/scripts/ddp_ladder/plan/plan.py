@@ -81,6 +81,7 @@ class RunSpec(Model):
     args: Several[str]
     args_template: Several[str]  # with placeholders: equal at every scale
     directory: str | None  # working directory, relative to where Snakemake was started; None is that one
+    directory_template: str | None = None  # as args_template
     data_dir: str | None
     env: Mapping[str, str]  # with a marker in place of each secret
     env_template: Mapping[str, str]  # as args_template
@@ -139,8 +140,9 @@ class RunSpec(Model):
     @property
     def hash(self) -> str:
         """SHA-256 of the resolved spec: equal for runs of the same spec only."""
-        # Runs that were made before there was this field keep their records.
-        return canonical_sha256(self.model_dump(exclude={"instrument"} if self.instrument else None))
+        # Runs that were made before there were these fields keep their records.
+        later = {"directory_template", "instrument"} if self.instrument else {"directory_template"}
+        return canonical_sha256(self.model_dump(exclude=later))
 
 
 @with_config(IN_A_MODEL)
@@ -381,7 +383,7 @@ def _filled(spec: RunSpec, results: str, workload: Workload) -> RunSpec:
     run_dir = f"{results}/runs/{spec.name}"
     values = argument_values(spec, run_dir, workload.data_dir, ".")
     in_work, of_wrapper = ({**values, "run_dir": f"{run_dir}/{own}"} for own in (OWN_DIRECTORY, WRAPPER_DIRECTORY))
-    samples, directory = workload.samples_per_step, workload.directory
+    samples, directory = workload.samples_per_step, spec.directory_template
     return spec.replace(
         samples_per_step=None if samples is None else whole_number(samples, values),
         args=tuple(expand(argument, values) for argument in spec.args_template),
@@ -423,6 +425,7 @@ def _resolve(
         args=(),
         args_template=workload.args + variant.args,
         directory=None,
+        directory_template=workload.directory,
         data_dir=workload.data_dir,
         env={},
         env_template={**site.network.env, **workload.env, **variant.env, **secrets},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
@@ -17,14 +17,23 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
+from ddp_ladder.plan.fit import last_fit, resolved
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
 from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, used_hours
 from ddp_ladder.production.chain import decide as next_step
+from ddp_ladder.production.rehearsed import script_digest
 from ddp_ladder.records.record import Record
+from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
 
 REHEARSAL_STARTS_MIN = 5  # of both links: preflight, imports, first steps
+OF_A_CHAIN = frozenset(
+    ("stage", "directory", "wrapper", "max_steps", "max_seconds", "profile_steps", "count_flops", "instrument")
+)
+"""Fields in which a link differs from the run that was measured, and that change no step: its place, how it ends, and
+what is examined. Its arguments are compared by themselves."""
 
 
 class ProductionStage(Stage):
@@ -46,7 +55,10 @@ class Production:
     plan: Plan  # of one job
     chain: Chain
     rule: str  # why this scale, in words
-    doubts: tuple[str, ...]  # on the scale, or on the figure to compare with
+    doubts: tuple[str, ...]  # on the scale
+    measured: str = (
+        ""  # what is to be known of the ladder's figure: why there is none, or other arguments that it is of
+    )
 
     @property
     def job(self) -> ScaleJob:
@@ -59,22 +71,33 @@ class Production:
 
 
 def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunRecords | None = None) -> Production:
-    """Return what production does. Raises UserError for a scale that is not proven, and without up_to_hours.
+    """Return what production does. Raises UserError for a scale that is not proven, and without up_to_hours or batch.
 
     ladder: the plan of the ladder. runs: its records, if they have been read.
     """
+    settings = resolved(settings)
     experiment, where = settings.experiment, settings.config.where
     keys = experiment.production
     if keys.up_to_hours is None:
         what, allowed = "the hours that production may use are not set", "GPU hours, greater than 0"
         advice = "set up_to_hours below production; no job is begun that could exceed them"
         raise UserError(Problem(where(PRODUCTION, "up_to_hours"), what, "null", allowed, advice))
+    _require_batch(settings, ladder, results)
     runs = runs or RunRecords(results)
     scale, point, rule, doubts, decision = _proven(settings, ladder, results, runs)
-    mode, rate = experiment.modes[0], point.samples_per_s if point else None
+    mode = experiment.modes[0]
     stage = ProductionStage(scales=(scale,), runtime=keys.runtime, slurm=keys.slurm)
     plan = chain_plan(settings, stage, scale, mode, f"{experiment.results}/{PRODUCTION}")
     _require_same_chain(plan.jobs[0].runs[0], chain_directory(results))
+    of_figure = _of(ladder, scale, mode)
+    unlike = _unlike(of_figure, plan.jobs[0].runs[0], runs) if point else {}
+    arguments = unlike.pop("args_template", "")
+    unlike = {name: text for name, text in unlike.items() if name not in experiment.fingerprint.may_differ}
+    if point is None:
+        measured = f"{scale} was not measured{_of_other_settings(of_figure, runs)}"
+    else:
+        measured = f"what was measured differs: {'; '.join(unlike.values())}" if unlike else arguments
+    promise = None if unlike else point
     chain = Chain(
         scale=str(scale),
         gpus=scale.world_size,
@@ -83,13 +106,57 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         warn_before_s=_warn_before_s(settings),
         slower_percent=keys.slower_percent,
         slower=keys.slower,
-        promised_samples_per_s=rate,
-        promised_by=_runs_of(as_made(ladder, runs), scale, mode) if rate else (),
-        training_hours=decision.hours(point) if decision and point else None,
+        promised_samples_per_s=promise.samples_per_s if promise else None,
+        promised_by=tuple(run.name for run in _of(as_made(ladder, runs), scale, mode)) if promise else (),
+        training_hours=decision.hours(promise) if decision and promise else None,
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
         centre_hours=plan.units.hours,
     )
-    return Production(plan, chain, rule, tuple(doubts))
+    return Production(plan, chain, rule, tuple(doubts), measured)
+
+
+def _require_batch(settings: Settings, ladder: Plan, results: Path) -> None:
+    """Raise UserError if the batch is a range, and none of it is chosen: the smallest is no choice."""
+    if ladder.batch_search is None:
+        return
+    where = settings.config.where("workload", "batch_per_gpu")
+    what = "the batch per GPU is not chosen yet, for these settings and the script as it is now"
+    last = last_fit(results, ladder)
+    found = None if last is None else f"the last search chose {last.chosen}, for others"
+    advice = "climb first, or run `snakemake fit` with the same profile; or set batch_per_gpu to a number"
+    raise UserError(Problem(where, what, found, next=advice))
+
+
+def _unlike(measured: Sequence[RunSpec], link: RunSpec, runs: RunRecords) -> dict[str, str]:
+    """Return by field in what a link is not like the runs that were measured: what they say is not promised for it."""
+    record = next((each for spec in measured if isinstance(each := runs.made(spec), Record)), None)
+    unlike = {name: text for name, text in spec_changes(measured[0], link).items() if name not in OF_A_CHAIN}
+    then, now = record and record.fingerprint.script_sha256, script_digest(link)
+    templates = [spec.model_dump(include={"directory_template"}) for spec in (measured[0], link)]
+    unlike |= changes(*templates)
+    if then and now:
+        unlike |= changes({"script_sha256": then}, {"script_sha256": now})
+    if _passes_batch(measured[0]) and not _passes_batch(link):
+        unlike["batch_per_gpu"] = "batch_per_gpu: was passed to the script ({batch_per_gpu}), is not"
+    return unlike
+
+
+def _passes_batch(spec: RunSpec) -> bool:
+    return any(PASSES_BATCH.search(text) for text in (*spec.args_template, *spec.env_template.values()))
+
+
+def _of_other_settings(specs: Iterable[RunSpec], runs: RunRecords) -> str:
+    """Return why runs that are there are not those of these settings, in words; empty if there are none."""
+    for spec in specs:
+        record = runs.made(spec)
+        if isinstance(record, Record) and record.spec_hash != spec.hash:
+            changed = "; ".join(spec_changes(record.spec, spec).values()) or OTHER_PLACE
+            return f" with these settings: {spec.name} was with others ({changed})"
+        if isinstance(record, Record) and record.failure is not None:
+            return f": {spec.name} failed ({record.failure.verdict})"
+        if isinstance(record, ValueError):
+            return f": {spec.name} cannot be read ({record})"
+    return ""
 
 
 def _require_same_chain(spec: RunSpec, directory: Path) -> None:
@@ -110,9 +177,10 @@ def _require_same_chain(spec: RunSpec, directory: Path) -> None:
         raise UserError(Problem(str(directory), what, "; ".join(changed), next=advice))
 
 
-def _runs_of(plan: Plan, scale: Scale, mode: str) -> tuple[str, ...]:
+def _of(plan: Plan, scale: Scale, mode: str) -> tuple[RunSpec, ...]:
+    """Return the reference variant's runs of a scale and mode."""
     wanted = (scale, mode, REFERENCE_VARIANT)
-    return tuple(run.name for run in plan.runs if (run.scale, run.mode, run.variant) == wanted)
+    return tuple(run for run in plan.runs if (run.scale, run.mode, run.variant) == wanted)
 
 
 def _warn_before_s(settings: Settings) -> float:
@@ -148,7 +216,7 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
     decision = next((each for each in decisions if each.mode == settings.experiment.modes[0]), None)
     if keys.scale == "recommended":
         if decision is None or decision.recommended is None:
-            what = "no scale is recommended yet"
+            what = f"no scale is recommended yet{_of_other_settings(ladder.runs, runs)}"
             advice = "climb first (snakemake --profile ...), or name a scale, such as 2x4"
             raise UserError(Problem(where, what, "recommended", next=advice))
         wanted, rule = decision.recommended, decision.rule
@@ -158,9 +226,9 @@ def _proven(settings: Settings, ladder: Plan, results: Path, runs: RunRecords) -
         point = next((each for each in points if (each.scale, each.mode) == wanted_at), None)
         rule, doubts = f"{PRODUCTION}.scale", []
         if point is None or point.samples_per_s is None:
-            _require(keys.unproven, where, f"{keys.scale} was not measured", _measured(points))
-            doubts = [f"{keys.scale} was not measured: there is no figure to compare with"]
-            return keys.scale, None, rule, doubts, decision
+            why = _of_other_settings(_of(ladder, *wanted_at), runs)
+            _require(keys.unproven, where, f"{keys.scale} was not measured{why}", _measured(points))
+            return keys.scale, None, rule, [f"{keys.scale} is not proven"], decision
         wanted = point
     for problem in _closed_gates(verdicts, wanted.stage):
         _require(keys.unproven, where, f"{wanted.scale} is not proven: {problem}", _open(verdicts, points))
@@ -198,6 +266,7 @@ def rehearsal_plan(settings: Settings) -> Plan:
 
     One rank would not show that the others find no state of theirs.
     """
+    settings = resolved(settings)  # without a choice, of the smallest batch: no figure is promised by it
     experiment, keys = settings.experiment, settings.experiment.production
     scales = sorted(experiment.scales, key=lambda scale: (scale.world_size, scale.nodes))
     scale = next((scale for scale in scales if scale.world_size > 1), scales[0])
@@ -215,19 +284,21 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     chain, job = production.chain, production.job
     used = used_hours(links)
     each = chain.most_hours(job)
-    rate, unit = chain.promised_samples_per_s, chain.hour_unit(job)
+    rate, unit, spec = chain.promised_samples_per_s, chain.hour_unit(job), job.runs[0]
+    slower = f"slower by {percent(chain.slower_percent / 100)} or more: {chain.slower}"
+    arguments = f"; of other arguments ({production.measured})" if production.measured else ""
     rows = {
         "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
-        "command": " ".join(("python", job.runs[0].script, *job.runs[0].args)),
+        "batch": f"{spec.batch_per_gpu} per GPU, {spec.global_batch} in all",
+        "command": " ".join(("python", spec.script, *spec.args)),
         "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
         f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
         "next": production.following(links, since=len(links))[1].verdict,
         "hours": f"{hours_of(chain, links, job)} used by {count(len(links), 'link')}; "
         f"at most {count(chain.full_links_left(job, used), 'further link')} of full length",
-        "promised": "unknown: this scale was not measured"
+        "promised": f"nothing: {production.measured}"
         if rate is None
-        else f"{significant(rate)} samples/s, of "
-        f"the ladder; slower by {percent(chain.slower_percent / 100)} or more: {chain.slower}",
+        else f"{significant(rate)} samples/s, of the ladder{arguments}; {slower}",
         "rehearsal": rehearsed,
     }
     if chain.training_hours is not None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from ddp_ladder.common.files import canonical_sha256, read_bytes, read_json, sha256, write_json
+from ddp_ladder.common.files import read_bytes, read_json, sha256, write_json
 from ddp_ladder.common.messages import Problem, UserError
-from ddp_ladder.common.model import Model, Version1
+from ddp_ladder.common.model import Model, Version2
+from ddp_ladder.measuring.fingerprint import changes
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.production.rehearsal import Rehearsal
 from ddp_ladder.records.record import Failure
@@ -22,8 +26,8 @@ COMMAND = "run `snakemake rehearsal` with the same profile: two links of product
 class RehearsalFile(Model):
     """The result of a rehearsal (results/production/rehearsal/rehearsal.json)."""
 
-    schema_version: Version1 = 1
-    script: str  # digest of what was rehearsed
+    schema_version: Version2 = 2
+    of: Mapping[str, Any]  # what was rehearsed
     scale: str
     at_s: float  # unix time
     result: Rehearsal
@@ -40,19 +44,24 @@ def rehearsal_directory(results: Path) -> Path:
     return results / PRODUCTION / REHEARSAL
 
 
-def digest_of(spec: RunSpec) -> str:
-    """Return what a rehearsal is of: the script, and all that decides how it is started but for the scale."""
-    script = Path(spec.script)
-    content = sha256(read_bytes(script)) if script.is_file() else None
-    same = ["script", "args_template", "env_template", "directory", "launcher", "python", "modules", "setup"]
+def script_digest(spec: RunSpec) -> str | None:
+    """Return the digest of the script as it is now; None for a module, which its Python finds, and without the file."""
+    with suppress(OSError):
+        return sha256(read_bytes(Path(spec.script)))
+    return None
+
+
+def what_is_rehearsed(spec: RunSpec) -> dict[str, Any]:
+    """Return what a rehearsal is of: the script, and all that decides how it is started but for scale and place."""
+    same = {"script", "args_template", "env_template", "directory_template", "launcher", "python", "modules", "setup"}
     if spec.wrapper_template:  # it may keep a warning from the script
-        same += ["wrapper_template", "wrapper_per"]
-    return canonical_sha256({"content": content, **{name: spec.model_dump()[name] for name in same}})
+        same |= {"wrapper_template", "wrapper_per"}
+    return {"script_sha256": script_digest(spec), **spec.model_dump(mode="json", include=same)}
 
 
 def write_rehearsal(directory: Path, spec: RunSpec, result: Rehearsal) -> Path:
     """Write the result of a rehearsal; return its file. Raises NotWritten."""
-    file = RehearsalFile(script=digest_of(spec), scale=str(spec.scale), at_s=time.time(), result=result)
+    file = RehearsalFile(of=what_is_rehearsed(spec), scale=str(spec.scale), at_s=time.time(), result=result)
     write_json(path := directory / FILE, file.model_dump())
     return path
 
@@ -74,9 +83,10 @@ def rehearsed(results: Path, spec: RunSpec, settings: Settings) -> str:
     """Return the rehearsal of this script in words. Raises UserError if none holds, and the settings want one."""
     file = read_rehearsal(rehearsal_directory(results))
     if file is None:
-        what, found, advice = "this script was not rehearsed", None, COMMAND
-    elif file.script != digest_of(spec):
-        what, found, advice = "the script or its arguments have changed since the rehearsal", file.in_words, COMMAND
+        what, found, advice = "there is no result of a rehearsal that can be read", None, COMMAND
+    elif changed := changes(file.of, what_is_rehearsed(spec)):
+        since = f"{file.in_words}; {'; '.join(changed.values())}"
+        what, found, advice = "what was rehearsed is not what production would start", since, COMMAND
     elif file.result.verdict != "ok":
         what, found, advice = "the rehearsal did not pass", file.result.why, file.result.next
     else:
