@@ -1,5 +1,6 @@
 """The archive: the same figures elsewhere, and none of the names and secrets."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -103,6 +104,56 @@ def test_no_member_has_a_name_or_a_secret(archive: Path) -> None:
     assert log == "user1@login1: /home/user1/x, /users/user3/y, ask user2 <email1>, --account=account '***'\n"
     assert "raw files of ranks and nodes" in readme
     assert not any("/ranks/" in name for name in file.namelist())
+
+
+HOMES = (
+    "/p/home/jusers/doe1/jureca", "/e/home/jusers/doe1", "/leonardo/home/userexternal/doe1", "/gpfs/home/bsc/doe1",
+    "/home/bsc/doe1", "/gpfs/home5/doe1", "/linkhome/rech/genabc/doe1", "/lus/home/PERSO/grp_x/doe1", "/u/doe1",
+    "/raven/u/doe1", "/users/doe1", "/pfs/users/doe1", "/global/homes/d/doe1", "/global/u1/d/doe1", "/home/doe1",
+    "/home/users/doe1", "/ceph/hpc/home/doe1", "/home/of_own_site/group/doe1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_homes_of_colleagues_have_no_name(home: str) -> None:
+    text = f"FileNotFoundError: {home}/data.h5; owner doe1; USER=roe2; machine h login poe3 password x"
+    names = Names(homes=("/home/of_own_site/staff/me",)).with_those_in([text])
+    shown = names.out_of(text)
+    assert [name for name in ("doe1", "roe2", "poe3") if name in shown] == []
+    assert shown.count("user") >= 4
+
+
+WORDS = ("max", "data", "weak", "failed", "world", "default", "steps")
+
+
+def test_names_that_are_words_of_the_ladder_go_where_only_a_name_can_be(results: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(results, tmp_path / "results", symlinks=True))
+    log = copy / "runs/default/weak/1x1/r1/train.log"
+    log.write_text("".join(f"python /home/{word}/train.py --{word}_steps\n" for word in WORDS))
+    (tmp_path / "a.zip").write_bytes(make_archive(copy, OF_NO_SITE.load(), Names(users=("max",)), DAY))
+    _, shown = read_archive(tmp_path / "a.zip", tmp_path / "there")
+    assert figures(shown) == figures(read_results(copy, read_plan(copy / "plan.json")))
+    lines = (tmp_path / "there" / log.relative_to(copy)).read_text().splitlines()
+    assert lines == [f"python /home/user{k}/train.py --{word}_steps" for k, word in enumerate(WORDS, 1)]
+
+
+def test_a_name_without_which_the_files_cannot_be_read_is_named(results: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read any more(.*\n)+.*such as a variant\? r1"):
+        make_archive(results, OF_NO_SITE.load(), Names(users=("r1",)), DAY)
+
+
+def test_a_secret_is_hidden_wherever_it_stands(results: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(results, tmp_path / "results", symlinks=True))
+    (copy / "runs/default/weak/1x1/r1/train.log").write_text("logged in with opensesame\n")
+    (copy / "runs/default/weak/1x2/r1/train.log").write_text("TRACKER_KEY=tr4ck3r-one\ntr4ck3r-one is old\n")
+    settings = OF_NO_SITE.load()
+    software = settings.site.software.replace(setup="export TRACKER_TOKEN=opensesame")
+    settings = dataclasses.replace(settings, site=settings.site.replace(software=software))
+    (tmp_path / "a.zip").write_bytes(make_archive(copy, settings, Names(), DAY))
+    with zipfile.ZipFile(tmp_path / "a.zip") as file:
+        shown = b"\n".join(file.read(name) for name in file.namelist())
+    assert b"opensesame" not in shown
+    assert b"tr4ck3r" not in shown
 
 
 def test_records_that_are_not_believed_are_left_out_and_named(results: Path, tmp_path: Path) -> None:

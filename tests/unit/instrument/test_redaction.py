@@ -34,9 +34,24 @@ def test_names_of_secrets() -> None:
         ("error: unrecognized arguments: --api-key abcd1234", "unrecognized arguments: --api-key ***"),
         ("no such key: sk-proj-0123456789abcdef", "no such key: sk-***"),
         ("GET https://host/maps?key=AIzaSyD0123456789&page=2", "?key=***&page=2"),
+        ("boto3 uses AKIAIOSFODNN7EXAMPLE now", "boto3 uses AKIA*** now"),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "aws_secret_access_key = ***"),
+        ("passwd: p@ss;w,rd\nnext line", "passwd: ***\nnext line"),
+        ("machine api.wandb.ai\n  login me\n  password 0123abc\n", "login me\n  password ***\n"),
+        ("GET https://b.s3.org/k?X-Amz-Signature=aeeed9bbccd4d02ee5c0109b&x=1", "?X-Amz-Signature=***&x=1"),
+        (f"remote: {'glpat'}-x7Kq2mPz9LwRt4VbNc3J denied", "remote: glpat-*** denied"),
+        ("slack says xoxb-123456789012-abcdefghij", "slack says xoxb-***"),
+        (f"({'eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9'}.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3), 401", "(***), 401"),
+        (f"{'npm'}_Zk3Xq9LwRt4VbNc3JmPz7KdYhGfS2aB1cD4e", "***"),  # one of the scanner's 200 services
+        ("cat:\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----\nnext", "KEY-----***\nnext"),
+        (f"-----BEGIN PRIVATE KEY-----\n[rank0]: {'MIIE' * 16}\n[rank0]: epoch 1", "KEY-----***\n[rank0]: epoch 1"),
         *(
             (text, text)
             for text in (
+                "Unexpected key: layer1.0.conv1.weight", "best_key: val_accuracy_epoch_3", "pad_token: 50256",
+                "argument --password: expected one argument", "Enter password: ",
+                "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "tokens/s: 123456789012345",
+                "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "-----BEGIN CERTIFICATE-----\nMIIE",
                 "ssh://git@github.com/a/b", "http://host:8080/a@b", "http://host?mail=a@b", "KeyError: 'HF_TOKEN'",
                 "JSONDecodeError: Unexpected token: line 1", "export HF_TOKEN=... before sbatch", "the bearer of this",
                 "eos_token=</s>, key=layer1.weight", "size mismatch for key: 'fc.weight'", "10.0.0.1:29500",

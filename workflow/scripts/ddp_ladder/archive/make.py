@@ -23,7 +23,7 @@ from ddp_ladder.archive.archive import MANIFEST, Manifest, read_unpacked
 from ddp_ladder.archive.names import Names, texts_in
 from ddp_ladder.assembly.run_records import FullyCheckedRecords, as_made
 from ddp_ladder.common.files import read_bytes, sha256, write_atomically
-from ddp_ladder.common.formats import count
+from ddp_ladder.common.formats import count, in_short
 from ddp_ladder.common.messages import Problem, UserError, printable
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.plan.units import Units
@@ -56,7 +56,8 @@ def make_archive(results: Path, settings: Settings, names: Names, made_on: date,
     """
     data, believed = _data(results, settings)
     texts, left_out = _add_files(results, data)
-    names = names.with_those_in((*texts_in(data), *texts.values()))
+    own = texts_in([value for name, value in data.items() if name.startswith("settings/")])
+    names = names.with_those_in((*texts_in(data), *texts.values()), own)
     members = without_names(names, data, texts)
     manifest = Manifest(
         site=names.out_of(settings.site.site),
@@ -69,7 +70,12 @@ def make_archive(results: Path, settings: Settings, names: Names, made_on: date,
         files={},
     )
     wanted = sum(name.endswith("record.json") for name in members)
-    members |= _report(manifest, members, wanted)
+    try:
+        members |= _report(manifest, members, wanted)
+    except (UserError, ValueError) as error:
+        what = "its files cannot be read any more, once names and secrets are replaced"
+        advice = f"is one of them also a word of the settings, such as a variant? {in_short(names.shown, 20)}"
+        raise UserError(Problem("archive", what, str(error), next=advice)) from None
     readme = _readme(manifest, names, (*sorted(members), MANIFEST), names.out_of(warning))
     members["README.md"] = readme.encode()
     digests = {name: sha256(content) for name, content in sorted(members.items())}
@@ -148,9 +154,8 @@ def _report(manifest: Manifest, members: Mapping[str, bytes], wanted: int) -> Me
             write_atomically(directory / name, content)
         ladder = read_unpacked(directory)
         if len(ladder.records) != wanted:
-            what = f"{wanted - len(ladder.records)} of {count(wanted, 'record')} cannot be read without the names"
-            advice = "is the name of a user, host or account also a word of the ladder, such as a variant's?"
-            raise UserError(Problem("archive", what, found="; ".join(ladder.warnings), next=advice))
+            lost = f"{wanted - len(ladder.records)} of {count(wanted, 'record')}"
+            raise ValueError("; ".join((lost, *ladder.warnings)))
         write_report(ladder, date.fromisoformat(manifest.made_on))
         made = sorted(file for file in (directory / "report").rglob("*") if file.is_file())
         return {file.relative_to(directory).as_posix(): read_bytes(file) for file in made}

@@ -9,18 +9,35 @@ import pwd
 import re
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ddp_ladder_instrument.redaction import HIDDEN, without_values
+from ddp_ladder_instrument.redaction import HIDDEN, SHORTEST, secrets_in, without_values
+from pydantic import TypeAdapter
 
-NOBODY = frozenset({"", "root", "localhost", "user", "shared", "home"})  # in place of a name, and none of a person
-_HOME = re.compile(r"/(?:home|homes|users|Users|jusers)/(?:[a-z]/)?([A-Za-z0-9][\w.-]*)")
+from ddp_ladder.common.model import Model
+from ddp_ladder.plan.plan import Plan
+from ddp_ladder.settings.terms import PLAIN_VARIANT, REFERENCE_VARIANT
+
+GROUPS = ("jusers", "userexternal", "userinternal", "usertrain", "users", "bsc")  # of homes: a directory for each
+NOBODY = frozenset({"", "root", "localhost", "user", "shared", "home", *GROUPS})  # in place of a name of a person
+FIRST_USER = 1000  # user id: those below are of services
+_NAME = r"([A-Za-z0-9][\w.-]*)"
+_HOME = re.compile(
+    rf"""(?x) (?: /(?:linkhome|lus/home)(?:/[\w.-]+){{2}}        # of a community and a group
+    | /(?:home[s\d]*|[Uu]sers?|jusers)(?:/(?:[a-z]|{"|".join(GROUPS)}))?
+    | (?<![\w.-])(?:/\w+)?/u\d?(?:/[a-z])? ) /{_NAME}"""
+)
+_LOGIN = re.compile(rf"\b(?:USER|LOGNAME|[A-Z]+_USER)=['\"]?{_NAME}|\blogin\s+{_NAME}(?=\s+password\s)")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}")
-_ACCOUNT = re.compile(r"(?:--account[= ]|#SBATCH +-A *)['\"]?([\w.-]+)")
+_ACCOUNT = re.compile(rf"(?:--account[= ]|#SBATCH +-A *)['\"]?{_NAME}")
+_DIRECTORY = re.compile(r"/([A-Za-z_][\w-]{0,31})(?=/)")
+
+
+Key = TypeVar("Key", int, str)
 
 
 @dataclass(frozen=True)
@@ -37,9 +54,9 @@ class Names:
     @classmethod
     def of_this_machine(cls, directory: Path, accounts: Iterable[str], secrets: Iterable[str]) -> Names:
         """Return the names of who archives and of who owns the directory. secrets: the variables that hold one."""
-        owners = [found for uid in (os.getuid(), directory.stat().st_uid) if (found := _known(uid))]
+        owners = [found for uid in (os.getuid(), directory.stat().st_uid) if (found := _known(pwd.getpwuid, uid))]
         users = [getpass.getuser(), *(os.environ.get(name, "") for name in ("USER", "LOGNAME", "SLURM_JOB_USER"))]
-        users += [text for owner in owners for text in (owner.pw_name, owner.pw_gecos.partition(",")[0])]
+        users += _names_of(owners)
         known = [os.environ.get(name, "") for name in ("SLURM_JOB_ACCOUNT", "SLURM_ACCOUNT", "SBATCH_ACCOUNT")]
         host = socket.gethostname()
         return cls(
@@ -50,15 +67,37 @@ class Names:
             secrets=tuple(os.environ.get(name, "") for name in secrets),
         )
 
-    def with_those_in(self, texts: Iterable[str]) -> Names:
-        """Return these names with those that texts show: whose homes, addresses and accounts they name."""
+    def with_those_in(self, texts: Iterable[str], settings: Iterable[str] = ()) -> Names:
+        """Return these names with those that texts show: whose homes, addresses and accounts they name, and secrets.
+
+        A secret that a text shows as one is also hidden where nothing tells that it is one; of the settings any.
+        """
         users, addresses, accounts = dict[str, None](), dict[str, None](), dict[str, None]()
-        for text in texts:
-            users |= dict.fromkeys(name.rstrip(".") for name in _HOME.findall(text))
+        directories, secrets = set[str](), set[str]()
+        for text in dict.fromkeys(texts):
+            for place in self._homes:
+                users |= dict.fromkeys(name.rstrip(".") for name in place.findall(text))
+            users |= dict.fromkeys(name for names in _LOGIN.findall(text) for name in names)
             addresses |= dict.fromkeys(_ADDRESS.findall(text))
             accounts |= dict.fromkeys(_ACCOUNT.findall(text))
-        more = {"users": users, "addresses": addresses, "accounts": accounts}
+            directories |= {*_DIRECTORY.findall(text)}
+            secrets |= {secret for secret in secrets_in(text) if re.search(r"\d", secret)}
+        secrets |= {secret for text in settings for secret in secrets_in(text)}
+        people = [found for name in sorted(directories - own_words()) if (found := _known(pwd.getpwnam, name))]
+        people = [found for found in people if found.pw_uid >= FIRST_USER]
+        more = {
+            "users": (*users, *_names_of(people)), "addresses": addresses, "accounts": accounts,
+            "homes": [found.pw_dir for found in people],
+            "secrets": sorted(secret for secret in secrets if len(secret) >= SHORTEST),
+        }  # fmt: skip
         return replace(self, **{kind: (*getattr(self, kind), *found) for kind, found in more.items()})
+
+    @cached_property
+    def _homes(self) -> list[re.Pattern[str]]:
+        """Return where texts name a home: in the usual places, and as far below one as the homes of this machine."""
+        own = [re.match(r"(.*/[a-z]*home[s\d]*)((?:/[^/]+)+)$", home) for home in self.homes]
+        deep = [rf"{re.escape(home[1])}(?:/[\w.-]+){{{home[2].count('/') - 1}}}/{_NAME}" for home in own if home]
+        return [*map(re.compile, dict.fromkeys(deep)), _HOME]
 
     @cached_property
     def _words(self) -> dict[str, str]:
@@ -78,8 +117,9 @@ class Names:
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
         # Between letters and digits a short name may be any part of a word.
-        parts = (f"{_edge(form[0], '<!')}{re.escape(form)}{_edge(form[-1], '!')}" for form in self._words)
-        return re.compile("|".join(parts), re.IGNORECASE) if self._words else None
+        forms = [form for form in self._words if form not in own_words()]
+        parts = (f"{_edge(form[0], '<!')}{re.escape(form)}{_edge(form[-1], '!')}" for form in forms)
+        return re.compile("|".join(parts), re.IGNORECASE) if forms else None
 
     @cached_property
     def _out_of_each_once(self) -> Callable[[str], str]:
@@ -87,10 +127,17 @@ class Names:
 
     def out_of(self, text: str) -> str:
         text, pattern = without_values(text, os.environ), self._pattern
+        for place in (*self._homes, _LOGIN, _ACCOUNT):  # where a word of the ladder is a name, too
+            text = place.sub(self._renamed, text)
         return pattern.sub(lambda found: self._words.get(found[0].lower(), HIDDEN), text) if pattern else text
 
+    def _renamed(self, found: re.Match[str]) -> str:
+        name = next(filter(None, found.groups())).rstrip(".")
+        word, begin = self._words.get(name.lower(), name), found[0].rindex(name)
+        return f"{found[0][:begin]}{word}{found[0][begin + len(name) :]}"
+
     def out_of_data(self, data: Any) -> Any:
-        """Return what a JSON file holds without the names and secrets, in keys, too."""
+        """Return what a JSON file holds without the names and secrets; keys of the ladder stay, being its words."""
         if isinstance(data, str):
             return self._out_of_each_once(data)
         if isinstance(data, list | tuple):
@@ -104,6 +151,11 @@ class Names:
         """Return how many names of each kind stand for others, by the word in their place."""
         counted = (("user", self.users), ("account", self.accounts), ("login", self.hosts), ("email", self.addresses))
         return {word: len(_distinct(names)) for word, names in counted}
+
+    @property
+    def shown(self) -> list[str]:
+        """Return all names that are replaced, without secrets."""
+        return _distinct((*self.users, *self.accounts, *self.hosts, *self.addresses))
 
 
 def texts_in(data: Any) -> Iterable[str]:
@@ -119,11 +171,38 @@ def texts_in(data: Any) -> Iterable[str]:
             yield from texts_in(value)
 
 
-def _known(uid: int) -> pwd.struct_passwd | None:
+@cache
+def own_words() -> frozenset[str]:
+    """Return the words of keys and fixed values in the ladder's files: one is no name, but where only a name can be."""
+    models: tuple[Any, ...] = (Plan, *_below(Model))
+    _, schema = TypeAdapter.json_schemas([(model, "validation", TypeAdapter(model)) for model in models])
+    words = {REFERENCE_VARIANT, PLAIN_VARIANT, *_fixed_in(schema)}
+    return frozenset(part.lower() for word in words for part in (word, *re.findall(r"[A-Za-z0-9]+", word)))
+
+
+def _below(model: type[Model]) -> Iterator[type[Model]]:
+    for each in model.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+def _fixed_in(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        yield from map(str, (*schema.get("properties", ()), *schema.get("enum", ()), schema.get("const", "")))
+        schema = [*schema.values()]
+    for part in schema if isinstance(schema, list) else ():
+        yield from _fixed_in(part)
+
+
+def _known(look_up: Callable[[Key], pwd.struct_passwd], key: Key) -> pwd.struct_passwd | None:
     try:
-        return pwd.getpwuid(uid)
+        return look_up(key)
     except KeyError:
         return None
+
+
+def _names_of(people: Iterable[pwd.struct_passwd]) -> list[str]:
+    return [text for person in people for text in (person.pw_name, person.pw_gecos.partition(",")[0])]
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
