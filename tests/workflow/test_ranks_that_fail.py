@@ -74,7 +74,7 @@ def run(here: Here, scale: str, how: str, dying: int, nodes: Nodes | None = None
 
 
 KILLED = ("a rank was killed", "SIGKILL", "node.memory_mb in cluster.yaml")
-CRASHED = ("a rank crashed", "SIGSEGV", "PYTHONFAULTHANDLER")
+CRASHED = ("a rank crashed", "SIGSEGV", "the end of train.log has its whole stack")
 ABORTED = ("a rank aborted", "SIGABRT", "read its last lines")
 TOLD = ("a rank was told to end", "SIGTERM", "the ladder did not send this signal")
 
@@ -102,9 +102,33 @@ def test_the_rank_that_died_is_the_cause(
     for rank in (rank for rank in record.ranks if rank.ended_by == "exception"):
         end = rank_end(here.directory(record.spec), rank.rank)
         assert is_consequence(end.exception), end.exception
-    assert failure.evidence == ()
+    stood = [each.line for each in failure.evidence]
+    assert len(stood) == (name in ("SIGSEGV", "SIGABRT")), stood
+    assert all(re.fullmatch(r'File ".*/train.py", line \d+, in main', line) for line in stood)
     left = sorted(path.name for path in here.path.glob("runs/*/*/*/*/nodes/*.json"))
     assert left == [f"node{node}.json" for node in range(int(scale[0]))]
+
+
+SKIPS = """
+import os, torch, torch.distributed as dist
+
+def log_loss():
+    dist.all_reduce(torch.ones(1))
+
+dist.init_process_group("gloo")
+for step in range(20):
+    if step != 6 or os.environ["RANK"] == "0":
+        log_loss()
+    dist.all_reduce(torch.ones(500))
+"""
+
+
+def test_ranks_that_abort_because_one_skipped_a_call_show_where_each_stood(here: Here) -> None:
+    failure = failure_of(here.run(SKIPS, "1x2", launcher="torchrun"))
+    assert failure.verdict == "the ranks made different collective calls"
+    assert re.search(r"; known to stand: rank 0 at `File .*train.py\", line 5, in log_loss`", failure.why), failure.why
+    assert "in log_loss" in str(failure.evidence), failure.evidence
+    assert "PYTHONFAULTHANDLER" not in failure.next
 
 
 def test_what_fails_after_the_training_is_a_remark(here: Here) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 import socket
 from typing import Any
 
@@ -13,6 +15,7 @@ from one_run import Here, failure_of
 
 HOST = socket.gethostname()
 BOUNDS = Hang(times_median_step=10.0, at_least_s=4.0, first_step_s=60.0)
+LATE = BOUNDS.replace(first_step_s=1800)
 PAUSE_S = 6.0
 ENDS = {"sleep": "srun", "thread": "torchrun"}
 RECORDER = {"TORCH_FR_BUFFER_SIZE": "100"}
@@ -106,7 +109,7 @@ def test_a_rank_that_waits_for_ever_is_named_with_its_line_across_nodes(here: He
 def test_a_rank_that_sleeps_after_its_loop_is_named_and_a_thread_that_stays_spoils_no_figure(here: Here) -> None:
     """Long before hang.first_step_s: the other rank, or the script itself, has ended."""
     runs = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in ENDS.items()]
-    asleep, well = run(here, SCRIPT, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800))
+    asleep, well = run(here, SCRIPT, "1x2", *runs, hang=LATE)
     assert failure_of(asleep).verdict == "the training hung"
     assert failure_of(asleep).why.startswith(f"rank 1 (node 0, {HOST}) after 100 steps: ")
     assert "in wait_for_ever" in failure_of(asleep).why
@@ -138,8 +141,8 @@ IN_VAIN = f"""
 import os, sys, time, torch.distributed as dist
 
 more = {{}}
-if sys.argv[1] == "port":
-    os.environ["MASTER_PORT"] = "29511"  # torchrun's store is at another one
+if sys.argv[1] != "size":
+    os.environ["MASTER_PORT"] = sys.argv[1]  # torchrun's store is at another one
 else:
     more = {{"rank": int(os.environ["RANK"]), "world_size": 3}}
 if os.environ["RANK"] == "0":
@@ -149,12 +152,21 @@ dist.init_process_group("gloo", **more)
 
 
 def test_ranks_that_wait_for_ranks_that_never_come_are_ended_long_before_the_bound_of_a_first_step(here: Here) -> None:
-    launchers = {"port": "torchrun", "size": "srun"}
-    runs = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in launchers.items()]
-    for record in run(here, IN_VAIN, "1x2", *runs, hang=BOUNDS.replace(first_step_s=1800)):
-        failure = failure_of(record)
-        assert (failure.verdict, failure.rank) == ("no first step", None)
-        assert "in init_process_group(); rank 1" in failure.why
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts, and never answers
+        taken = server.getsockname()[1]
+        launchers = {"29511": "torchrun", str(taken): "torchrun", "size": "srun"}
+        runs = [{"variant": how, "args": (how,), "launcher": launcher} for how, launcher in launchers.items()]
+        free, occupied, other_size = map(failure_of, run(here, IN_VAIN, "1x2", *runs, hang=LATE))
+    assert free.verdict == "the script names a rendezvous of its own"
+    assert re.match(
+        "ranks 0, 1 wait in init_process_group\\(\\) at [^ ]+:29511, which the script names itself", free.why
+    )
+    assert occupied.verdict == "the script's own port is taken"
+    assert re.match(rf".+ \(process {os.getpid()}\) listens there: ranks 0, 1 wait .+:{taken}, which", occupied.why)
+    assert "let the script call init_process_group() without init_method" in occupied.next
+    assert (other_size.verdict, other_size.rank) == ("no first step", None)
+    assert "in init_process_group(); rank 1" in other_size.why
+    for failure in (free, other_size):
         assert "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them" in failure.next
 
 

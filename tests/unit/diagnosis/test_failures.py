@@ -13,6 +13,7 @@ import pytest
 from ddp_ladder.common.files import Agent, RunDirectory, read_json, write_json
 from ddp_ladder.diagnosis.signatures import TRACEBACK
 from ddp_ladder.records.record import Evidence, Failure, Record
+from ddp_ladder_instrument.contract import AT_ITS_END
 from make_records import make_spec
 from make_runs import (
     STARTED_AT_S,
@@ -125,6 +126,15 @@ IN_BACKWARD, IN_ALL_REDUCE = "loss.backward()", "dist.all_reduce(loss.detach())"
 def stood(rank: int, statement: str) -> str:
     line = {IN_BACKWARD: 15, IN_ALL_REDUCE: 18}[statement]
     lines = (f"{TRACEBACK}:", f'  File "/home/ada/train.py", line {line}, in <module>', f"    {statement}", LOST)
+    return "".join(f"[rank{rank}]: {each}\n" for each in lines)
+
+
+def at_its_end(rank: int, line: int) -> str:
+    """What the agent writes of a rank that a signal ended."""
+    library = (
+        '  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3 in all_reduce'
+    )
+    lines = (f"{AT_ITS_END} (most recent call first):", library, f'  File "/home/ada/train.py", line {line} in train')
     return "".join(f"[rank{rank}]: {each}\n" for each in lines)
 
 
@@ -309,7 +319,7 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
     "received too much, which no record shows whose fault it is": (
         both(died(3, "SIGABRT"), without(0, 1, 2), prints(1, f"terminate called\n{TOO_LARGE}\n")),
         "the ranks made different collective calls (): rank 3 received more than its call had room for: it or the",
-        "; which rank is the odd one, no record shows: ranks 0-3 left none; ", "PYTHONFAULTHANDLER",
+        "; which rank is the odd one, no record shows: ranks 0-3 left none; ",
         "give all ranks equally many batches",
         f"\nrank 3 (node1): {TOO_LARGE.strip()}",
     ),
@@ -327,6 +337,32 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "the ranks made different collective calls (rank 3 on node1): rank 0 received more than its call had room for",
         f"; rank 3 was at `{IN_BACKWARD}` while ranks 1, 2 were at `{IN_ALL_REDUCE}`; ",
         f"\nrank 3 (node1): {IN_BACKWARD}",
+    ),
+    "a rank that skipped an all_reduce, by the lines at which all of them stood when they aborted": (
+        both(
+            *(died(rank, "SIGABRT", exit_code=-6) for rank in range(4)),
+            prints(0, f"terminate called\n{TOO_LARGE}\n{at_its_end(0, 18)}{at_its_end(1, 18)}"),
+            prints(1, f"{at_its_end(2, 15)}{at_its_end(3, 18)}"),
+        ),
+        "the ranks made different collective calls (rank 2 on node1): ",
+        '; rank 2 was at `File "/home/ada/train.py", line 15, in train` while ranks 0, 1, 3 were at `File "/home/ada/',
+        '\nrank 2 (node1): File "/home/ada/train.py", line 15, in train',
+    ),
+    "two ranks that both aborted": (
+        both(
+            *(died(rank, "SIGABRT", exit_code=-6) for rank in (1, 2)),
+            without(0, 3),
+            prints(0, f"terminate called\n{TOO_LARGE}\n{at_its_end(1, 18)}"),
+            prints(1, at_its_end(2, 15)),
+        ),
+        "the ranks made different collective calls (): ",
+        '; known to stand: rank 1 at `File "/home/ada/train.py", line 18, in train`, rank 2 at `File',
+        '\nrank 2 (node1): File "/home/ada/train.py", line 15, in train',
+    ),
+    "crashed, with the line at which it stood": (
+        both(died(3, "SIGSEGV"), prints(1, at_its_end(3, 15))),
+        "a rank crashed (rank 3 on node1): rank 3 (node 1, node1): ended by SIGSEGV; 1. see what the script does",
+        '\nrank 3 (node1): File "/home/ada/train.py", line 15, in train',
     ),
     "a rank whose loop is over, and which left a batch out": (
         both(
@@ -614,6 +650,10 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "the script's own port is taken (rank 0 on node0): another process listens on port 29517, which the script "
         "names itself; the launcher gave it port 20001; its line: dist.init_process_group",
         "1. let the script call init_process_group() without init_method",
+    ),
+    "the script's own port, which torch 2.4 does not name": (
+        both(raised(0, OWN_PORT.replace(" port: 29517,", "")), in_rank(0, own_rendezvous="localhost:29517")),
+        "the script's own port is taken (rank 0 on node0): another process listens on port 29517, which the script",
     ),
     "a GPU on a site without": (
         both(raised(0, NO_DRIVER), raised(1, LOST)),

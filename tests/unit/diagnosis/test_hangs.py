@@ -25,6 +25,7 @@ WAITS = """Current thread 0x01 (most recent call first):
   File "/site-packages/torch/distributed/distributed_c10d.py", line 5320 in barrier
   File "train.py", line 21 in validate"""
 
+JOINS = {"steps": 0, "phase": "starting", "stack": WAITS.replace("barrier", "init_process_group")}
 REDUCES = WAITS.replace("barrier", "all_reduce")
 
 
@@ -144,13 +145,26 @@ def test_it_is_named_with_its_node_and_its_line() -> None:
             "line 7, in train; rank 1 (node 0, node0) after 0 steps", "none is in a collective call: see why they",
         ),
         (
-            [
-                rank(k, steps=0, phase="starting", stack=WAITS.replace("barrier", "init_process_group"))
-                for k in range(2)
-            ],
+            [rank(k, **JOINS) for k in range(2)],
             "no first step",
             "in init_process_group(); rank 1",
             "without rank and world size",
+        ),
+        (
+            [rank(k, **JOINS, own_rendezvous="localhost:29500", listener="nginx (process 7)") for k in range(2)],
+            "the script's own port is taken",
+            "nginx (process 7) listens there: ranks 0, 1 wait in init_process_group() at localhost:29500, which the",
+            "1. let the script call init_process_group() without init_method",
+        ),
+        (
+            [rank(k, **JOINS, own_rendezvous="localhost:29500") for k in range(2)],
+            "the script names a rendezvous of its own",
+            "ranks 0, 1 wait in init_process_group() at localhost:29500, which the script names itself; the launcher",
+            "leave RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher sets them",
+        ),
+        (
+            [rank(0, **JOINS, own_rendezvous="localhost:29500"), rank(1, stack=SLEEPS, steps=0, phase="starting")],
+            "no first step", "line 7, in train; rank 0 waited in init_process_group()", "see why it does not go on",
         ),
         (
             [rank(0, handles="KeyError: 'x'"), rank(1, stack=REDUCES)], "a rank that fails waits for the others",

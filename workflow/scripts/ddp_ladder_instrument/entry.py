@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +55,9 @@ def main(arguments: Sequence[str], *, started_at_s: float, own_directory: str) -
     redaction.NAMED.update(run.secrets)
     if not (run.is_own or run.is_wrapped):  # a wrapper's thread that started it may end before it
         die_with_parent()
+    if not faulthandler.is_enabled():
+        with contextlib.suppress(RuntimeError, ValueError, OSError):  # standard error is closed, or is no file
+            faulthandler.enable()
     measurement = Measurement(run, program, started_at_s)
     measurement.watch()
     on_hard_exit(lambda code: _record(measurement, SystemExit(code)))

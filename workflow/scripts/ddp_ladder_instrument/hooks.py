@@ -241,8 +241,8 @@ def patch_pipelining(module: Any, recorder: Recorder) -> None:
     patch_call(module._PipelineStageBase, "__init__", note)
 
 
-def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callable[[float], None]) -> None:
-    """Tell when a process joins a process group and when no more, and afterwards when it began to.
+def patch_process_group(on_joins: Callable[..., None], on_initialised: Callable[[float], None]) -> None:
+    """Tell when a process joins a process group, and where, and when no more; afterwards when it began to.
 
     A process that was forked may have a group of its own, alone.
     """
@@ -256,7 +256,8 @@ def patch_process_group(on_joins: Callable[[bool], None], on_initialised: Callab
                 if size > 1:
                     refuse_rank(options.get("rank", os.environ.get("RANK")), size)
             begin_s = time.perf_counter()
-            joins(True)
+            given = {**dict(zip(("backend", "init_method", "timeout", "world_size", "rank", "store"), args)), **options}
+            joins(True, None if given.get("store") else host.rendezvous(given.get("init_method")))
             try:
                 original(*args, **options)
             finally:

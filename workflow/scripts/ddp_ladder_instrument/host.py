@@ -40,6 +40,15 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
     return Place(int(rank or 0), int(local_rank or 0), int(size or 1))
 
 
+def rendezvous(init_method: str | None = None) -> str | None:
+    """Return the ``host:port`` at which init_process_group() meets; None if it is no such place, or none is set."""
+    scheme, _, place = (init_method or "env://").partition("://")
+    if scheme == "tcp":
+        return place.partition("?")[0].rstrip("/") or None
+    address, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+    return f"{address}:{port}" if scheme == "env" and address and port else None
+
+
 def cpu_model() -> str:
     """Return the processor's name, from the kernel if it gives one."""
     return _of_kernel("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()

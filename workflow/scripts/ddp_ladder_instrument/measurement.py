@@ -79,7 +79,7 @@ class Measurement:
         self._limits = RunLimits(run.max_steps, run.max_seconds, _find_store, self.profiled.go_on)
         self.ended = False
         self.device_answers = True
-        self._heartbeat = Heartbeat(
+        self.heartbeat = Heartbeat(
             run.directory, self.recorder, lambda: signs(self.recorder, self._reported, self.ended), self._world_size
         )
 
@@ -101,7 +101,7 @@ class Measurement:
         All are registered at once: a library that imports torch is not yet imported itself when torch is.
         """
         if heartbeats := os.environ.get(HEARTBEATS_VARIABLE):  # without an agent nobody reads it
-            self.not_measured.attempt("heartbeat", partial(self._heartbeat.start, Path(heartbeats)))
+            self.not_measured.attempt("heartbeat", partial(self.heartbeat.start, Path(heartbeats)))
         for module in WATCHED:
             when_imported(module, partial(self._on_import, module))
 
@@ -149,7 +149,7 @@ class Measurement:
         self.ended = True
         if self.observer is not None and self.observer.flops is not None:
             self.not_measured.attempt("flops", self.observer.flops.stop)
-        self.not_measured.attempt("heartbeat", self._heartbeat.stop)
+        self.not_measured.attempt("heartbeat", self.heartbeat.stop)
         if exit_code(error) == 0:
             self.not_measured.attempt("training_s", lambda: wait_for(self._gpu))
         self.training_ended_at_s = self.profiled.began_at_s or time.time()
@@ -309,6 +309,7 @@ def end_record(measurement: Measurement) -> dict[str, Any]:
         "exception": end.exception,
         "handled": end.handled,
         "working_directory": _working_directory(),
+        "own_rendezvous": measurement.heartbeat.own_rendezvous,
         "after_training": end.after_training,
         "pipeline_stage": stages and stages[0],
         "pipeline_stages": stages and stages[1],

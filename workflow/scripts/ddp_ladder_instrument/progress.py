@@ -116,6 +116,8 @@ class Heartbeat:
         self._rank = host.place().rank
         self._ranks = run_directory / "ranks"
         self._path = Path()
+        self._given_rendezvous = host.rendezvous()  # by the launcher
+        self.own_rendezvous: str | None = None  # at which the script meets instead
         self._progress = run_directory / "progress.json" if self._rank == 0 else None
         self._recorder = recorder
         recorder.on_joins = self._on_joins
@@ -136,6 +138,7 @@ class Heartbeat:
         self._path = directory / HEARTBEAT.format(self._rank)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self._stacks = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        faulthandler.enable(self._stacks)  # the agent passes on where a rank stood that a signal ended
         self._signal = _register(self._stacks)
         self._stop.acquire()
         # Not one of module threading: a script that counts its threads finds none but its own.
@@ -148,9 +151,14 @@ class Heartbeat:
             self._stop.release()
             self._beat(more_than=self._shown[0])  # without a further step the last throughput stays
 
-    def _on_joins(self, joins: bool) -> None:
-        """Note whether this process is in init_process_group(), where another thread is to take the signal."""
+    def _on_joins(self, joins: bool, place: str | None = None) -> None:
+        """Note whether this process is in init_process_group(), where another thread is to take the signal.
+
+        place: at which it meets the others; None if it is not known.
+        """
         self._recorder.joins = joins
+        if place and self._given_rendezvous and place != self._given_rendezvous:
+            self.own_rendezvous = place[:HANDLED_CHARACTERS]
         if self._signal is not None:
             signal.pthread_sigmask(signal.SIG_BLOCK if joins else signal.SIG_UNBLOCK, {self._signal})
 
@@ -189,6 +197,7 @@ class Heartbeat:
     def _write(self, signs: Signs) -> None:
         if self._signal is not None and not _is_file(self._stacks, self._path):
             faulthandler.unregister(self._signal)
+            faulthandler.disable()
             self._signal = None
         if not _is_file(self._file, self._path):
             return  # the script closed all files, and the number may be another file now
@@ -201,6 +210,7 @@ class Heartbeat:
         content = {
             "pid": os.getpid(),
             "signal": None if joins else self._signal,
+            "own_rendezvous": self.own_rendezvous,
             "phase": signs.phase,
             "steps": signs.steps,
             "step_s": signs.step_s,

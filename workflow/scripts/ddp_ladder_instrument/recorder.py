@@ -56,7 +56,7 @@ class Recorder:
         self.count_flops: Callable[[int], int] = lambda step: NEVER
         self.check_limits: Callable[[int, float], int] = lambda step, now_s: NEVER
         self.joins = False
-        self.on_joins: Callable[[bool], None] = lambda joins: None
+        self.on_joins: Callable[..., None] = lambda joins, place=None: None
         self.active = -1  # the pass that drew last and is not over
         self._passes = 0
         self._begun: list[int] = []  # passes that began since the last step

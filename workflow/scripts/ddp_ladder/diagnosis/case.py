@@ -472,25 +472,34 @@ def failure_of(case: Case, match: Match) -> Failure:
         at_s=ended.ended_at_s if ended else words.at_s,
         evidence=_evidence(case, match)[:MOST_LINES],
     )
-    port = match.values.get("port")
+    own = ended.own_rendezvous.rpartition(":")[2] if ended and ended.own_rendezvous else None
+    port = match.values.get("port", own)
     if signature.kind == "rendezvous port taken" and port not in (None, str(known["port"])):
         return _of_own_port(failure, port, case.raw.run.rendezvous.port)
     return failure
 
 
-def _of_own_port(failure: Failure, port: str | None, given: int | None) -> Failure:
-    """Return the failure of a script that names its port itself: another start of the ladder takes no other."""
-    shown = next((each.line for each in failure.evidence[1:-1]), None)
+OWN_PORT = "the script's own port is taken"
+
+
+def own_port_advice(node: str | None) -> str:
+    """Return what to do if another process listens at the port that a script names itself."""
     steps = (
         "let the script call init_process_group() without init_method, and leave MASTER_ADDR and MASTER_PORT as the "
         "launcher sets them",
-        f"else `ss --listening --processes` on {failure.node or 'that node'} shows which process listens: end it if it "
-        f"is yours, or give the script another port; then {AGAIN}",
+        f"else `ss --listening --processes` on {node or 'that node'} shows which process listens: end it if it is "
+        f"yours, or give the script another port; then {AGAIN}",
     )
+    return numbered(steps)
+
+
+def _of_own_port(failure: Failure, port: str | None, given: int | None) -> Failure:
+    """Return the failure of a script that names its port itself: another start of the ladder takes no other."""
+    shown = next((each.line for each in failure.evidence[1:-1]), None)
     why = f"another process listens on port {port}, which the script names itself; the launcher gave it port {given}"
     if shown:
         why = f"{why}; its line: {shown}"
-    return failure.replace(kind=None, verdict="the script's own port is taken", why=why, next=numbered(steps))
+    return failure.replace(kind=None, verdict=OWN_PORT, why=why, next=own_port_advice(failure.node))
 
 
 def _with_aborted_rank(case: Case, match: Match) -> Match:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.diagnosis.case import LIBRARY, Case, of_threads
+from ddp_ladder.diagnosis.case import LIBRARY, OWN_PORT, Case, of_threads, own_port_advice
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut, matches
 from ddp_ladder.records.raw_models import AgentStall, RankStall
@@ -213,6 +213,8 @@ def hang_failure(reports: Sequence[AgentStall], stacks: str) -> Failure:
     silent_s = min(rank.stall.silent_s for rank in ranks)
     if cut := _cuts(reports):
         return _cut_off(reports, cut, silent_s)
+    if own := _at_own_rendezvous(ranks):
+        return own.replace(at_s=reports[0].found_at_s - silent_s)
     causes = lagging(ranks)
     named = [in_short([rank.text for rank in causes or ranks], NAMED, "; ")]
     awaited = {rank.stall.rank for rank in causes}
@@ -268,6 +270,27 @@ def _cut_off(reports: Sequence[AgentStall], cut: Mapping[tuple[int, int], str], 
         node=hosts.get(suspect),
         at_s=min(report.found_at_s for report in reports) - silent_s,
     )
+
+
+def _at_own_rendezvous(ranks: Sequence[Stalled]) -> Failure | None:
+    """Return the failure of ranks that meet elsewhere than the launcher says; None if these are not why none goes on.
+
+    At a place of their own they may well meet, once those that are elsewhere have come.
+    """
+    met = [rank for rank in ranks if rank.stall.own_rendezvous and in_rendezvous(rank.stack)]
+    taken = next((rank for rank in met if rank.stall.listener), None)
+    if not met or (taken is None and len(met) < len(ranks)):
+        return None
+    first = taken or met[0]
+    who = rank_numbers([rank.stall.rank for rank in met])
+    why = f"{who} wait in init_process_group() at {first.stall.own_rendezvous}, which the script names itself; the "
+    why += f"launcher gave another place; {first.text}"
+    if taken is None:
+        verdict, next_step = "the script names a rendezvous of its own", f"{AS_LAUNCHED}; then start snakemake again"
+    else:
+        verdict, next_step = OWN_PORT, own_port_advice(first.host)
+        why = f"{first.stall.listener} listens there: {why}"
+    return Failure(verdict=verdict, why=why, next=next_step, node=first.host, evidence=first.evidence)
 
 
 def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -> tuple[str, str]:

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddp_ladder_instrument.contract import AT_ITS_END
+
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.case import (
@@ -19,6 +21,7 @@ from ddp_ladder.diagnosis.case import (
     caught,
     failure_of,
     of_runtime,
+    quote,
     root_at_end,
     root_match,
     symptom_of,
@@ -27,7 +30,7 @@ from ddp_ladder.diagnosis.case import (
     where_raised,
 )
 from ddp_ladder.diagnosis.correctness import EQUALLY_MANY, NAMED, WRAP
-from ddp_ladder.diagnosis.hangs import SAME_CALLS, against_leaving, in_backward
+from ddp_ladder.diagnosis.hangs import SAME_CALLS, against_leaving, in_backward, main_stack, of_script
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, classify, cut, is_consequence
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import Evidence, Failure, FailureKind
@@ -71,7 +74,7 @@ def _by_signal(case: Case, ranks: Sequence[Ended]) -> Failure:
         verdict=verdict,
         why=f"{in_short(alike, NAMED)}: ended by {first.signal}{by_engine if first.exit_code > 0 else ''}",
         next=next_step,
-        evidence=said,
+        evidence=(*said, *_at_its_end(case, first)),
         **of_rank(first),
     )
 
@@ -101,8 +104,7 @@ _OF_SIGNALS: Mapping[str | None, tuple[str, ...]] = {
 }
 _IN_NATIVE_CODE = (  # an extension, a driver, a library of another build
     "a rank crashed",
-    'set PYTHONFAULTHANDLER: "1" in workload.env of config.yaml and start snakemake again: the line of Python is then '
-    "in train.log",
+    "see what the script does at the line at which the rank stood: the end of train.log has its whole stack",
     "look for native libraries of another build (software.modules, software.python in cluster.yaml)",
 )
 
@@ -177,6 +179,15 @@ def _skipped(done: Sequence[RankEnd]) -> str:
 def _where_it_waited(case: Case, waiting: Sequence[RankEnd]) -> tuple[Evidence, ...]:
     """Return the line at which the first of these ranks waited, without the exception that ended it there."""
     return where_raised(case, waiting[0].rank, str(waiting[0].exception))[:-1] if waiting else ()
+
+
+def _at_its_end(case: Case, end: Ended) -> tuple[Evidence, ...]:
+    """Return the line of the script at which a rank stood when a signal ended it; empty if it is not known."""
+    for words in case.of_scripts(end.host, end.rank):
+        text = "\n".join(words.lines)
+        if words.rank == end.rank and AT_ITS_END in text and (stack := main_stack(text)):
+            return quote(words, [of_script(stack)[0].text])
+    return ()
 
 
 def saved_state(case: Case) -> Failure | None:
@@ -275,12 +286,25 @@ def different_calls(case: Case) -> Failure | None:
     match = root_match(case)
     if match is None or match.signature.id not in DIFFERENT_CALLS:
         return None
-    usual, odd = failure_of(case, match), _left_a_call(case) or _stood_elsewhere(case)
-    if odd is None:
+    usual, stood = failure_of(case, match), _where_each_stood(case)
+    if done := _left_a_call(case):
+        return usual.replace(why=f"{usual.why}; {done[1]}", rank=done[0].rank, node=done[0].host)
+    if not stood:
         return usual.replace(why=f"{usual.why}; which rank is the odd one, no record shows{_without_record(case)}")
-    end, seen = odd
-    shown = (*usual.evidence, *_where_it_waited(case, [end] if end.exception else []))
-    return usual.replace(why=f"{usual.why}; {seen}", rank=end.rank, node=end.host, evidence=shown[:MOST_LINES])
+    (most, number), (_, second), *_ = (*Counter(lines[0].line for _, lines in stood).most_common(2), ("", 0))
+    if number == second or not second:
+        where = in_short([f"rank {end.rank} at `{lines[-1].line}`" for end, lines in stood], NAMED)
+        shown = (*usual.evidence, *(line for _, lines in stood for line in lines))
+        return usual.replace(why=f"{usual.why}; known to stand: {where}", evidence=shown[:MOST_LINES])
+    odd, at = next((end, lines) for end, lines in stood if lines[0].line != most)
+    others = [(end.rank, lines[-1].line) for end, lines in stood if lines[0].line == most]
+    seen = f"rank {odd.rank} was at `{at[-1].line}` while {rank_numbers([rank for rank, _ in others])} were at "
+    return usual.replace(
+        why=f"{usual.why}; {seen}`{others[0][1]}`",
+        rank=odd.rank,
+        node=odd.host,
+        evidence=(*usual.evidence, *at)[:MOST_LINES],
+    )
 
 
 def _left_a_call(case: Case) -> tuple[RankEnd, str] | None:
@@ -292,18 +316,14 @@ def _left_a_call(case: Case) -> tuple[RankEnd, str] | None:
     return first, f"rank {first.rank} had ended after {first.steps.count} steps{_skipped([first])}"
 
 
-def _stood_elsewhere(case: Case) -> tuple[RankEnd, str] | None:
-    """Return a rank that lost the others at another line than most of them, and where; None if no one stands out."""
-    raised = [end for end in case.raw.ends if end.exception]
-    lines = {end.rank: [each.line for each in _where_it_waited(case, [end])] for end in raised}
-    grouped_by_line = Counter("\n".join(each) for each in lines.values() if each).most_common()
-    if len(grouped_by_line) < 2 or grouped_by_line[0][1] == grouped_by_line[1][1]:
-        return None
-    most = grouped_by_line[0][0]
-    end = next(end for end in raised if lines[end.rank] and "\n".join(lines[end.rank]) != most)
-    others = [rank for rank, each in lines.items() if "\n".join(each) == most]
-    there = most.rpartition("\n")[2]
-    return end, f"rank {end.rank} was at `{lines[end.rank][-1]}` while {rank_numbers(others)} were at `{there}`"
+def _where_each_stood(case: Case) -> list[tuple[RankEnd | Ended, tuple[Evidence, ...]]]:
+    """Return the line of the script at which each rank lost the others, or was ended by a signal, where it is known."""
+    ends: list[RankEnd | Ended] = [end for end in case.raw.ends if end.exception]
+    ends += [end for end in case.seen_to_fail if end.signal and end.rank not in {known.rank for known in ends}]
+    lines = (
+        (end, _where_it_waited(case, [end]) if isinstance(end, RankEnd) else _at_its_end(case, end)) for end in ends
+    )
+    return sorted((each for each in lines if each[1]), key=lambda each: each[0].rank)
 
 
 def _without_record(case: Case) -> str:

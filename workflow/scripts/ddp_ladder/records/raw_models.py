@@ -447,6 +447,7 @@ class RankEnd(RawFile, RankSummary):
     exception: str | None
     handled: str | None = None  # the exception that the script handled when it exited
     working_directory: str | None = None  # at the script's end; None if it is gone
+    own_rendezvous: str | None = None  # host:port at which its script meets the others, if it is not the launcher's
     after_training: bool = False  # it failed, but only after the limit (max_steps, max_seconds)
     training_s: Duration | None = None  # from the first step's end to the script's end, on a GPU to that of its work
     phases: RankPhases | None = None
@@ -491,6 +492,7 @@ class HeartbeatHeader(Model):
     sequence: int | None  # collective calls begun in the default group; None while the rank goes on
     handles: str | None = None  # the exception that the main thread handles meanwhile, in short
     totals: Several[float | None] | None = None  # contract.TOTALS; None before two steps
+    own_rendezvous: str | None = None  # host:port at which its script meets the others, if it is not the launcher's
 
 
 class RankTotals(Model):
@@ -535,6 +537,8 @@ class RankStall(Model):
     sequence: int | None
     handles: str | None = None
     stack: str | None  # None: none could be had
+    own_rendezvous: str | None = None  # as in the heartbeat
+    listener: str | None = None  # a process that listens there, on this node, and is none of the run
 
 
 class Unreached(Model):

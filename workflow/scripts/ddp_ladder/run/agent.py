@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from ddp_ladder_instrument.contract import HEARTBEATS_VARIABLE
+from ddp_ladder_instrument.contract import AT_ITS_END, HEARTBEAT, HEARTBEATS_VARIABLE
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT, NAMED
 
 from ddp_ladder.common.files import Agent, RunDirectory, make_directory, read_json, write_json
@@ -34,7 +34,7 @@ from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.platform.launchers.launcher import Process
 from ddp_ladder.records.packed import pack
 from ddp_ladder.records.raw_models import OWN_LINE, AgentEnd, FailedRank, Gpu, RunFile, SignalSent, read_run_file
-from ddp_ladder.run.hangs import HangWatch
+from ddp_ladder.run.hangs import HangWatch, stack_at_end
 from ddp_ladder.run.heartbeats import heartbeat_places, make_heartbeats
 from ddp_ladder.run.limits import GRACE_S
 from ddp_ladder.run.logs import log_of_agent
@@ -144,6 +144,8 @@ def run_node(task: NodeTask) -> int:
             watch.end(keep_report=code != 0)
         end_descendants(GRACE_S)
         if heartbeats is not None:
+            for line in () if code == 0 else _stacks_at_end(task, heartbeats):
+                log.write(f"{line}\n".encode())
             shutil.rmtree(heartbeats, ignore_errors=True)
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
@@ -174,6 +176,13 @@ def run_node(task: NodeTask) -> int:
     )
     write_json(task.directory.agent_end(task.agent), end.model_dump())
     return code if code >= 0 else 128 - code
+
+
+def _stacks_at_end(task: NodeTask, heartbeats: Path) -> Iterator[str]:
+    """Yield the lines for the log of where each rank stood that a signal ended, marked as torch marks a rank's."""
+    for rank in task.run.ranks_of(task.agent):
+        if stack := stack_at_end(heartbeats / HEARTBEAT.format(rank)):
+            yield from (f"[rank{rank}]: {line}" for line in (f"{AT_ITS_END} (most recent call first):", *stack))
 
 
 def _working_directory(task: NodeTask) -> Path | None:

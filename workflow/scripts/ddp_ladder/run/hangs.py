@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT
+from ddp_ladder_instrument.contract import BEAT_S, HEADER_BYTES, HEARTBEAT, RUN_VARIABLE
 
 from ddp_ladder.common.files import Agent, RunDirectory, opened, read_bytes, read_json, write_atomically, write_json
 from ddp_ladder.common.messages import printable
@@ -75,6 +75,7 @@ class HangWatch:
         self._run, self._bounds, self._agent = run, bounds, agent
         self._files = {rank: heartbeats / HEARTBEAT.format(rank) for rank in run.ranks_of(agent)}
         self._report, self._last_look = directory.hang(agent), directory.look(agent)
+        self._run_file = directory.run
         self._addresses, self._ended_flag = directory.addresses, directory.one_ended
         self._trains_flag = directory.one_trains
         self._one_ended = False
@@ -216,7 +217,7 @@ class HangWatch:
             tested=tested,
             unreached=unreached,
             bounds=self._bounds,
-            ranks=tuple(_stall(one, states[rank]) for rank, one in seen.items()),
+            ranks=tuple(_stall(one, states[rank], self._run_file) for rank, one in seen.items()),
         )
         write_json(path, stall.model_dump())
 
@@ -259,10 +260,26 @@ def read_heartbeat(path: Path) -> HeartbeatHeader:
         return HeartbeatHeader.from_json(json.loads(file.read(HEADER_BYTES)))
 
 
-def _stall(seen: Seen, state: State) -> RankStall:
+def listener_of(rendezvous: str, run_file: Path) -> str | None:
+    """Return the process that listens there, on this node, and is none of the run; None if none is known."""
+    host, _, port = rendezvous.rpartition(":")
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        socket.create_server((host, 0)).close()  # fails for the address of another node
+        listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        for pid in {each.pid for each in listening if each.laddr[1:] == (int(port),)}:
+            if pid is None:
+                return "a process of another user"
+            process = psutil.Process(pid)
+            if process.environ().get(RUN_VARIABLE) != str(run_file):
+                return f"{process.name()} (process {pid})"
+    return None
+
+
+def _stall(seen: Seen, state: State, run_file: Path) -> RankStall:
     from ddp_ladder.diagnosis.hangs import without_own  # loads numpy: half of an agent's start, and few runs hang
 
     heartbeat = seen.heartbeat
+    own_rendezvous = heartbeat.own_rendezvous if heartbeat else None
     return RankStall(
         rank=seen.rank,
         stuck=state == "stuck",
@@ -275,6 +292,8 @@ def _stall(seen: Seen, state: State) -> RankStall:
         sequence=heartbeat.sequence if heartbeat else None,
         handles=heartbeat.handles if heartbeat else None,
         stack=None if seen.stack is None else printable(without_own(seen.stack))[:STACK_CHARACTERS],
+        own_rendezvous=own_rendezvous,
+        listener=listener_of(own_rendezvous, run_file) if own_rendezvous else None,
     )
 
 
@@ -474,6 +493,16 @@ def stacks(files: Mapping[int, Path], ranks: Collection[Seen]) -> dict[int, str]
     # A rank that names no signal may have written its stack by itself.
     own = {one.rank: HEADER_BYTES for one in ranks if one.heartbeat and not one.heartbeat.signal}
     return {rank: text for rank, size in {**own, **asked}.items() if (text := _read(files[rank], size))}
+
+
+def stack_at_end(heartbeat: Path) -> list[str]:
+    """Return the lines of the main thread's stack that faulthandler wrote as a signal ended a rank; none without one.
+
+    The main thread is the last one of those that are shown; what follows it is no frame.
+    """
+    _, ended, text = _read(heartbeat, HEADER_BYTES).rpartition("Fatal Python error: ")
+    lines = text.rpartition("(most recent call first):")[2].splitlines() if ended else []
+    return [printable(line) for line in lines if line.startswith("  File ")]
 
 
 def _size(path: Path) -> int:
