@@ -14,6 +14,7 @@ from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.diagnosis.correctness import Shared, most_shared
 from ddp_ladder.records.raw_models import RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, Remark
+from ddp_ladder.settings.placeholders import expand
 from ddp_ladder_instrument.slow_settings import ANOMALY
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,6 +165,38 @@ def test_batches_of_different_size_are_remarked_on(run: RunDirectory) -> None:
     (remark,) = remarks(run)
     assert remark.what == "the ranks use batches of different size: 64 on rank 0, 32 on rank 1"
     assert reassemble(run).fingerprint.global_batch == 96
+
+
+@pytest.mark.parametrize(
+    ("samples_per_step", "passed", "passes", "advised"),
+    [
+        (16, "{batch_per_gpu}", 4, "{batch_per_gpu} * 4"),
+        (64, "{batch_per_gpu} // 4", 4, "{batch_per_gpu}"),  # batch_per_gpu: 16, so each pass has 4
+        (64, "{batch_per_gpu}", 4, ""),
+        (16, "{batch_per_gpu} // 4", 4, ""),
+        (64, "2", 4, ""),  # a batch of the script's own: the planned one is taken for it
+        (16, "{batch_per_gpu}", 1, ""),
+    ],
+)
+def test_samples_per_step_must_fit_the_backward_passes_that_were_seen(
+    tmp_path: Path, samples_per_step: int, passed: str, passes: int, advised: str
+) -> None:
+    """Each advice is followed: without samples for the value, then for a value that does not fit."""
+    own = {
+        "batch_per_gpu": 16,
+        "args_template": ["--batch", passed],
+        "args": ["--batch", expand(passed, {"batch_per_gpu": 16})],
+    }
+    run = write_run(tmp_path, make_spec("1x1", **own, samples_per_step=samples_per_step))
+    edit_rank(run, 0, source="samples_per_step")
+    edit_part(run, 0, "fingerprint", backward_passes=passes)
+    found = [each.next for each in remarks(run) if each.name == DOUBTFUL_COUNT]
+    assert [f'samples_per_step: "{advised}" in' in next_step for next_step in found] == [True] * bool(advised)
+    run = write_run(tmp_path / "none", make_spec("1x1", **own))
+    edit_batches(run, 0, 0)
+    edit_part(run, 0, "fingerprint", batch_per_gpu=None, backward_passes=passes)
+    if advised:
+        assert f'such as "{advised}"' in failure_of(run).next
 
 
 @pytest.mark.parametrize(

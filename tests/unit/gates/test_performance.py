@@ -182,8 +182,9 @@ def test_a_closed_gate_says_so_only_where_nothing_else_closes_it() -> None:
 @pytest.mark.parametrize("efficiency", [1.0, 0.6])
 def test_time_in_no_step_that_may_be_training_makes_the_gate_uncertain(where: str, efficiency: float) -> None:
     """Here or at the baseline."""
-    points = [replace(p, unexplained="..." * (str(p.scale) == where)) for p in (point(1), point(2, (efficiency, 0.0)))]
+    doubt = {"unexplained": "...", "unexplained_next": "look at the loop"}
+    points = [replace(p, **doubt) if str(p.scale) == where else p for p in (point(1), point(2, (efficiency, 0.0)))]
     (finding,) = performance(replace(PLAN, gates={"stage2": AT_80}), points[1], points, Path("results"))
     assert (finding.ok, finding.uncertain) == (efficiency > 0.8, True)
     assert f"uncertain: at {where} ..." in finding.measured
-    assert "look at what the script does in the time that is in no step" in finding.next
+    assert "look at the loop" in finding.next

@@ -13,7 +13,15 @@ from ddp_ladder_instrument.contract import HOOK
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers
 from ddp_ladder.common.grouping import grouped
-from ddp_ladder.diagnosis.correctness import ENOUGH_STEPS, NAMED, Diagnosis, diagnose, one_model, world
+from ddp_ladder.diagnosis.correctness import (
+    ENOUGH_STEPS,
+    NAMED,
+    Diagnosis,
+    diagnose,
+    one_model,
+    samples_per_step_of,
+    world,
+)
 from ddp_ladder.diagnosis.failures import is_complete
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, cut
 from ddp_ladder.measuring.fingerprint import MUST_MATCH, OWN_DIRECTORY_ADVICE, distinct_words, samples_of_a_step
@@ -263,10 +271,12 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     if empty:
         measured = f"none on {rank_numbers(empty)}"
     wanted = "training batches from a torch DataLoader on every rank, all the time"
+    passes = max((end.fingerprint.backward_passes or 1 for end in raw.ends), default=1)
+    why = f" (it has {passes} backward passes: if each has a batch of its own)" if passes > 1 else ""
     next_step = (
         "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
-        'step, such as "{batch_per_gpu}"; where they differ from step to step, let the script write its steps to the '
-        "file that DDP_LADDER_METRICS names (config/README.md)"
+        f'step, such as "{samples_per_step_of(raw.spec, passes)}"{why}; where they differ from step to step, let the '
+        "script write its steps to the file that DDP_LADDER_METRICS names (config/README.md)"
     )
     ok = bool(raw.ranks) and not empty and not idle
     return diagnose("samples seen", ok, measured, wanted, next_step=next_step)

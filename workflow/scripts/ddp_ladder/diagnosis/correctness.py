@@ -5,6 +5,7 @@ Every finding names what to change in the script. What may be intended is a rema
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.measuring.fingerprint import unread, varying_batches
 from ddp_ladder.measuring.pauses import joins_uneven
+from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
@@ -327,6 +329,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
         yield from _on_data(raw)
     if not raw.pipeline_stages:
         yield from _on_batches(raw.ends)
+        yield from _on_samples_per_step(raw)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes
@@ -396,6 +399,42 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             next="compare samples/s with what the script counts itself; if they differ, set workload.samples_per_step",
         )
         break
+
+
+def told_batches(spec: RunSpec) -> set[int]:
+    """Return the batch of one backward pass: that in the arguments and variables of the script, or the planned one."""
+    texts = [*zip(spec.args_template, spec.args, strict=False)]
+    texts += [(template, spec.env.get(name, "")) for name, template in spec.env_template.items()]
+    told = (re.findall("[0-9]+", text) for template, text in texts if "{batch_per_gpu}" in template)
+    return {int(number) for numbers in told for number in numbers} or {spec.batch_per_gpu}
+
+
+def samples_per_step_of(spec: RunSpec, backward_passes: int) -> str:
+    """Return workload.samples_per_step for a script that takes another batch for each backward pass of a step."""
+    of_step = {backward_passes * batch for batch in told_batches(spec)}
+    if spec.accumulation is not None:
+        return "{batch_per_gpu} * {accumulation}"
+    return "{batch_per_gpu}" if spec.batch_per_gpu in of_step else f"{{batch_per_gpu}} * {backward_passes}"
+
+
+def _on_samples_per_step(raw: RawRun) -> Iterator[Remark]:
+    """Yield that workload.samples_per_step does not fit the backward passes of a step, of which a rank knows alone."""
+    spec, known = raw.spec, {end.rank: end.fingerprint.backward_passes or 1 for end in raw.ends}
+    rank = max(known, key=lambda rank: known[rank], default=0)
+    passes, samples = known.get(rank, 1), spec.samples_per_step
+    if samples is None or passes == 1 or samples in (passes * batch for batch in told_batches(spec)):
+        return
+    batches = in_short(
+        [f"{passes * batch} ({passes} x {batch})" for batch in sorted(told_batches(spec))], NAMED, " or "
+    )
+    yield Remark(
+        name=DOUBTFUL_COUNT,
+        what=f"the number of samples is doubtful: workload.samples_per_step says {samples}, and a step of rank {rank} "
+        f"has {passes} backward passes, with a batch each {batches}",
+        next=f'set workload.samples_per_step: "{samples_per_step_of(spec, passes)}" in config.yaml if each backward '
+        "pass has a batch of its own; if several share one, let the script write its steps to the file that "
+        "DDP_LADDER_METRICS names (config/README.md)",
+    )
 
 
 def _on_data(raw: RawRun) -> Iterator[Remark]:

@@ -123,7 +123,8 @@ class ScalePoint:
     flops: Flops | None = None
     gpu: str | None = None  # models of all ranks
     owners_s: tuple[tuple[str, float], ...] = ()  # where the seconds of one run went: measuring/owners
-    unexplained: str = ""  # the remark on time in no step that may be training, of the first run that has one
+    unexplained: str = ""  # the remark by which the figure is doubtful, of the first run that has one: DOUBTFUL
+    unexplained_next: str = ""  # what that remark advises
 
     @property
     def scale(self) -> Scale:

@@ -25,11 +25,11 @@ from ddp_ladder.measuring.owners import UNEXPLAINED
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.measuring.timing import WHOLE_LOOP, startup_of
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.record import SAMPLES_PER_TIME, Record
+from ddp_ladder.records.record import DOUBTFUL_COUNT, SAMPLES_PER_TIME, Record
 from ddp_ladder.settings.keys import GateThresholds
 from ddp_ladder.settings.terms import MOST_EFFICIENCY, PLAIN_VARIANT
 
-IN_NO_STEP = (WHOLE_LOOP, UNEXPLAINED)  # remarks on time that may be training
+DOUBTFUL = (DOUBTFUL_COUNT, WHOLE_LOOP, UNEXPLAINED)  # remarks: samples that may be none, time that may be training
 
 
 def efficiency_by_total_time(runs: Sequence[Record], baseline: Sequence[Record]) -> Estimate | None:
@@ -126,7 +126,8 @@ def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
     alone = [run.record for run in baseline.good] if baseline and baseline is not group else []
     rate, step, records = group.samples_per_s, group.step_time_s, [run.record for run in group.good]
     parts, facts = split_of_repeats(group) or ({}, None)
-    remarks = (remark.what for record in records for remark in record.remarks if remark.name in IN_NO_STEP)
+    remarks = (remark for record in records for remark in record.remarks if remark.name in DOUBTFUL)
+    doubt = next(remarks, None)
     of_run = {column.key: column.of_run for column in columns("csv") if column.of_run}
     # Of the repeat with the median start-up, or wall time: medians of parts do not add up.
     startups = [startup for record in records if (startup := startup_of(record.ranks))]
@@ -150,7 +151,7 @@ def _figures(group: RepeatGroup, baseline: RepeatGroup | None) -> Fields:
         "parameters": one_of(map(parameters_seen, records)),
         "simulated": next((record.world.simulated for record in records if record.world.simulated), None),
         "findings": findings_of_repeats(records, cores_of_a_rank(alone)),
-        "unexplained": next(remarks, ""),
+        **({"unexplained": doubt.what, "unexplained_next": doubt.next} if doubt else {}),
         "owners_s": tuple(_lower_median(owners, lambda owners_s: sum(owners_s.values())).items()),
     }
 

@@ -178,12 +178,6 @@ def closed_box(gate: Verdict) -> str:
     return box((*rows, ("next", f"one of:\n{numbered(steps)}" if several else gate.next)))
 
 
-IN_NO_STEP = (
-    "look at what the script does in the time that is in no step: if it is part of the training, only samples / time "
-    "of the whole loop holds"
-)
-
-
 @dataclass(frozen=True)
 class _Minimum:
     """A figure of which a gate may ask a minimum."""
@@ -285,7 +279,7 @@ def _doubts(least: float, figure: _Minimum, point: ScalePoint, baseline: ScalePo
     if point.unsteady:
         yield "the step times were not steady", point.unsteady
     if doubted := next((side for side in (point, baseline) if side and side.unexplained), None):
-        yield f"at {doubted.scale} {doubted.unexplained}", IN_NO_STEP
+        yield f"at {doubted.scale} {doubted.unexplained}", doubted.unexplained_next
 
 
 def _data_wait(point: ScalePoint, most: float) -> GateFinding:
