@@ -67,7 +67,7 @@ def test_each_measured_field_counts(name: str, value: Any) -> None:
 
 
 def test_every_field_may_differ_or_is_the_device_and_is_tested() -> None:
-    other = "script args_template threads_per_rank device compiled parameters steps backend_class".split()
+    other = "script args_template threads_per_rank device compiled parameters exchanges steps backend_class".split()
     assert {item.name for item in MUST_MATCH} == {*MEASURED, *other} == {*MAY_DIFFER, "device"}
 
 
@@ -108,6 +108,22 @@ PAIRS: dict[str, tuple[Record, Record, str]] = {
         at("1x2", **VARY, global_batch=143),
         "batch_per_gpu: 64 at 1x1, 71.5 at 1x2",
     ),
+    "gradients that accelerate sends in each pass of one process, and else once": (
+        at("1x1", exchanges=4, backward_passes=4),
+        at("1x2", exchanges=1, backward_passes=4),
+        "exchanges: 4 in 4 backward passes at 1x1, 1 in 4 backward passes at 1x2",
+    ),
+    "gradients that are sent in each pass, of which strong scaling has fewer": (
+        at("1x1", exchanges=4, backward_passes=4),
+        at("1x4", exchanges=1, backward_passes=1),
+        "",
+    ),
+    "gradients that are sent once in a step": (
+        at("1x1", exchanges=1, backward_passes=8),
+        at("1x2", exchanges=1, backward_passes=4),
+        "",
+    ),
+    "a script without DistributedDataParallel": (at("1x1", backward_passes=4), at("1x2", exchanges=1), ""),
     "of files those that both have": (
         at("1x1", sources=KNOWN["sources"]),
         at("1x2", sources=MEASURED["sources"]),

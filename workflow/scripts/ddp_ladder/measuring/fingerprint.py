@@ -32,6 +32,11 @@ OWN_DIRECTORY_ADVICE = (
     "if the script resumes from a checkpoint that an earlier run left in its working directory, give each run its own: "
     'workload.directory: "{run_dir}" in config.yaml, and {start_dir}/ before relative paths in workload.args'
 )
+ONE_EXCHANGE_ADVICE = (
+    "let the script send its gradients equally often at every scale, also with one process: all backward passes of a "
+    "step but the last inside `with model.no_sync():`, their forward passes too (accelerate's no_sync and accumulate "
+    "do nothing for one process)"
+)
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,28 @@ def _backend_class(record: Record) -> str | None:
     return _fact(record, "backend_class") if record.spec.world_size > 1 else None
 
 
+@dataclass(frozen=True)
+class Exchanges:
+    """Exchanges of the gradients in a step, by DistributedDataParallel."""
+
+    number: int
+    backward_passes: int
+
+    def __str__(self) -> str:
+        return f"{self.number} in {self.backward_passes} backward pass{'es' * (self.backward_passes != 1)}"
+
+
+def _exchanges(record: Record) -> Exchanges | None:
+    number = record.fingerprint.exchanges
+    return None if number is None else Exchanges(number, record.fingerprint.backward_passes or number)
+
+
+def _same_exchanges(first: Exchanges, second: Exchanges) -> bool:
+    """Return True if both exchange as often in a step, or in each backward pass: strong scaling accumulates fewer."""
+    in_each_pass = all(each.number == each.backward_passes for each in (first, second))
+    return in_each_pass or first.number == second.number
+
+
 def _device_kinds(record: Record) -> str:
     return " + ".join(sorted({rank.device.kind for rank in record.ranks})) or record.spec.device
 
@@ -247,6 +274,7 @@ MUST_MATCH = (
     _measured("cpu_model"),
     _measured("threads"),
     _planned("threads_per_rank"),
+    MustMatch("exchanges", _exchanges, where_known=True, same=_same_exchanges, next=ONE_EXCHANGE_ADVICE),
     MustMatch("steps", _training, same=_same_training, next=OWN_DIRECTORY_ADVICE),
 )
 

@@ -103,6 +103,8 @@ MAY_DIFFER = (
     "num_workers", "threads", "threads_per_rank",
     # kernels and collectives differ between releases
     "torch", "cuda", "nccl", "backend_class", "cudnn", "libraries", "driver", "python",
+    # what is sent in a step
+    "exchanges",
     # the hardware
     "gpu", "power_limit_w", "cpu_model",
     # the same settings make as many steps, or consume as many samples
