@@ -1,12 +1,14 @@
 """What the ladder itself costs at 64 to 4,096 ranks: assembling, believing, looking at a hang, signs of life, files.
 
-    python benchmarks/scale.py --out benchmarks/results/scale.json      # about five minutes
-    python benchmarks/scale.py --ranks 64,256                           # one minute
+    python benchmarks/scale.py --out benchmarks/results/scale.json      # about ten minutes, 8 GB of disk
+    python benchmarks/scale.py --ranks 64,256 --steps 500               # one minute
 
 The raw files are those of a real run of two ranks on this machine, multiplied (4 ranks a node): other ranks, processes,
-devices, hosts and samples, the same steps. Each size is measured in a process of its own: CPU seconds without imports,
-peak memory with them. Beside it, in the same process, the same files are read as they are (json.loads of what is JSON)
-and looked at (stat): what any reader pays. The exponent is that of the growth from one size to the next: 1 is linear.
+devices, hosts and samples, the same steps, as they are and repeated. Each size is measured in a process of its own: CPU
+seconds without imports, peak memory with them. The parts of assembling are measured each by itself: what grows with the
+square of the nodes hides in their sum. Beside it, in the same process, the same files are read as they are (json.loads
+of what is JSON) and looked at (stat): what any reader pays. The exponent is that of the growth from one size to the
+next: 1 is linear.
 """
 
 from __future__ import annotations
@@ -22,18 +24,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
-from ddp_ladder.assembly.assemble import record_of  # noqa: E402
+from ddp_ladder.assembly import assemble  # noqa: E402
 from ddp_ladder.assembly.run_records import RunRecords  # noqa: E402
 from ddp_ladder.common.files import RunDirectory, read_json, sha256, write_json  # noqa: E402
+from ddp_ladder.measuring import node_usage  # noqa: E402
 from ddp_ladder.plan.plan import RunSpec  # noqa: E402
 from ddp_ladder.records.raw_files import read_raw_run  # noqa: E402
 from ddp_ladder.records.raw_models import AgentStall, RankStall, read_run_file  # noqa: E402
@@ -47,7 +53,20 @@ from one_run import Here  # noqa: E402
 from opened_files import opened  # noqa: E402
 
 A_NODE = 4  # ranks
-STEPS = 500
+STEPS = (500, 20_000)
+PARTS = {
+    "without_waits": assemble,
+    "_warmup": assemble,
+    "_figures": assemble,
+    "diagnoses": assemble,
+    "parts_of_run": assemble,
+    "usage_of": assemble,
+    "findings": node_usage,  # of usage_of
+    "owners_of": assemble,
+    "_fingerprint": assemble,
+    "_remarks": assemble,
+}
+"""Functions in which assembling takes its time, and the modules that call them."""
 OLD = 1_700_000_000  # unix time: files that are settled
 SCRIPT = """
 import torch, torch.distributed as dist
@@ -97,7 +116,6 @@ def multiply(genuine: RunDirectory, results: Path, ranks: int, steps: int) -> Ru
     directory.nodes.mkdir()
     for k, agent in enumerate(read_run_file(directory).all_agents):
         own = {"node_rank": k, "node": names[k], "host": names[k], "spec_hash": spec.hash}
-        write_json(directory.agent_end(agent), {**agent_end, **own})
         with ZipFile(directory.packed(agent), "w") as archive:
             for local in range(A_NODE):
                 rank = k * A_NODE + local
@@ -117,6 +135,8 @@ def multiply(genuine: RunDirectory, results: Path, ranks: int, steps: int) -> Ru
                 archive.writestr(f"ranks/rank{rank}.log", content[f"rank{min(rank, 1)}.log"])
             archive.writestr(f"nodes/node{k}.monitor.json", json.dumps({**about, **own}))
             archive.writestr(f"nodes/node{k}.csv", content["node0.csv"])
+        packed = sha256(directory.packed(agent).read_bytes())
+        write_json(directory.agent_end(agent), {**agent_end, **own, "packed": packed})
     for file in directory.path.rglob("*.*"):
         os.utime(file, (OLD, OLD))
     return directory
@@ -149,16 +169,28 @@ def cpu_s(act: Callable[[], object]) -> float:
     return time.process_time() - begun_s
 
 
-def measure(directory: RunDirectory) -> dict[str, float]:
+def measure(directory: RunDirectory, steps: int) -> dict[str, float]:
     """Return what one run costs."""
     run = read_run_file(directory)
     spec = run.spec
     files = [path for path in directory.path.rglob("*") if path.is_file()]
-    costs: dict[str, float] = {"ranks": spec.world_size, "nodes": spec.nodes, "files": len(files) + 1}
+    costs: dict[str, float] = {"ranks": spec.world_size, "nodes": spec.nodes, "steps": steps, "files": len(files) + 1}
     record: list[Record] = []
+    parts_s: dict[str, float] = {}
+
+    def assembled() -> None:
+        begun_s = time.process_time()
+        raw = read_raw_run(directory)
+        parts_s["read_raw_run"] = time.process_time() - begun_s
+        with ExitStack() as stack:
+            for name, module in PARTS.items():
+                stack.enter_context(mock.patch.object(module, name, _timed(getattr(module, name), parts_s, name)))
+            record.append(assemble.record_of(raw))
+
     begun_s = time.process_time()
-    costs["assemble_opens"] = opens_below(directory.path, lambda: record.append(record_of(read_raw_run(directory))))
+    costs["assemble_opens"] = opens_below(directory.path, assembled)
     costs["assemble_s"] = time.process_time() - begun_s
+    costs |= {f"{name.strip('_')}_s": seconds for name, seconds in parts_s.items()}
     costs["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     costs["stat_s"] = cpu_s(lambda: [path.stat() for path in files])
     costs["read_s"] = cpu_s(lambda: [_read(path) for path in files])
@@ -169,6 +201,19 @@ def measure(directory: RunDirectory) -> dict[str, float]:
     costs["believe_s"] = cpu_s(lambda: RunRecords(results).believed(spec))
     costs["believe_opens"] = opens_below(directory.path, lambda: RunRecords(results).believed(spec))
     return {**costs, **_at_a_hang(directory, spec)}
+
+
+def _timed(function: Callable[..., Any], parts_s: dict[str, float], name: str) -> Callable[..., Any]:
+    """Return a function that adds its CPU seconds to its part; what it yields comes as a tuple."""
+
+    def timed(*values: Any, **named: Any) -> Any:
+        begun_s = time.process_time()
+        found = function(*values, **named)
+        found = tuple(found) if isinstance(found, Iterator) else found
+        parts_s[name] = parts_s.get(name, 0.0) + time.process_time() - begun_s
+        return found
+
+    return timed
 
 
 def _read(path: Path) -> None:
@@ -221,25 +266,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the figures, and write them to --out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="64,256,1024,4096", help="numbers of ranks")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, help="numbers of steps of each rank")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.one:
-        print(json.dumps(measure(RunDirectory(arguments.one))))
+        print(json.dumps(measure(RunDirectory(arguments.one), *arguments.steps)))
         return 0
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         genuine = genuine_run(Path(folder))
-        for ranks in map(int, arguments.ranks.split(",")):
-            directory = multiply(genuine, Path(folder) / "results", ranks, arguments.steps)
-            command = [sys.executable, __file__, "--one", str(directory.path)]
+        for steps, ranks in product(arguments.steps, map(int, arguments.ranks.split(","))):
+            directory = multiply(genuine, Path(folder) / "results", ranks, steps)
+            command = [sys.executable, __file__, "--one", str(directory.path), "--steps", str(steps)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             rows.append(json.loads(done.stdout))
             print(_in_words(rows), flush=True)
             shutil.rmtree(directory.path)
     if arguments.out:
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "steps": arguments.steps}
+        machine = {"python": platform.python_version(), "cpus": os.cpu_count()}
         arguments.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
         print(f"written: {arguments.out}")
     return 0
@@ -248,10 +293,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _in_words(rows: Sequence[dict[str, float]]) -> str:
     """Return the last row, each figure with the exponent of its growth since the row before."""
     last = rows[-1]
-    before = rows[-2] if len(rows) > 1 else {}
+    before = rows[-2] if len(rows) > 1 and rows[-2]["steps"] == last["steps"] else {}
     parts = []
     for name, value in last.items():
-        grown = f" (^{_exponent(before, last, name):.2f})" if before.get(name) and value and name != "ranks" else ""
+        grown = (
+            f" (^{_exponent(before, last, name):.2f})"
+            if before.get(name) and value and name not in ("ranks", "steps")
+            else ""
+        )
         parts.append(f"{name} {value:,.3g}{grown}")
     return "  ".join(parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -235,3 +235,21 @@ def test_ranks_on_the_cpus_of_one_node_are_no_peers() -> None:
     step = _step([{**CALM_STEP, **WAITING}, {**CALM_STEP, **SLOW}], ranks)
     assert step.imbalance_kind == "persistent"
     assert findings(replace(run, ranks=ranks, step=step)) == ()
+
+
+class Ranks(tuple[RankUse, ...]):
+    """Ranks that count how often someone goes through all of them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[RankUse]:
+        Ranks.passes += 1
+        return super().__iter__()
+
+
+def test_the_ranks_of_a_node_are_found_without_a_look_at_all_ranks() -> None:
+    nodes = 40
+    run = run_use(nodes, 2, samples={k: {"cpu_fraction": 0.99} for k in range(nodes)}, on_gpus=False)
+    many = replace(run, ranks=Ranks(run.ranks), alone_cores=1.0)
+    assert [each.kind for each in findings(many)] == [each.kind for each in findings(replace(run, alone_cores=1.0))]
+    assert 0 < Ranks.passes < 10

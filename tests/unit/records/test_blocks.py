@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from ddp_ladder.assembly.own_runs import record_in
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring import pauses
 from ddp_ladder.measuring.pauses import in_equal_rows
-from ddp_ladder.records import steps as steps_module
+from ddp_ladder.records import raw_files
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.steps import csv_of
@@ -139,6 +140,45 @@ def test_ranks_that_made_different_numbers_of_steps_have_the_same_blocks(tmp_pat
         assert found.failure.verdict == "the ranks made different numbers of steps"
 
 
+@pytest.mark.parametrize("ddp", [False, True])
+def test_many_ranks_are_held_in_fewer_rows_with_the_same_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddp: bool
+) -> None:
+    """Rank by rank: the memory is that of the rows that are held, not of the files. One rank made fewer steps."""
+    ranks, steps, most = 12, 20_000, 2**14
+    run = write_run(tmp_path, make_spec(f"1x{ranks}", warmup_steps=20))
+    matrices = [as_steps(columns(rank, steps), ddp) for rank in range(ranks)]
+    full = record(run, matrices, steps)
+    monkeypatch.setattr(raw_files, "MOST_ROWS_OF_ALL", most)
+    tracemalloc.start()
+    raw = read_raw_run(run)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < sum(file.stat().st_size for file in run.ranks.glob("*.steps")) / 2
+    rows = [files.steps.size.tolist() for files in raw.ranks.values()]
+    assert rows == [rows[0]] * ranks
+    assert len(rows[0]) <= 1.25 * most / ranks
+    assert rows[0][:10] == [1] * 10
+    found = record_of(raw)
+    assert (found.status, found.failure, found.fingerprint) == (full.status, full.failure, full.fingerprint)
+    assert [(each.steps, each.samples) for each in found.ranks] == [(each.steps, each.samples) for each in full.ranks]
+    assert found.throughput
+    assert full.throughput
+    assert found.throughput.samples_per_s_total == pytest.approx(full.throughput.samples_per_s_total, rel=0.005)
+    assert found.throughput.samples_per_s == pytest.approx(full.throughput.samples_per_s, rel=0.03)
+    assert found.throughput.samples_per_s_end_to_end == pytest.approx(full.throughput.samples_per_s_end_to_end)
+    assert found.step
+    assert full.step
+    assert bool(found.step.timed_steps) == ddp
+    assert found.step.step_s == pytest.approx(full.step.step_s, rel=0.05)
+    assert found.owners_s == pytest.approx(full.owners_s, rel=0.1, abs=0.2)
+    short = as_steps(columns(0, 500), ddp)
+    record(run, [short, *matrices[1:]], steps)
+    write_content(run, 0, short.astype("<f8").tobytes(), 500)
+    first, second = (read_raw_run(run).ranks[k].steps.size.tolist() for k in (0, 1))
+    assert (sum(first), first[:-1]) == (500, second[: len(first) - 1])
+
+
 LONG = """
     import torch
     from ddp_ladder_instrument import table
@@ -155,8 +195,7 @@ LONG = """
 
 
 def test_a_real_run_with_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (steps_module, pauses):
-        monkeypatch.setattr(module, "SINGLE_ROWS", 64)
+    monkeypatch.setattr(pauses, "SINGLE_ROWS", 64)
     done = run_plainly(tmp_path, INSTRUMENT, script(tmp_path, LONG), env={"DDP_LADDER_DIRECTORY": "own"})
     assert done.code == 0, done.err
     assert "283 steps after 20 of warm-up" in done.err

@@ -9,21 +9,23 @@ import pytest
 from ddp_ladder.assembly.assemble import assemble
 from ddp_ladder.assembly.tables import write_tables
 from ddp_ladder.common.files import NotWritten, RunDirectory
+from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.records import packed
 from ddp_ladder.records.packed import pack
-from ddp_ladder.records.raw_files import read_raw_run
+from ddp_ladder.records.raw_files import digests, read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record
 from ddp_ladder.records.steps import csv_of
 from make_records import make_spec
-from make_runs import failure_of, write_run
+from make_runs import edit, failure_of, write_run
 from make_sampled_runs import sample_nodes
 
 
 def pack_all(directory: RunDirectory) -> None:
     run = read_run_file(directory)
     for agent in run.all_agents:
-        pack(directory, agent, run.ranks_of(agent))
+        digest = pack(directory, agent, run.ranks_of(agent))
+        edit(directory.agent_end(agent), lambda end, digest=digest: end.update(packed=digest))
 
 
 def without_files(record: Record) -> Record:
@@ -76,6 +78,22 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:-30])
     assemble_again = failure_of(directory)
     assert "node1.zip" in assemble_again.why
+
+
+def read_bytes_of_this_process() -> int:
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
+
+
+def test_of_an_archive_only_what_is_wanted_is_read(tmp_path: Path) -> None:
+    """A picture of use needs the samples and the steps of one rank; the agents' own digests are those of the files."""
+    directory = sampled_run(tmp_path, 1)
+    for rank in range(4):
+        (directory.ranks / f"rank{rank}.log").write_bytes(bytes(2**22))
+    pack_all(directory)
+    record, begun = assemble(directory), read_bytes_of_this_process()
+    assert read_node_samples(read_raw_run(directory, [0]))[0].keys() == {0, 1}
+    assert read_bytes_of_this_process() - begun < 2**20
+    assert record.files == digests(directory)
 
 
 @pytest.mark.parametrize("nodes", [4, 16])

@@ -382,7 +382,7 @@ def _options(words: Sequence[str]) -> list[str]:
 
 def varying_batches(files: RankFiles) -> tuple[int, int] | None:
     """Return the smallest and the largest batch of a rank's steps if these vary; else None."""
-    steps = files.steps.single
+    steps = files.steps.single_after(0)
     sizes = steps.samples + steps.padding_samples
     return (int(sizes[sizes > 0].min()), int(sizes.max())) if _vary(sizes) else None
 
@@ -404,7 +404,7 @@ def samples_of_a_step(raw: RawRun) -> int | None:
     # In a pipeline, the ranks with its first stage draw the batch of all stages.
     if not raw.has_all_ranks or not all(end.fingerprint.batch_per_gpu or end.pipeline_stage for end in raw.ends):
         return None
-    singles = [files.steps.single for files in raw.ranks.values()]
+    singles = [files.steps.single_after(0) for files in raw.ranks.values()]
     least = min(steps.count for steps in singles)
     sizes = np.sum([(steps.samples + steps.padding_samples)[:least] for steps in singles], axis=0)
     if not least:

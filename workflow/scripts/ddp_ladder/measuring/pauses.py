@@ -172,7 +172,8 @@ def in_equal_rows(raw: RawRun) -> RawRun:
     blocks = {files.steps.block for files in raw.ranks.values()}
     if len(blocks) < 2:
         return raw
-    equal = {k: RankFiles(each.end, each.steps.in_blocks(max(blocks), SINGLE_ROWS)) for k, each in raw.ranks.items()}
+    size, single = max(blocks), np.arange(SINGLE_ROWS)
+    equal = {k: RankFiles(each.end, each.steps.in_blocks(size, single)) for k, each in raw.ranks.items()}
     return replace(raw, ranks=equal)
 
 

@@ -168,9 +168,9 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
     """Return the parts of a run's mean step. ranks: all with the same number of steps, more than the warm-up's.
 
     nodes: of each rank. statistic: a median of blocks leaves out what disturbed few of them, and so does this. Of a run
-    with blocks of steps, whose times DDP has for the single steps before them, the step is the mean of these.
+    with blocks of steps, whose times DDP has for the single steps beside them, the step is the mean of these.
     """
-    single = [rank.steps.single.after(warmup.steps) for rank in ranks]
+    single = [rank.steps.single_after(warmup.steps) for rank in ranks]
     is_timed = all(each.count and each.ddp is not None for each in single)
     measured = single if is_timed else [rank.steps.after(warmup.steps) for rank in ranks]
     times_s = np.stack([each.mean_step_s for each in measured])

@@ -6,12 +6,13 @@ Pure. Which ranks hold up the others, and whether it is always the same ones, is
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ddp_ladder.common.formats import count, in_short, rank_numbers
-from ddp_ladder.common.grouping import one_of
+from ddp_ladder.common.grouping import grouped, one_of
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
@@ -64,8 +65,12 @@ class RunUse:
         """Return the part of the step time that the typical rank waited for the slowest one."""
         return (self.step.imbalance_s or 0.0) / self.step.step_s if self.step and self.step.step_s else 0.0
 
-    def ranks_of(self, node: NodeUsage) -> tuple[RankUse, ...]:
-        return tuple(rank for rank in self.ranks if rank.node_rank == node.node_rank)
+    @cached_property
+    def _by_node(self) -> Mapping[int, Sequence[RankUse]]:
+        return grouped((rank.node_rank, rank) for rank in self.ranks)
+
+    def ranks_of(self, node: NodeUsage) -> Sequence[RankUse]:
+        return self._by_node.get(node.node_rank, ())
 
 
 def findings(run: RunUse) -> tuple[UsageFinding, ...]:

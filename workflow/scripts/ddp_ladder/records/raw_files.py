@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from ddp_ladder_instrument.contract import FIRST_STATE
 from pydantic import ConfigDict, TypeAdapter
 
@@ -49,6 +51,7 @@ _DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.(js
 
 Stamped = tuple[int, int, int, str]  # size in bytes, time of change in ns, inode; and the digest that goes with them
 _STAMPED = TypeAdapter(dict[str, Stamped], config=ConfigDict(defer_build=True))
+MOST_ROWS_OF_ALL, LEAST_ROWS = 2**21, 256  # of steps that are held: of all ranks together, of each
 SETTLED_NS = 2_000_000_000  # a file that has just changed may change again in the same tick of its file system's clock
 
 
@@ -58,6 +61,42 @@ class RankFiles:
 
     end: RankEnd
     steps: Steps
+
+
+class FewerRows:
+    """Joins the steps of each rank to blocks, the same on all ranks, so that those of all ranks fit into memory.
+
+    The first steps stay rows of their own, and those of which DDP's times are kept: some of many, chosen at random.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._most = max(LEAST_ROWS, MOST_ROWS_OF_ALL // ranks)
+        self._most_timed = self._most // 4
+        self._size = 1
+        self._timed = np.empty(0, np.int64)
+        self._first: Steps | None = None  # that did not fit
+        self._left: list[int] = []  # ranks that were read before it
+
+    def of(self, files: RankFiles) -> RankFiles:
+        """Return a rank's files, with as many rows as fit."""
+        steps, ddp = files.steps, files.steps.ddp
+        timed = ddp.rows if ddp else self._timed[:0]
+        if self._first is None and len(steps.size) <= self._most and len(timed) <= self._most_timed:
+            self._left.append(files.end.rank)
+            return files
+        if self._first is None:
+            if len(steps.size) > self._most:
+                self._size = 1 << math.ceil(math.log2(2 * steps.count / self._most))
+            some = min(self._most_timed, len(timed))
+            self._timed = np.random.default_rng(0).choice(timed, some, replace=False, shuffle=False)
+        single = np.union1d(np.arange(self._most // 8), self._timed)
+        fewer = replace(steps, ddp=ddp and ddp.at(self._timed)).in_blocks(self._size, single)
+        self._first = self._first or fewer
+        return RankFiles(files.end, fewer.sharing(self._first))
+
+    def of_shorter(self, ranks: Mapping[int, RankFiles]) -> dict[int, RankFiles]:
+        """Return the ranks that were read before the first that did not fit, in rows as those of the others."""
+        return {k: self.of(ranks[k]) for k in self._left} if self._first else {}
 
 
 @dataclass(frozen=True)
@@ -81,8 +120,12 @@ class RawRun:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Return what ``digests`` returns; files that have been read are not read again."""
-        known = self.content.digests
+        """Return what ``digests`` returns; files are not read again, nor archives that their agents have digested."""
+        packed = ((self.directory.packed(agent), end.packed) for agent, end in self.agents.items() if end.packed)
+        known = {
+            **{path.relative_to(self.directory.path).as_posix(): digest for path, digest in packed},
+            **self.content.digests,
+        }
         return {name: known.get(name) or _digest(self.directory.path / name) for name, _ in _files(self.directory)}
 
     @property
@@ -114,13 +157,18 @@ class RawRun:
         """Return the hosts of the agents, by the ranks of their nodes."""
         return {agent.node_rank: host_name(end.host) for agent, end in self.agents.items()}
 
+    @cached_property
+    def _node_ranks(self) -> Mapping[str, int]:
+        """Return the lowest node rank of each host."""
+        return {name: node_rank for node_rank, name in reversed([*self.hosts.items()])}
+
     def node_rank(self, end: RankEnd) -> int:
         """Return the rank of a rank's node, by the launcher, or by its host: c10d numbers the nodes in any order."""
         given = end.rank // self.spec.gpus_per_node if end.node_rank is None else end.node_rank
         host = host_name(end.host)
         if self.hosts.get(given, host) == host:
             return given
-        return next((node_rank for node_rank, name in self.hosts.items() if name == host), given)
+        return self._node_ranks.get(host, given)
 
 
 def read_raw_run(
@@ -128,12 +176,14 @@ def read_raw_run(
 ) -> RawRun:
     """Read the files of one run. only_ranks: ranks whose files are read; None: of all. run: in place of run.json.
 
+    Of many ranks with many steps, each rank's are joined as soon as they are read (``FewerRows``).
     Raises OSError or ValueError only for run.json, without which nothing is known about the run; damage elsewhere is
     listed in ``problems``.
     """
     run = run or read_run_file(directory)
     content = RawContent(directory)
     problems: list[str] = []
+    fewer = FewerRows(run.spec.world_size if only_ranks is None else len(only_ranks))
 
     @contextlib.contextmanager
     def noted(path: Path) -> Iterator[None]:
@@ -155,14 +205,15 @@ def read_raw_run(
         with noted(path := directory.agent_end(agent)):
             agents[agent] = of_run(run, AgentEnd, path, content.read(path))
         for k in run.ranks_of(agent):
-            if only_ranks is None or k in only_ranks:
-                with noted(path := directory.ranks / f"rank{k}.json"):
-                    end = _sharing(of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
-                    with noted(path := directory.ranks / f"rank{k}.steps"):
-                        if end.rank != k:
-                            raise ValueError(f"its end record is that of rank {end.rank}")
-                        steps = _steps_of(content.read(path, agent), end)
-                        ranks[k] = _judged(content, agent, RankFiles(end, steps))
+            if only_ranks is not None and k not in only_ranks:
+                continue
+            with noted(path := directory.ranks / f"rank{k}.json"):
+                end = _sharing(of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
+                with noted(path := directory.ranks / f"rank{k}.steps"):
+                    if end.rank != k:
+                        raise ValueError(f"its end record is that of rank {end.rank}")
+                    steps = _steps_of(content.read(path, agent), end)
+                    ranks[k] = fewer.of(_judged(content, agent, RankFiles(end, steps)))
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
             if run.spec.is_link and (state := _first_state(run, content, agent, k, ranks.get(k))):
@@ -177,6 +228,7 @@ def read_raw_run(
     profiling: Profiling | None = None
     with contextlib.suppress(OSError, ValueError):
         profiling = of_run(run, Profiling, directory.profile(0), content.read(directory.profile(0)))
+    ranks.update(fewer.of_shorter(ranks))
     found = (tuple(problems), tuple(unwritten), (*stalls.values(),), profiling, first_states)
     return RawRun(content, run, ended, agents, ranks, *found)
 

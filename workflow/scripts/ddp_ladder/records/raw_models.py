@@ -24,6 +24,7 @@ from ddp_ladder.settings.terms import DEFAULT_LOG_MB
 
 OWN_LINE = "ddp-ladder: "  # begins an agent's line in the log of its ranks, who have not printed it
 SHORT = 8  # hexadecimal digits of a tensor's digest
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 """Source of the throughput: samples counted at the loader; steps timed, with their samples set in the configuration;
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
@@ -201,6 +202,7 @@ class AgentEnd(RawFile):
     orphaned: bool = False  # its parent had died: under Slurm the step daemon of its node
     log: AgentLog | None = None
     monitor: MonitorEnd | None = None  # None if this agent did not sample its node
+    packed: Sha256 | None = None  # digest of its archive (nodes/node<k>.zip); None: none was written, or not known
 
     @property
     def agent(self) -> Agent:

@@ -14,9 +14,18 @@ from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Seve
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.nodes.usage import Usage
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.raw_models import Ddp, Flops, Job, Parameters, RankFingerprint, RankSaves, RankSummary, Source
+from ddp_ladder.records.raw_models import (
+    Ddp,
+    Flops,
+    Job,
+    Parameters,
+    RankFingerprint,
+    RankSaves,
+    RankSummary,
+    Sha256,
+    Source,
+)
 
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Rate = Annotated[float, Field(ge=0)]  # samples per second; 0 if the loop drew no batch (the run has failed)
 
 SCHEMA_VERSION = 2

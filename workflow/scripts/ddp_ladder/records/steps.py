@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from ddp_ladder_instrument.contract import COLUMNS, DDP_COLUMNS, HEADER, SINGLE_ROWS
+from ddp_ladder_instrument.contract import COLUMNS, DDP_COLUMNS, HEADER
 from ddp_ladder_instrument.table import csv_lines
 from numpy.typing import NDArray
 
@@ -30,6 +30,11 @@ class DdpTimes:
         rows = np.flatnonzero(~np.isnan(times_s).any(axis=1))
         return cls(rows, times_s[rows]) if len(rows) else None
 
+    def at(self, rows: NDArray[np.int64]) -> DdpTimes | None:
+        """Return those of these rows; None if there are none."""
+        is_wanted = np.isin(self.rows, rows, kind="table")
+        return DdpTimes(self.rows[is_wanted], self.times_s[is_wanted]) if is_wanted.any() else None
+
     def between(self, first: int, after: int) -> DdpTimes | None:
         """Return those from one row to another, counted from the first; None if there are none."""
         begin, end = np.searchsorted(self.rows, [first, after])
@@ -40,7 +45,8 @@ class DdpTimes:
 class Steps:
     """Columns of ranks/rank<k>.steps, an entry for each row: an optimizer step, or of a long run a block of them.
 
-    After single steps come blocks of one size, of which the last one may have fewer steps (contract.HEADER).
+    After single steps come blocks of one size, of which the last one may have fewer steps (contract.HEADER). Of many
+    ranks, blocks are larger, and single steps lie between them (``FewerRows``).
     """
 
     size: NDArray[np.int64]  # steps of each row; the other columns have their sums
@@ -110,10 +116,16 @@ class Steps:
         """Return the first rows."""
         return self._with(lambda column: column[:rows], self.ddp and self.ddp.between(0, rows))
 
-    @property
-    def single(self) -> Steps:
-        """Return the single steps before the blocks."""
-        return self if self.block == 1 else self.first(SINGLE_ROWS)
+    def single_after(self, steps: int) -> Steps:
+        """Return the rows of single steps after the rows of these steps; none at the end, which may be a block's."""
+        is_wanted = (self.size == 1) & (np.arange(len(self.size)) >= self.rows_of(steps))
+        is_wanted[-1:] &= self.block == 1
+        ddp = self.ddp
+        if ddp:
+            is_timed = is_wanted[ddp.rows]
+            rows = np.cumsum(is_wanted)[ddp.rows[is_timed]] - 1
+            ddp = DdpTimes(rows, ddp.times_s[is_timed]) if len(rows) else None
+        return self._with(lambda column: column[is_wanted], ddp)
 
     def after(self, steps: int) -> Steps:
         """Return what follows the rows of these steps, in rows of about equally many steps."""
@@ -121,20 +133,41 @@ class Steps:
         ddp = self.ddp and self.ddp.between(rows, len(self.size))
         return self._with(lambda column: column[rows:], ddp).in_blocks(self.block)
 
-    def in_blocks(self, size: int, single: int = 0) -> Steps:
-        """Return the steps in blocks of this size, as far as rows are not larger, after so many single ones.
+    def in_blocks(self, size: int, single: NDArray[np.int64] | None = None) -> Steps:
+        """Return the steps in blocks of this size, as far as rows are not larger.
 
-        DDP's times are those of single steps, and unknown for blocks.
+        single: steps, counted from 0 and in their order, whose rows are joined with no other one. DDP's times are those
+        of single steps, and unknown for blocks.
         """
-        if size == 1:
+        if size == 1 or not len(self.size):
             return self
         begins = np.cumsum(self.size) - self.size
-        firsts = np.flatnonzero(np.diff(np.where(begins < single, begins, begins // size * size), prepend=-1))
+        is_first = np.diff(begins // size, prepend=-1) > 0
+        if single is not None:
+            is_single = np.isin(begins, single, kind="table")
+            is_first |= is_single
+            is_first[1:] |= is_single[:-1]
+        firsts = np.flatnonzero(is_first)
         lasts = np.append(firsts[1:], len(begins)) - 1
-        ddp_s = self.ddp_s
-        ddp = None if ddp_s is None else DdpTimes.of(np.where((firsts == lasts)[:, None], ddp_s[firsts], np.nan))
+        ddp = self.ddp
+        if ddp:
+            rows = np.cumsum(is_first)[ddp.rows] - 1
+            is_alone = firsts[rows] == lasts[rows]
+            ddp = DdpTimes(rows[is_alone], ddp.times_s[is_alone]) if is_alone.any() else None
         joined = self._with(lambda column: np.add.reduceat(column, firsts), ddp)
         return replace(joined, ended_at_s=None if self.ended_at_s is None else self.ended_at_s[lasts])
+
+    def sharing(self, other: Steps) -> Steps:
+        """Return these steps, which hold the columns of another rank's that equal their own: ranks may be thousands."""
+        columns = {
+            name: known
+            for name, column in vars(self).items()
+            if isinstance(known := vars(other)[name], np.ndarray) and np.array_equal(column, known)
+        }
+        ddp = self.ddp
+        if ddp and other.ddp and np.array_equal(ddp.rows, other.ddp.rows):
+            ddp = replace(ddp, rows=other.ddp.rows)
+        return replace(self, **columns, ddp=ddp)
 
     def _with(self, change: Callable[[NDArray[Any]], NDArray[Any]], ddp: DdpTimes | None) -> Steps:
         columns = {name: change(column) for name, column in vars(self).items() if isinstance(column, np.ndarray)}

@@ -150,8 +150,9 @@ def run_node(task: NodeTask) -> int:
         sampled = monitor.end() if monitor else None
         shutil.rmtree(task.directory.torchrun_logs(task.agent.node_rank), ignore_errors=True)
         kept = log.close()
+    packed = None
     if task.run.preflight is None:
-        pack(task.directory, task.agent, task.run.ranks_of(task.agent))
+        packed = pack(task.directory, task.agent, task.run.ranks_of(task.agent))
     end = AgentEnd(
         **task.run.identity,
         node_rank=task.agent.node_rank,
@@ -173,6 +174,7 @@ def run_node(task: NodeTask) -> int:
         orphaned=os.getppid() != parent,
         log=kept,
         monitor=sampled,
+        packed=packed,
     )
     write_json(task.directory.agent_end(task.agent), end.model_dump())
     return code if code >= 0 else 128 - code
