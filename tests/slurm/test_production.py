@@ -273,4 +273,41 @@ def test_a_chain_that_makes_no_progress_does_not_go_round(
     said = f"the next link: cancelled: {following}; it had not begun"
     assert (said in log_of(checkout, job)) is not is_killed
     box = last_box(log_of(checkout, following if is_killed else job))
-    assert box["verdict"] == "a link ended without progress"
+    assert box["verdict"] == ("the job was cancelled" if is_killed else "a link ended without progress")
+
+
+def test_what_no_link_wrote_counts_and_what_a_person_ended_is_not_followed_by_another(
+    cluster_without_accounting: Cluster, tmp_path: Path
+) -> None:
+    cluster, script = cluster_without_accounting, f"{STEPS}\nstate.touch()\ntime.sleep(10_000)"
+    keys = {"scale": "1x1", "runtime": 1, "warn_before_s": 10}
+    checkout = project(tmp_path, cluster, script, **keys)
+    checkout.without_torch(script)
+    # Of a link's job step, which runs out of the job's sight.
+    running, state = start(checkout, 1), checkout.results / "production/runs/default/weak/1x1/r1/state"
+    cluster.await_true(state.exists, "slurmctld", "the first link", 120)
+    steps = cluster.run(["squeue", "--steps", "--noheader", "--format=%i"]).stdout.split()
+    cluster.run(["scancel", *(step for step in steps if step.rpartition(".")[2].isdecimal())])
+    assert running.end() == 1, running.text
+    box = last_box(running.text)
+    assert box["verdict"] == "the link was ended from outside"
+    assert "its job step was cancelled, as with scancel, and not by the ladder" in box["why"]
+    # A file system that hangs before the link has written anything: its job holds its nodes all the same.
+    program = checkout.path / "workflow/scripts/run_link.py"
+    begin = "from __future__ import annotations\n"
+    hang = "import time\nopen('hangs', 'w').close()\ntime.sleep(10_000)\n"
+    program.write_text(program.read_text().replace(begin, begin + hang))
+    running = start(checkout, 2)
+    cluster.await_true((checkout.path / "hangs").exists, "slurmctld", "the second link", 120)
+    (job,) = queue(cluster)
+    cluster.run(["scancel", job])
+    assert running.end() == 1, running.text
+    box = last_box(running.text)
+    assert box["verdict"] == f"job {job} began no link"
+    links = json.loads((checkout.results / "production/links.json").read_text())["links"]
+    assert [link["number"] for link in links] == [1, 2]
+    assert all(link["hours"] > 0 for link in links)
+    checkout.configure(stages=STAGES, production={**PRODUCTION, **keys, "up_to_hours": 1 / 60})
+    again = checkout.snakemake("production", *SLURM)
+    assert again.returncode == 1, again.stdout
+    assert last_box(again.stdout)["verdict"] == "production.up_to_hours is reached", again.stdout

@@ -118,6 +118,6 @@ def check_final_report(chain: Path) -> None:
         if row["link"] != "planned":
             assert sum(float(row[part]) for part in parts) == pytest.approx(float(row["elapsed_s"]), rel=1e-4)
     text = (chain / "final_report.md").read_text()
-    assert "(1 failure in " in text
+    assert "none was seen in " in text  # a person killed the start
     assert "process hours" in text
     assert "saved its state after 20 steps (exit code 75)" in (chain / "final_report.html").read_text()

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from ddp_ladder.common.command import node_parser
 from ddp_ladder.common.files import NotWritten
-from ddp_ladder.common.process import die_with_parent
-from ddp_ladder.run.interruption import Interrupted, raise_on_signals
+from ddp_ladder.common.process import Interrupted, die_with_parent
+from ddp_ladder.run.interruption import raise_on_signals
 from ddp_ladder.run.preflight import examine_node
 
 

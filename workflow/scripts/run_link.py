@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
@@ -33,24 +34,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = job_arguments(parser, argv)
     directory = arguments.plan.parent
     chain, plan = read_chain(directory), read_plan(arguments.plan)
-    (job,), before = plan.jobs, read_links(directory, plan, time.time())
+    (job,) = plan.jobs
     if arguments.minutes is not None:
         job = replace(job, runtime_min=arguments.minutes)
-    hours, number = used_hours(before), len(before) + 1
-    is_measured = job.runs[0].instrument
-
-    def used(held_s: float) -> str:
-        return chain.used(hours + chain.gpus * held_s / HOUR_S, job)
-
-    console = LinkConsole(number, chain.promised_samples_per_s, used, is_measured)
-    context = replace(context_of(job, directory), console=console)
-    say, label = console.say, f"{context.label} link {number}"
-    if is_measured:
-        watch = SpeedWatch(chain, directory, number, label, say, lambda: windows_of_promise(chain, directory.parent))
-        context = replace(context, watch=watch)
+    context, is_measured = context_of(job, directory), job.runs[0].instrument
 
     def work() -> list[Path]:
-        run_link(context, chain.warn_before_s)
+        *before, this = read_links(directory, plan, time.time(), context.nodes.job_id)
+        hours = used_hours(before)
+        console = LinkConsole(
+            this.number,
+            chain.promised_samples_per_s,
+            lambda held_s: chain.used(hours + chain.gpus * held_s / HOUR_S, job),
+            is_measured,
+        )
+        watch, label = None, f"{context.label} link {this.number}"
+        if is_measured:
+            of_promise = partial(windows_of_promise, chain, directory.parent)
+            watch = SpeedWatch(chain, directory, this.number, label, console.say, of_promise)
+        try:
+            run_link(replace(context, console=console, watch=watch, link=this.number), chain.warn_before_s)
+        finally:
+            console.status("")
         return [context.directory(job.runs[0]).record]
 
     return carry_out(context, PRODUCTION, work, "what the script has saved is kept")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import shutil
+import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,11 @@ from ddp_ladder.accounting import jobs
 from ddp_ladder.accounting.jobs import Accounted, JobRow, accounted, accounting_file, ask_sacct, job_files, update
 from ddp_ladder.assembly import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
+from ddp_ladder.common.process import Interrupted
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
 from ddp_ladder.preflight.result import error
 from ddp_ladder.slurm import query
+from ddp_ladder.slurm.jobs import JobState
 from ddp_ladder.slurm.query import SlurmError
 from make_jobs import BEGUN_S, JOB, write_job
 from make_preflight import write_preflight
@@ -223,6 +228,57 @@ def test_a_job_writes_its_file_at_its_begin_and_at_its_end(
     found = update(results)
     assert {row.job_id for row in found} == {"local-a-1", "local-a-1.2", "local-a-3"}
     assert {(row.source, row.gpus, row.runs_planned) for row in found} == {("none", 2, 2)}
+
+
+def test_a_job_has_the_length_of_no_clock_and_the_next_number(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_plan_of(make_specs(["1x2"])).jobs[0]
+    write_job(results)  # of an earlier version, without a number
+    (results / "jobs/1x2/damaged.json").write_text("{")
+    with suppress(Interrupted), accounted(results, job, "local-a-1", "production"):
+        monkeypatch.setattr(jobs.time, "time", lambda: BEGUN_S - 7200)  # the clock is set back
+        raise Interrupted(signal.SIGTERM)
+    jobs.submitted(results, job, "9", "production")
+    jobs.submitted(results, job, "9", "production")
+    files = {file.job_id: file for _, file in job_files(results)}
+    first, waiting = files["local-a-1"], files["9"]
+    assert first.ended_at_s is not None
+    assert 0 <= first.ended_at_s - first.begun_at_s < 3600
+    assert (first.number, first.ended_by, waiting.number, waiting.has_begun) == (3, "SIGTERM", 4, False)
+    with accounted(results, job, "9", "production"):
+        pass
+    last = {file.job_id: file for _, file in job_files(results)}["9"]
+    assert (last.number, last.has_begun) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "least_s", "most_s"),
+    [
+        (JobState("RUNNING", nodes="node1"), None, None),
+        (JobState("PENDING"), None, None),
+        (JobState("CANCELLED"), 0, 0),
+        (JobState("TIMEOUT", nodes="node1", start="300 s ago"), 300, 5000),
+        (JobState("CANCELLED", nodes="node1"), 5000, 5000),
+        (JobState("GONE"), 5000, 5000),
+    ],
+)
+def test_what_a_job_held_that_wrote_nothing(
+    results: Path, monkeypatch: pytest.MonkeyPatch, state: JobState, least_s: int | None, most_s: int | None
+) -> None:
+    if state.start:
+        state = replace(state, start=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 300)))
+    monkeypatch.setattr(jobs, "ask", lambda job_ids: dict.fromkeys(job_ids, state))
+    monkeypatch.setattr(jobs.shutil, "which", lambda name: name)
+    write_job(results, "9", job_id="9", begun_at_s=time.time() - 9000, ended_at_s=None, has_begun=False)
+    jobs.settle(results, most_s=5000.0)
+    files = [file for _, file in job_files(results)]
+    if most_s == 0:
+        assert files == []
+        return
+    (file,) = files
+    assert file.has_held == (most_s is not None)
+    if least_s is not None:
+        assert file.ended_at_s is not None
+        assert least_s - 1 <= file.ended_at_s - file.begun_at_s <= most_s + 1
 
 
 def test_a_job_that_is_part_of_an_allocation() -> None:

@@ -154,7 +154,7 @@ def test_nothing_but_run_json(run: RunDirectory) -> None:
     run.ended.unlink()
     record = reassemble(run)
     assert record.failure
-    assert record.failure.verdict == "complete"
+    assert record.failure.verdict == "the job was killed"
     assert record.fingerprint == Fingerprint()
     assert not any(check.ok for check in record.checks)
 

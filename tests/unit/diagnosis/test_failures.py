@@ -238,6 +238,29 @@ def srun(text: str) -> Change:
     return lambda run: run.launcher_log.write_text(text)
 
 
+# What srun prints of `scancel 4.1`, Slurm 22.05.
+ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+STEP_CANCELLED = "slurmstepd-node1: error: *** STEP 4.1 ON node1 CANCELLED AT 2026-11-28T23:03:56 ***\n"
+TASK_KILLED = "srun: error: node1: task 0: Killed\n"
+
+
+def of_job(job_id: str) -> Change:
+    def change(run: RunDirectory) -> None:
+        for path in (run.run, run.ended, *run.ranks.glob("*.json"), *run.nodes.glob("*.json")):
+            edit(path, lambda file: file["job"].update(id=job_id))
+
+    return change
+
+
+def unended(run: RunDirectory) -> None:
+    run.ended.unlink()
+
+
+def told(node: int, at_s: float, **changes: Any) -> Change:
+    end = {"exit_code": -15, "signal": "SIGTERM", "told": {"signal": "SIGTERM", "at_s": at_s}}
+    return in_agent(node, **{**end, **changes})
+
+
 def gone(node: int) -> Change:
     return lambda run: run.agent_end(Agent(node)).unlink()
 
@@ -282,6 +305,7 @@ def silent(node: int) -> dict[str, Any]:
 
 SILENT = in_end(outcome="silent agent", found_at_s=AT_S + 40, silent=[silent(1)])
 ORPHAN = in_agent(1, exit_code=-15, signal="SIGTERM", orphaned=True, ended_at_s=AT_S)
+INTERRUPTED = in_end(outcome="interrupted", found_at_s=AT_S, job_signal="SIGTERM")
 LAUNCHER = both(in_agent(1, exit_code=-9, signal="SIGKILL"))
 TORCH_MISSING = (
     "python: Error while finding module specification for 'torch.distributed.run' "
@@ -580,13 +604,61 @@ OF_FOUR: dict[str, tuple[Any, ...]] = {
         "the script raised an exception (rank 0 on node0)",
     ),
     "step daemon killed": (
-        both(raised(0, LOST), without(2, 3), ORPHAN),
+        both(of_job("812"), raised(0, LOST), without(2, 3), ORPHAN),
         "a step daemon died (node1): the slurmstepd of node 1 (node1), the parent of its agent, died during the run",
         "slurmd's log on node1",
     ),
     "srun killed": (
         both(without(0, 1, 2, 3), TOLD, in_end(outcome="srun ended", found_at_s=AT_S, srun_signal="SIGKILL")),
         "srun was killed (node0): the run's srun on node0 was ended by SIGKILL; its job step was then ended", "dmesg",
+    ),
+    # Who ended it comes before what broke, and before files that are missing.
+    "the job's process killed": (
+        both(unended, without(0, 1, 2, 3), told(0, AT_S, orphaned=True), told(1, AT_S, orphaned=True)),
+        "the job was killed (): job local-2x2 left no end record of the run: its process was killed, or its node went "
+        "down; its agents were then ended by SIGTERM; ",
+        "start snakemake again: only failed runs are repeated",
+    ),
+    "the job and its agents killed": (
+        both(unended, without(0, 1, 2, 3), gone(0), gone(1)),
+        "the job was killed (): job local-2x2 left no end record of the run",
+    ),
+    "a rank failed, and then the job was killed": (
+        both(unended, raised(0, "ValueError: bad batch", AT_S - 6), without(1, 2, 3), told(1, AT_S)),
+        "the script raised an exception (rank 0 on node0)",
+    ),
+    "the job was told to end": (
+        both(INTERRUPTED, without(0, 1, 2, 3), told(0, AT_S), told(1, AT_S)),
+        "ended from outside (): the job got SIGTERM; if it was not you",
+    ),
+    "the job was told to end, and the ranks saved": (
+        both(INTERRUPTED, *(in_rank(k, exit_code=75) for k in range(4)), told(0, AT_S), told(1, AT_S)),
+        "stopped by a signal, saved its state (): ranks 0-3: exit code 75",
+    ),
+    "the job step was told to end": (
+        both(of_job("812"), without(0, 1, 2, 3), told(0, AT_S), told(1, AT_S)),
+        "ended from outside (): its job step got SIGTERM, which the ladder did not send",
+    ),
+    "the job step cancelled": (
+        both(without(0, 1, 2, 3), gone(0), gone(1), srun(f"{ABORTED}{STEP_CANCELLED}{TASK_KILLED}")),
+        "ended from outside (): its job step was cancelled, as with scancel, and not by the ladder",
+    ),
+    "a task killed, after which srun cancels its step": (
+        both(without(0, 1, 2, 3), gone(0), gone(1), srun(f"{TASK_KILLED}{ABORTED}{STEP_CANCELLED}")),
+        "the launcher failed ()",
+    ),
+    "an agent told to end, and the job told the other": (
+        both(without(0, 1, 2, 3), told(0, AT_S + 1), told(1, AT_S)),
+        "ended from outside (): the agent of node 1 (node1) got SIGTERM, which the ladder did not send",
+    ),
+    "an agent killed without Slurm": (
+        both(
+            without(0, 1, 2, 3),
+            gone(1),
+            in_end(outcome="agent ended", found_at_s=AT_S, agent_signal="SIGKILL"),
+            told(0, AT_S),
+        ),
+        "an agent was killed (node0): the agent of node 1 (node0) was ended by SIGKILL, and the processes",
     ),
     "no step began": (
         both(without(0, 1, 2, 3), gone(0), gone(1)), "the launcher failed (): no agent left an end record; read ",
@@ -1047,7 +1119,7 @@ def test_a_crash_at_the_interpreters_shutdown(four: RunDirectory) -> None:
             ),
             "the script raised an exception: rank 0: RuntimeError: no such tracker",
         ),
-        (in_end(outcome="time limit", ended_at_s=AT_S + 600), "the run ended by its time limit"),
+        (in_end(outcome="time limit", ended_at_s=AT_S + 600), "the run's end was: time limit"),
         (
             both(*(in_rank(k, ended_by="max_seconds") for k in range(4)), TOLD, srun(f"{OUT_OF_TIME}\n")),
             "its launchers were ended",
@@ -1075,3 +1147,11 @@ def test_what_fails_after_the_training_is_a_remark(four: RunDirectory, change: C
 def test_what_may_have_cut_the_training_short_is_a_failure(four: RunDirectory, change: Change) -> None:
     change(four)
     assert reassemble(four).status == "failed"
+
+
+def test_a_link_of_a_chain_is_not_told_that_runs_are_repeated(tmp_path: Path) -> None:
+    run = write_run(tmp_path, make_spec("2x1", stage="production"))
+    for cause in (raised(1, "ValueError: bad"), both(of_job("7"), unended, gone(0), gone(1), without(0, 1))):
+        cause(run)
+        assert "repeated" not in in_words(failure_of(run))
+        assert "start snakemake again: what the script has saved is kept" in failure_of(run).next

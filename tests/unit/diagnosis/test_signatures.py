@@ -140,7 +140,7 @@ def test_templates_show_what_the_line_and_the_run_tell() -> None:
     assert found.why() == f"{UNKNOWN['python']} has no package timm.data"
     limit = root_cause([Words("slurm", None, None, ("*** JOB 9 ON rn1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",))])
     assert limit is not None
-    assert limit.next(stage="stage3")[1].startswith("else raise stages.stage3.runtime")
+    assert limit.next(runtime="stages.stage3.runtime")[1].startswith("else raise stages.stage3.runtime")
 
 
 def test_last_lines(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from make_records import make_plan_of, make_spec
 
 CRASH = Failure(verdict="killed", why="SIGKILL", next="look at the node", rank=1, node="node2")
 OTHER = Failure(verdict="CUDA out of memory", why="full", next="lower the batch", rank=0, node="node1")
+STEP_CANCELLED = Failure(kind="interrupted", verdict="ended from outside", why="its job step got SIGTERM", next="ask")
 DOUBT = Failure(verdict="ranks on the same data", why="no sampler", next="use a sampler")
 CHAIN = make_chain(scale="2x1", warn_before_s=60.0, promised_samples_per_s=None)
 JOB = replace(make_plan_of([make_spec("2x1")]).jobs[0], runtime_min=CHAIN.runtime_min)
@@ -78,6 +79,13 @@ LEFT_NOTHING = ("failed", {"steps": 0, "saves": 0})
         ([("failed", {"state": "CANCELLED", "failure": CRASH})], "stop", "the job was cancelled"),
         ([("saved", {"state": "CANCELLED"})], "stop", "the job was cancelled"),  # at SIGTERM the script saved
         ([("complete", {"state": "CANCELLED"})], "complete", "the training is complete"),
+        ([COMPLETE, LEFT_NOTHING], "complete", "the training is complete"),  # a job that was submitted before
+        # Ends by a person
+        ([("failed", {"failure": CRASH, "signal": "SIGINT"})], "stop", "the link was ended from outside"),
+        ([("failed", {"failure": STEP_CANCELLED})], "stop", "the link was ended from outside"),
+        ([("saved", {"signal": "SIGTERM", "job_id": "local-a"})], "stop", "the link was ended from outside"),
+        ([("saved", {"signal": "SIGTERM", "state": "TIMEOUT"})], "go on", "link 2"),
+        ([("failed", {"failure": CRASH, "signal": "SIGKILL"})], "go on", "link 2"),  # nothing tells who did it
         # Hours
         ([("saved", {"hours": 38.0})], "go on", "link 2"),
         ([("saved", {"hours": 39.0})], "go on", "link 2"),  # the next one is half as long
@@ -118,6 +126,7 @@ LINKS = st.builds(
     failure=FAILURES,
     doubt=st.sampled_from([None, None, None, DOUBT]),
     state=st.sampled_from([None, "COMPLETED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "CANCELLED"]),
+    signal=st.sampled_from([None, None, "SIGINT", "SIGTERM", "SIGKILL"]),
 )
 
 

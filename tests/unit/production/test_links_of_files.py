@@ -24,10 +24,10 @@ PLAN: Plan = make_plan_of([SPEC])
 HOUR_S = 3600.0
 
 
-def begin(results: Path, job: int, begun_at_s: float = 0.0, ended_at_s: float | None = None) -> None:
+def begin(results: Path, job: int, begun_at_s: float = 0.0, ended_at_s: float | None = None, **more: Any) -> None:
     until_s = None if ended_at_s is None else STARTED_AT_S + ended_at_s
     times = {"begun_at_s": STARTED_AT_S + begun_at_s, "ended_at_s": until_s}
-    write_job(results, str(job), job_id=str(job), **{**LINK, "scale": "2x1", "nodes": 2}, **times)
+    write_job(results, str(job), job_id=str(job), **{**LINK, "scale": "2x1", "nodes": 2}, **times, **more)
 
 
 def start(results: Path, job: int, attempt: int = 1, begun_at_s: float = 0.0) -> RunDirectory:
@@ -173,3 +173,77 @@ def test_what_was_cut_short_raises_no_doubt(tmp_path: Path) -> None:
     write_job_end(tmp_path, JobEnd("7", "production", "2x1", "TIMEOUT", ""))
     (link,) = links_at(tmp_path)
     assert (link.end, link.doubt) == ("time limit", None)
+
+
+MONTH_S = 30 * 24 * HOUR_S
+
+
+def test_links_are_in_the_order_of_their_numbers_by_whatever_clock_they_began(tmp_path: Path) -> None:
+    """The first one was killed under a clock a month ahead; nothing tells how long it held its nodes."""
+    begin(tmp_path, 7, MONTH_S, number=1)
+    start(tmp_path, 7, begun_at_s=MONTH_S)
+    (first,) = links_at(tmp_path, MONTH_S + 60)
+    assert first.hours == pytest.approx(2 * 60 / HOUR_S)
+    begin(tmp_path, 8, 10.0, 50.0, number=2)
+    start(tmp_path, 8, attempt=2, begun_at_s=5.0)
+    first, second = links_at(tmp_path)
+    assert [(link.number, link.job_id, link.end) for link in (first, second)] == [
+        (1, "7", "failed"),
+        (2, "8", "complete"),
+    ]
+    (most_min,) = {job.runtime_min for job in PLAN.jobs}
+    assert first.hours == pytest.approx(2 * 60 * most_min / HOUR_S)
+    assert second.hours == pytest.approx(2 * 40 / HOUR_S)
+    keep_links(tmp_path, (first, second))
+    begin(tmp_path, 9, -7200.0, -7190.0, number=3)
+    assert [link.number for link in links_at(tmp_path)] == [1, 2, 3]
+
+
+def test_links_in_one_allocation_have_their_own_starts(tmp_path: Path) -> None:
+    """They have one job id, and the clock was set back between them."""
+    begin(tmp_path, 7, 0.0, 50.0, number=1)
+    edit(start(tmp_path, 7).run, lambda run: run.update(link=1))
+    write_job(
+        tmp_path, "7.2", **{**LINK, "scale": "2x1", "nodes": 2}, job_id="7", number=2, begun_at_s=1.0, ended_at_s=9.0
+    )
+    run = start(tmp_path, 7, attempt=2)
+    edit(run.run, lambda run: run.update(link=2))
+    edit_rank(run, 1, exit_code=1)
+    assert [(link.end, link.attempt) for link in links_at(tmp_path)] == [("complete", 1), ("failed", 2)]
+
+
+def test_a_job_that_began_no_link_has_held_its_nodes_all_the_same(tmp_path: Path) -> None:
+    begin(tmp_path, 7, 0.0, number=1, has_begun=False)
+    assert links_at(tmp_path) == ()  # it may wait in the queue
+    begin(tmp_path, 7, 0.0, 50.0, number=1, has_begun=False)
+    (link,) = links_at(tmp_path)
+    assert (link.end, link.steps, link.hours) == ("failed", 0, pytest.approx(2 * 50 / HOUR_S))
+    assert link.cause == "no link began: the job held its nodes, and its link wrote nothing"
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "state", "cause", "by_person"),
+    [
+        ("SIGKILL", None, "the job was killed: its process was ended by SIGKILL", False),
+        ("SIGINT", None, "the job was killed: its process was ended by SIGINT", True),
+        ("SIGTERM", None, "the job was killed: its process was ended by SIGTERM", False),  # Slurm sends it, too
+        ("SIGTERM", "CANCELLED", "someone cancelled it (scancel), or Slurm did", True),
+        (
+            "SIGTERM",
+            "PREEMPTED",
+            "the job was killed: its process was ended by SIGTERM; Slurm ended it: PREEMPTED",
+            False,
+        ),
+        (None, None, "the job was killed: job 7 left no end record of the run", False),
+    ],
+)
+def test_who_ended_a_link(tmp_path: Path, ended_by: str | None, state: str | None, cause: str, by_person: bool) -> None:
+    begin(tmp_path, 7, ended_at_s=50.0, ended_by=ended_by)
+    run = start(tmp_path, 7)
+    lose(run, 0, 1)
+    shutil.rmtree(run.nodes)
+    if state is not None:
+        write_job_end(tmp_path, JobEnd("7", "production", "2x1", state, ""))
+    (link,) = links_at(tmp_path)
+    assert link.cause.startswith(cause)
+    assert link.is_ended_by_person == by_person

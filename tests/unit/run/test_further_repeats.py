@@ -80,7 +80,7 @@ class Job:
         write_run(self.results, spec, self._rate(spec))
         for file in directory.path.rglob("*.json"):
             if file != directory.record:
-                edit(file, lambda data: data["job"].update(id=f"{self.number}"))
+                edit(file, lambda data: data.get("job", {}).update(id=f"{self.number}"))  # not in checked.json
         edit(directory.ended, lambda end: end.update(started_at_s=end["ended_at_s"] - TOOK_S))
         self.ends.get(spec.name, lambda path: None)(directory.path)
         return reassemble(directory)

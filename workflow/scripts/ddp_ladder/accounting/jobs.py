@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,19 +23,21 @@ from typing import Any, Literal
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
+from ddp_ladder.common.process import Interrupted
 from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.raw_models import Job, RunEnd
 from ddp_ladder.records.record import Record
-from ddp_ladder.slurm.jobs import JobState, scale_of_name
+from ddp_ladder.slurm.jobs import GONE, JobState, ask, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres, unix_time
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
 HOUR_S = 3600.0
+RUNS = JobState("RUNNING")  # of a job of which nobody can be asked
 SIGNIFICANT = 10
 DIGITS = 10
 
@@ -85,9 +88,17 @@ class JobFile(Model):
     gpus: Positive  # of the scale; without a GPU a process counts as one
     runs_planned: Count  # without the plain baseline
     specs: str  # digest of the planned runs: jobs of the same runs can be compared
-    begun_at_s: float
+    begun_at_s: float  # of one that has not begun: of its submission
     ended_at_s: float | None  # None: it is running, or was killed
     row: JobRow | None = None  # its row in accounting.csv, once it is over
+    number: Count = 0  # its place among the jobs of its scale; 0: made by a version whose files are in order of time
+    has_begun: bool = True  # False: whoever submitted it wrote the file, and the job has not
+    ended_by: str | None = None  # the signal that ended it before its work was done
+
+    @property
+    def has_held(self) -> bool:
+        """Return True if it has held nodes, as far as is known."""
+        return self.has_begun or self.ended_at_s is not None or (self.row is not None and self.row.elapsed_s > 0)
 
     @property
     def slurm_id(self) -> str | None:
@@ -106,6 +117,11 @@ def specs_digest(job: ScaleJob) -> str:
 def runs_of(job: ScaleJob) -> int:
     """Return the number of a job's planned runs, without the plain baseline, which many scripts cannot run."""
     return sum(not run.is_plain and run.repeat <= job.at_least for run in job.runs)
+
+
+def in_order(file: JobFile) -> tuple[int, float]:
+    """Return the key that puts the jobs of a scale in their order, whatever their clocks showed."""
+    return file.number, file.begun_at_s
 
 
 def job_files(results: Path) -> Iterator[tuple[Path, JobFile]]:
@@ -130,13 +146,92 @@ def _missing(results: Path) -> Iterator[str]:
 
 @contextmanager
 def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator[None]:
-    """Write the file of the job that this process is, at its begin and its end. A full disk does not fail it."""
+    """Write the file of the job that this process is, at its begin and its end. A full disk does not fail it.
+
+    Its length is not that of the clock, which may be set meanwhile.
+    """
+    path, file = _new_file(results, job, job_id, kind, _is_in_allocation(os.environ))
+    begun_s, ended_by = time.monotonic(), None
+    with suppress(OSError):
+        write_json(path, file.model_dump())
+    try:
+        yield
+    except Interrupted as interrupted:
+        ended_by = str(interrupted)
+        raise
+    finally:
+        ended_at_s = file.begun_at_s + time.monotonic() - begun_s
+        with suppress(OSError):
+            write_json(path, file.replace(ended_at_s=ended_at_s, ended_by=ended_by).model_dump())
+
+
+def submitted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> None:
+    """Write the file of a job that was submitted, unless it has one: it holds nodes, whatever it comes to write itself.
+
+    Raises NotWritten.
+    """
+    if not (results / "jobs" / str(job.scale) / f"{job_id}.json").exists():
+        path, file = _new_file(results, job, job_id, kind, in_allocation=False)
+        write_json(path, file.replace(has_begun=False).model_dump())
+
+
+def withdraw(results: Path, job_id: str) -> None:
+    """Delete the file of a job that was cancelled in the queue: the next one has its number."""
+    for path, file in _not_begun(results):
+        if file.job_id == job_id:
+            path.unlink(missing_ok=True)
+
+
+def settle(results: Path, most_s: float, but: str | None = None) -> None:
+    """End the accounts of jobs that are over and never began theirs, and delete those of jobs that held no node.
+
+    most_s: the time of a job: it held its nodes for no longer, and for that long if nothing tells more. but: a job that
+    is not over. Raises SlurmError.
+    """
+    silent = {file.job_id: (path, file) for path, file in _not_begun(results) if file.job_id != but}
+    states = ask(silent) if silent and shutil.which("squeue") else {}
+    for job_id, (path, file) in silent.items():
+        state = states.get(job_id, RUNS)
+        if state.phase != "ended":
+            continue
+        if state.state != GONE and not state.nodes:
+            path.unlink(missing_ok=True)
+            continue
+        since_s = (state.since_start_s, time.time() - file.begun_at_s)
+        held_s = min(most_s, *(seconds for seconds in since_s if seconds is not None and seconds >= 0))
+        write_json(path, file.replace(ended_at_s=file.begun_at_s + held_s).model_dump())
+
+
+def note_end(results: Path, job: ScaleJob, ended_by: str | None, held_s: float) -> None:
+    """Write the end of the last job of a scale, which was killed, as the process that started it saw it."""
+    files = [(path, file) for path, file in job_files(results) if file.scale == str(job.scale)]
+    for path, file in sorted(files, key=lambda item: in_order(item[1]))[-1:]:
+        if file.ended_at_s is None:
+            with suppress(OSError):
+                write_json(path, file.replace(ended_at_s=file.begun_at_s + held_s, ended_by=ended_by).model_dump())
+
+
+def _not_begun(results: Path) -> Iterator[tuple[Path, JobFile]]:
+    for path, file in job_files(results):
+        if not file.has_begun and file.ended_at_s is None and file.row is None:
+            yield path, file
+
+
+def _new_file(results: Path, job: ScaleJob, job_id: str, kind: Kind, in_allocation: bool) -> tuple[Path, JobFile]:
+    """Return a job's file as it begins, and its path. A later start in the same allocation gets another name."""
+    directory = results / "jobs" / str(job.scale)
+    files = dict(job_files(results))
+    known = next((path for path, file in files.items() if file.job_id == job_id and not file.has_begun), None)
+    names = chain([job_id], (f"{job_id}.{number}" for number in count(2)))
+    path = known or next(path for name in names if not (path := directory / f"{name}.json").exists())
+    others = [file.number for path, file in files.items() if path.parent == directory]
+    last = max(len(list(directory.glob("*.json"))), *others, 0)  # one that cannot be read has its number, too
     file = JobFile(
         schema_version=1,
         kind=kind,
         stage=job.stage,
         scale=str(job.scale),
-        in_allocation=_is_in_allocation(os.environ),
+        in_allocation=in_allocation,
         job_id=job_id,
         nodes=job.scale.nodes,
         gpus=job.scale.world_size,
@@ -144,27 +239,15 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
         specs=specs_digest(job),
         begun_at_s=time.time(),
         ended_at_s=None,
+        number=files[known].number if known else last + 1,
     )
-    path = _free_path(results / "jobs" / file.scale, job_id)
-    with suppress(OSError):
-        write_json(path, file.model_dump())
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            write_json(path, file.replace(ended_at_s=time.time()).model_dump())
+    return path, file
 
 
 def _is_in_allocation(environment: Mapping[str, str]) -> bool:
     """Return True in a Slurm job that is not the ladder's own. In that, Snakemake removes the name, or it is ours."""
     name = environment.get("SLURM_JOB_NAME")
     return "SLURM_JOB_ID" in environment and name is not None and scale_of_name(name) is None
-
-
-def _free_path(directory: Path, job_id: str) -> Path:
-    """Return the job's file; a later start in the same allocation gets another name."""
-    names = chain([job_id], (f"{job_id}.{number}" for number in count(2)))
-    return next(path for name in names if not (path := directory / f"{name}.json").exists())
 
 
 # --- What sacct knows.
@@ -225,7 +308,8 @@ def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
     parts, records = Parts(float), RunRecords(results)
 
     def is_own(job: Job, started_at_s: float) -> bool:
-        return job.id == file.job_id and file.begun_at_s - 1 <= started_at_s <= end_s + 1
+        is_then = not file.in_allocation or file.begun_at_s - 1 <= started_at_s <= end_s + 1
+        return job.id == file.job_id and is_then
 
     with suppress(OSError, ValueError):
         preflight = result_of(results, file.scale)

@@ -12,13 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import join
 
-from ddp_ladder.accounting.jobs import update_or_warn
+from ddp_ladder.accounting import jobs
+from ddp_ladder.accounting.jobs import Kind
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import require_admission
 from ddp_ladder.common.files import SCRIPTS, make_directory, shown_path, write_json
-from ddp_ladder.common.formats import count
-from ddp_ladder.common.messages import UserError, box, notify
+from ddp_ladder.common.formats import count, signal_of
+from ddp_ladder.common.messages import Problem, UserError, box, notify
+from ddp_ladder.common.process import Interrupted, adopt_orphans, end_descendants
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.production import rehearsed
@@ -27,6 +29,7 @@ from ddp_ladder.production.chain import (
     Step,
     chain_directory,
     clock,
+    completed,
     expected_end_s,
     hours_of,
     keep_links,
@@ -34,7 +37,8 @@ from ddp_ladder.production.chain import (
     write_chain,
 )
 from ddp_ladder.production.plan import Production, dry_run_text, production_of
-from ddp_ladder.run.interruption import Interrupted, raise_on_signals, uninterrupted
+from ddp_ladder.run.interruption import raise_on_signals, uninterrupted
+from ddp_ladder.run.limits import END_S, KILLED_S
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Settings
 from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL
@@ -66,8 +70,8 @@ class JobsHere:
 
     nodes = ""  # of the last job, in Slurm's short form
 
-    def __init__(self, command: Command) -> None:
-        self._command = command
+    def __init__(self, directory: Path, command: Command) -> None:
+        self._directory, self._command = directory, command
         self._is_allocation = "SLURM_JOB_ID" in os.environ
         self._begun = 0
 
@@ -79,6 +83,8 @@ class JobsHere:
         if self._is_allocation and self._begun:
             return Step("stop", "the allocation is used up", "a link took its time", "start it in a new allocation")
         self._begun += 1
+        adopt_orphans()
+        begun_s = time.monotonic()
         with uninterrupted():
             process = subprocess.Popen(self._command(job), stdin=subprocess.DEVNULL)
         try:
@@ -89,7 +95,11 @@ class JobsHere:
             process.terminate()
             process.wait()
             raise
-        return None if code == 0 else Step("stop", "the link was ended", f"it ended with exit code {code}")
+        if code < 0:
+            end_descendants(KILLED_S, END_S)  # agents of a link that was killed: they would write beside the next one's
+            jobs.note_end(self._directory, job, signal_of(code), time.monotonic() - begun_s)
+        what = f"its process was ended by {signal_of(code)}" if code < 0 else f"it ended with exit code {code}"
+        return None if code == 0 else Step("stop", "the link was ended", what, "start it again to go on")
 
     def interrupted(self) -> str:
         return "what the script has saved is kept; start it again to go on"
@@ -102,6 +112,7 @@ class JobsOnSlurm:
         if notice := set_aside(os.environ):
             notify(notice)
         self._directory, self._command, self._stage = directory, command, planned.stage
+        self._kind: Kind = "rehearsal" if planned.stage == REHEARSAL else "production"
         self._console = Console()
         self._watch = JobWatch(ask, self._console)
         self._submitter = Submitter(directory, self._console.say)
@@ -123,7 +134,7 @@ class JobsOnSlurm:
             return Step("stop", "the job was not submitted", str(error), error.next)
         slurm_jobs.write_job_end(self._directory, end)
         self._job_id, self.nodes = None, end.nodes
-        begun = any(path.stem == end.job_id for path in (self._directory / "jobs" / self._scale).glob("*.json"))
+        begun = any(file.job_id == end.job_id and file.has_begun for _, file in jobs.job_files(self._directory))
         return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
 
     def _followed(self, job: ScaleJob) -> JobEnd:
@@ -136,6 +147,7 @@ class JobsOnSlurm:
         log = Path(shown_path(logs / f"{job_id}.log"))
         submitted = JobEnd(job_id, self._stage, self._scale, slurm_jobs.SUBMITTED, str(log))
         slurm_jobs.write_job_end(self._directory, submitted)
+        jobs.submitted(self._directory, job, job_id, self._kind)
         self._watch.add(WatchedJob.of(job, job_id, log, self._directory))
         while not (ends := self._watch.look()):
             time.sleep(LOOK_EVERY_S)
@@ -149,7 +161,10 @@ class JobsOnSlurm:
 
 
 def run_production(production: Production, settings: Settings, directory: Path, on_slurm: bool) -> int:
-    """Run the chain to its end; return the exit code: 0 if the training is complete, else 1. Raises UserError."""
+    """Run the chain to its end; return the exit code: 0 if the training is complete, else 1. Raises UserError.
+
+    What earlier jobs have held is counted before anything else is decided.
+    """
     plan, chain = production.plan, production.chain
     rehearsed.rehearsed(directory.parent, production.job.runs[0], settings)
     raise_on_signals()
@@ -158,7 +173,7 @@ def run_production(production: Production, settings: Settings, directory: Path, 
         write_chain(directory, chain)
         if chain.promised_samples_per_s is None:
             notify(f"{PRODUCTION}: no speed is promised: {production.measured}")
-        links = read_links(directory, plan, time.time(), way.alive())
+        links = _links_so_far(directory, plan, way.alive())
         since = sum(link.end != "running" for link in links)
         try:
             while True:
@@ -166,11 +181,11 @@ def run_production(production: Production, settings: Settings, directory: Path, 
                 if way.alive() is None and step.kind != "go on":
                     break
                 stopped = way.run(job)
-                links = _links_over(directory, plan)
+                links = _links_so_far(directory, plan)
                 if leaves_out_bad_node(directory, production.job, links, way.nodes):
                     since = len(links)
                 _say_end(production, links)
-                if stopped is not None and not (links and links[-1].end == "complete"):
+                if stopped is not None and completed(links) is None:
                     step = stopped
                     break
         except Interrupted as interrupted:
@@ -193,7 +208,8 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         write_chain(directory, chain)
         scale = Lock.of_scale(directory, chain.scale, f"{PRODUCTION} {chain.scale}")
         with held(scale, job_id, notify):  # a link of another start may still run
-            links = _links_over(directory, plan)
+            _note_last_state(directory, production.job)
+            links = _links_so_far(directory, plan, waiting=job_id)
         since = len(links) if since is None else since
         job, step = production.following(links, since)
         if step.kind != "go on":
@@ -204,10 +220,10 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         except Interrupted as interrupted:
             notify(f"{PRODUCTION}: {interrupted}; {_follows(following, script)}")
             return 128 + interrupted.signum
-        links = _links_over(directory, plan)
+        links = _links_so_far(directory, plan, waiting=following)
         _say_end(production, links)
         if leaves_out_bad_node(directory, production.job, links, os.environ["SLURM_JOB_NODELIST"]):
-            _cancel_next(following)
+            _cancel_next(following, directory)
             following = _submit_next(script, job_id, len(links), production.job, directory)
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
@@ -215,7 +231,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         if step.kind == "go on" and stopped is None:
             notify(f"{PRODUCTION}: {_follows(following, script)}")
             return 0
-        _cancel_next(following)
+        _cancel_next(following, directory)
         return _over(step if step.kind != "go on" or stopped is None else stopped, production, links)
 
 
@@ -236,15 +252,18 @@ def _submit_next(script: Path, job_id: str, since: int, job: ScaleJob, directory
     options = [f"--dependency=afterany:{job_id}", *([f"--exclude={exclude}"] if exclude else [])]
     argv = ["sbatch", "--parsable", *options, str(script), "--since", str(since)]
     try:
-        return slurm_jobs.job_id_of(run_command(argv, slurm_jobs.SUBMIT_WITHIN_S))
+        following = slurm_jobs.job_id_of(run_command(argv, slurm_jobs.SUBMIT_WITHIN_S))
     except SlurmError as error:
         notify(f"{PRODUCTION}: the next link is not submitted: {error}")
         return None
+    jobs.submitted(directory, job, following, PRODUCTION)
+    return following
 
 
-def _cancel_next(job_id: str | None) -> None:
+def _cancel_next(job_id: str | None, directory: Path) -> None:
     if job_id is not None:
         notify(f"{PRODUCTION}: the next link: {cancel([job_id], 'it had not begun')}")
+        jobs.withdraw(directory, job_id)
 
 
 def _follows(job_id: str | None, script: Path) -> str:
@@ -253,12 +272,38 @@ def _follows(job_id: str | None, script: Path) -> str:
     return f"the next link is job {job_id}; to end the chain: scancel {job_id}"
 
 
-def _links_over(directory: Path, plan: Plan) -> tuple[Link, ...]:
-    """Account for the links of a chain of which no job goes on, and return them. They are read once."""
-    for warning in update_or_warn(directory)[1]:
+def _note_last_state(directory: Path, job: ScaleJob) -> None:
+    """Keep the state of the last link's job, which nobody has followed, while Slurm's controller knows it."""
+    *_, last = (None, *sorted((file for _, file in jobs.job_files(directory)), key=jobs.in_order))
+    if last is None or not last.job_id.isdecimal():
+        return
+    state = slurm_jobs.JobState(slurm_jobs.GONE)
+    with suppress(SlurmError):
+        state = ask([last.job_id])[last.job_id]
+    if state.phase == "ended" and state.state != slurm_jobs.GONE:
+        end = JobEnd(last.job_id, job.stage, last.scale, state.state, "", nodes=state.nodes, reason=state.reason)
+        slurm_jobs.write_job_end(directory, end)
+
+
+def _links_so_far(
+    directory: Path, plan: Plan, alive: str | None = None, waiting: str | None = None
+) -> tuple[Link, ...]:
+    """Account for the jobs of a chain, and return its links. Those of a chain of which no job goes on are read once.
+
+    alive: the job that goes on. waiting: the one that has not begun its link. Raises UserError if Slurm does not tell
+    what became of the others.
+    """
+    try:
+        jobs.settle(directory, 60.0 * plan.jobs[0].runtime_min, waiting)
+    except SlurmError as silent:
+        what = "Slurm does not tell for how long earlier jobs of the chain held their nodes, so no other begins"
+        advice = "see whether `squeue --me` answers; then start it again"
+        raise UserError(Problem(str(directory), what, str(silent), next=advice)) from silent
+    for warning in jobs.update_or_warn(directory)[1]:
         notify(f"warning: {warning}")
-    links = read_links(directory, plan, time.time())
-    keep_links(directory, links)
+    links = read_links(directory, plan, time.time(), alive)
+    if alive is None:
+        keep_links(directory, links)
     return links
 
 
@@ -298,7 +343,7 @@ def _way(plan: Plan, settings: Settings, directory: Path, command: Command, on_s
         require_admission(plan.jobs, settings)
     make_directory(directory)
     write_json(directory / "plan.json", plan.to_json())
-    return JobsOnSlurm(plan.jobs[0], directory, command) if on_slurm else JobsHere(command)
+    return JobsOnSlurm(plan.jobs[0], directory, command) if on_slurm else JobsHere(directory, command)
 
 
 def _say_end(production: Production, links: Sequence[Link]) -> None:

@@ -222,7 +222,7 @@ def boxes(
         return
     for job in jobs:
         if not _has_told(job, results):
-            yield box(_rows(job, log))
+            yield box(_rows(job, log, GO_ON if of_chain else AGAIN))
 
 
 def _has_told(job: FailedJob, results: Path) -> bool:
@@ -234,7 +234,7 @@ def _has_told(job: FailedJob, results: Path) -> bool:
     return job.exit_code == 1 and job.rule != "prepare_data"
 
 
-def _rows(job: FailedJob, log: str) -> Iterator[tuple[str, str]]:
+def _rows(job: FailedJob, log: str, again: str) -> Iterator[tuple[str, str]]:
     name = None if job.exit_code is None else signal_of(job.exit_code)
     what = "workload.prepare" if job.rule == "prepare_data" else f"the job {job.name}"
     code = "" if job.exit_code is None else f": exit code {job.exit_code}"
@@ -245,4 +245,4 @@ def _rows(job: FailedJob, log: str) -> Iterator[tuple[str, str]]:
         yield "printed", "\n".join(last_lines(Path(job.log), MOST_LINES) if job.log else []) or "its log is empty"
     yield "log", f"{job.log}\nSnakemake's: {log}"
     killed = "it was killed, most often because memory ran out; " if name == signal.SIGKILL.name else ""
-    yield "next", f"{killed}read its output, here or above; then {AGAIN}"
+    yield "next", f"{killed}read its output, here or above; then {again}"

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,16 @@ from ddp_ladder.common.formats import fields
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals with which a person, a terminal or Slurm ends a process."""
+
+
+class Interrupted(Exception):
+    """A signal, ``signum``, ends the job."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+        self.at_s = time.time()
+
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -44,8 +55,13 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_descendants(within_s: float) -> None:
-    """Kill all descendants of this process, also those that were re-parented to it; wait until they have ended."""
+def end_descendants(within_s: float, grace_s: float = 0.0) -> None:
+    """Kill all descendants of this process, also those that were re-parented to it; wait until they have ended.
+
+    grace_s: in which they may end by themselves.
+    """
+    if grace_s:
+        psutil.wait_procs(psutil.Process().children(recursive=True), timeout=grace_s)
     left = psutil.Process().children(recursive=True)
     for process in left:
         with suppress(psutil.NoSuchProcess):

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ddp_ladder.common.files import file_text
 from ddp_ladder.common.formats import count, duration, in_short, rank_numbers
 from ddp_ladder.common.messages import leave_out
+from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.diagnosis.case import Case, by_end, root_at_end
 from ddp_ladder.diagnosis.correctness import NAMED
 from ddp_ladder.diagnosis.hangs import TIMED_OUT
-from ddp_ladder.diagnosis.rank_failures import TERMINATED, kind_of_signal, last_words, signal_advice
+from ddp_ladder.diagnosis.rank_failures import TERMINATED, kind_of_signal, last_words, saved_state, signal_advice
 from ddp_ladder.diagnosis.signatures import is_consequence
 from ddp_ladder.records.raw_models import AgentEnd, SilentAgent
 from ddp_ladder.records.record import Failure
 from ddp_ladder.settings.terms import runtime_key
 from ddp_ladder.slurm.jobs import slurms_words
+
+ENDING = tuple(signum.name for signum in SIGNALS)
+ROUNDED_S = 1.0  # torchrun reports ends in whole seconds
 
 
 def _of_node(end: AgentEnd) -> dict[str, Any]:
@@ -80,10 +85,10 @@ def silence_in_words(silent: Sequence[SilentAgent], nodes: Sequence[str]) -> str
 
 
 def lost_daemon(case: Case) -> Failure | None:
-    """Return the failure of a node whose step daemon died, which ends its agent."""
+    """Return the failure of a node whose step daemon died, which ends its agent. Without Slurm that is its job's."""
     orphans = (end for end in case.raw.agents.values() if end.orphaned and end.signal in TERMINATED)
     end = min(orphans, key=by_end, default=None)
-    if end is None or case.own_at_s < end.ended_at_s:
+    if end is None or not case.raw.run.job.is_of_slurm or case.own_at_s < end.ended_at_s:
         return None
     return Failure(
         verdict="a step daemon died",
@@ -105,6 +110,84 @@ def lost_srun(case: Case) -> Failure | None:
         next=signal_advice(ended.srun_signal, ended.host)[1],
         node=ended.host,
         at_s=ended.found_at_s,
+    )
+
+
+def lost_agent(case: Case) -> Failure | None:
+    """Return the failure of a run of which an agent was ended by a signal, as its job saw it; on Slurm srun tells."""
+    ended = case.raw.ended
+    if ended is None or ended.agent_signal is None or case.own_at_s < (ended.found_at_s or 0.0):
+        return None
+    silent = [str(agent) for agent in case.raw.run.all_agents if agent not in case.raw.agents]
+    return Failure(
+        kind=kind_of_signal(ended.agent_signal),
+        verdict="an agent was killed",
+        why=f"the agent of {in_short(silent, NAMED)} ({ended.host}) was ended by {ended.agent_signal}, and the "
+        "processes that it had started with it",
+        next=signal_advice(ended.agent_signal, ended.host)[1],
+        node=ended.host,
+        at_s=ended.found_at_s,
+    )
+
+
+def ended_from_outside(case: Case) -> Failure | None:
+    """Return the failure of a run that someone ended: its job, its job step, or all of its agents by a signal.
+
+    Not if a rank had failed before, nor if only some agents were told: Slurm tells the others if it has lost a node.
+    """
+    ended, agents = case.raw.ended, case.raw.agents
+    told = [(end.told.at_s, end) for end in agents.values() if end.failed and end.told and end.told.signal in ENDING]
+    first_s = min((at_s for at_s, _ in told), default=math.inf)
+    if ended is not None and ended.job_signal is not None:
+        first_s, what = min(first_s, ended.found_at_s or math.inf), f"the job got {ended.job_signal}"
+    elif case.outcome == "finished" and _is_step_cancelled(file_text(case.raw.directory.launcher_log) or ""):
+        what = "its job step was cancelled, as with scancel, and not by the ladder"
+    elif case.outcome != "finished" or len(told) < len(case.raw.run.all_agents):
+        return None
+    else:
+        _, first = min(told, key=itemgetter(0))
+        who = "its job step" if case.raw.run.job.is_of_slurm else f"the agent of {first.agent} ({first.host})"
+        what = f"{who} got {first.told and first.told.signal}, which the ladder did not send"
+    failed_s = (case.own_at_s, *(rank.ended_at_s for rank in case.seen_to_fail[:1]))
+    if min(failed_s) < first_s - ROUNDED_S:
+        return None
+    if (saved := saved_state(case)) is not None:
+        return saved
+    made = max((end.steps.count for end in case.raw.ends), default=None)
+    return Failure(
+        kind="interrupted",
+        verdict="ended from outside",
+        why=what if made is None else f"{what}; the run had made {count(made, 'step')}",
+        next=f"if it was not you, ask who ends jobs or processes there; then {case.again}",
+        at_s=first_s if math.isfinite(first_s) else None,
+    )
+
+
+_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
+_TASK_ENDED = re.compile(r"^srun: error: \S+: tasks? ")
+
+
+def _is_step_cancelled(log: str) -> bool:
+    """Return True if srun's log tells that its step was cancelled before a task had ended: after that, srun does so."""
+    lines = (line for line in log.splitlines() if _STEP_CANCELLED.search(line) or _TASK_ENDED.search(line))
+    return bool(_STEP_CANCELLED.search(next(lines, "")))
+
+
+def lost_job(case: Case) -> Failure | None:
+    """Return the failure of a run whose job did not come to write its end: its processes end with it."""
+    raw = case.raw
+    told_s = min((end.told.at_s for end in raw.agents.values() if end.told), default=math.inf)
+    cut = len(raw.agents) < len(raw.run.all_agents) or any(end.failed for end in raw.agents.values())
+    if raw.ended is not None or raw.directory.ended.exists() or not cut or case.own_at_s < told_s:
+        return None
+    told = next((end.told.signal for end in raw.agents.values() if end.told), None)
+    return Failure(
+        kind="job killed",
+        verdict="the job was killed",
+        why=f"job {raw.run.job.id} left no end record of the run: its process was killed, or its node went down"
+        + (f"; its agents were then ended by {told}" if told else ""),
+        next="run `dmesg` or `journalctl -k` on its first node: often it was the out-of-memory killer; then "
+        f"{case.again}",
     )
 
 

@@ -37,6 +37,8 @@ from ddp_ladder.node.launch import training_python
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import AgentEnd, FailedRank, RankEnd, RunFile
 from ddp_ladder.records.record import Evidence, Failure
+from ddp_ladder.settings.terms import runtime_key
+from ddp_ladder.slurm.jobs import GO_ON
 
 AGAIN = "start snakemake again: only failed runs are repeated"
 MOST_LINES = 5  # that are quoted
@@ -67,9 +69,14 @@ class Case:
         return [diagnosis for diagnosis in self.diagnoses if not diagnosis.check.ok]
 
     @property
+    def again(self) -> str:
+        """Return what to do once the cause is gone: a link of a chain is not repeated."""
+        return GO_ON if self.raw.spec.is_link else AGAIN
+
+    @property
     def look(self) -> str:
         """Return what to do if nothing is known but the log."""
-        return f"read {self.raw.directory.log}, fix the cause, and {AGAIN}"
+        return f"read {self.raw.directory.log}, fix the cause, and {self.again}"
 
     @property
     def outcome(self) -> str:
@@ -452,11 +459,12 @@ def failure_of(case: Case, match: Match) -> Failure:
     words, signature = match.words, match.signature
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
-        "stage": spec.stage,
         "nodes": in_short(case.raw.run.nodes),
         "log": case.raw.directory.log,
         "port": case.raw.run.rendezvous.port,  # torch 2.4 does not name it
         "python": ", ".join(sorted(pythons)) or None,
+        "runtime": runtime_key(spec.stage),
+        "again": case.again if spec.is_link else None,
     }
     steps = list(match.next(**known))
     if not any("start snakemake" in step for step in steps):
@@ -475,7 +483,7 @@ def failure_of(case: Case, match: Match) -> Failure:
     own = ended.own_rendezvous.rpartition(":")[2] if ended and ended.own_rendezvous else None
     port = match.values.get("port", own)
     if signature.kind == "rendezvous port taken" and port not in (None, str(known["port"])):
-        return _of_own_port(failure, port, case.raw.run.rendezvous.port)
+        return _of_own_port(failure, port, case)
     return failure
 
 
@@ -488,13 +496,14 @@ def own_port_advice(node: str | None) -> str:
         "let the script call init_process_group() without init_method, and leave MASTER_ADDR and MASTER_PORT as the "
         "launcher sets them",
         f"else `ss --listening --processes` on {node or 'that node'} shows which process listens: end it if it is "
-        f"yours, or give the script another port; then {AGAIN}",
+        f"yours, or give the script another port; then start snakemake again",
     )
     return numbered(steps)
 
 
-def _of_own_port(failure: Failure, port: str | None, given: int | None) -> Failure:
+def _of_own_port(failure: Failure, port: str | None, case: Case) -> Failure:
     """Return the failure of a script that names its port itself: another start of the ladder takes no other."""
+    given = case.raw.run.rendezvous.port
     shown = next((each.line for each in failure.evidence[1:-1]), None)
     why = f"another process listens on port {port}, which the script names itself; the launcher gave it port {given}"
     if shown:

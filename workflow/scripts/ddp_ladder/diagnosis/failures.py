@@ -15,7 +15,6 @@ from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis import agent_failures as agents
 from ddp_ladder.diagnosis import rank_failures as ranks
 from ddp_ladder.diagnosis.case import (
-    AGAIN,
     Case,
     by_end,
     caught,
@@ -103,8 +102,7 @@ def not_written(case: Case) -> Failure | None:
     return Failure(
         verdict="the records could not be written",
         why=in_short([cut(text, LONGEST_OF_SEVERAL) for text in why], NAMED, "; "),
-        next=f"check space, quota and permissions of {path} (df -h {path}), and start snakemake again: the run is "
-        "repeated",
+        next=f"check space, quota and permissions of {path} (df -h {path}), and {case.again}",
     )
 
 
@@ -157,7 +155,7 @@ def without_gpus(case: Case) -> Failure | None:
         verdict="the script wants a GPU",
         why=f"it asks torch for a GPU, and node.device in cluster.yaml is {device}",
         next="let the script take the device that there is (torch.cuda.is_available()), or choose the CPU in "
-        f"workload.args; if the nodes have GPUs, set node.device in cluster.yaml; then {AGAIN}",
+        f"workload.args; if the nodes have GPUs, set node.device in cluster.yaml; then {case.again}",
     )
 
 
@@ -174,7 +172,7 @@ def handled_and_exited(case: Case) -> Failure | None:
     return Failure(
         verdict="the script raised an exception",
         why=f"rank {end.rank}: {end.handled}, for which it ended with exit code {end.exit_code}; {few.failure.why}",
-        next=f"fix the cause, and {AGAIN}; if this is the script's usual end, {few.failure.next}",
+        next=f"fix the cause, and {case.again}; if this is the script's usual end, {few.failure.next}",
         evidence=where_raised(case, end.rank, str(end.handled)),
         **of_rank(end),
     )
@@ -206,7 +204,7 @@ def failed_check(case: Case) -> Failure:
     is_alone = any(end.world_size != case.raw.spec.world_size for end in case.raw.ends)
     first = next((check for check in failed if is_alone and check.check.name == WORLD_SIZE), failed[0])
     if first.check.name == ENOUGH_STEPS and (printed := caught(case)):
-        fix = f"if the script ended early for the exception that it printed, fix its cause, and {AGAIN}; else"
+        fix = f"if the script ended early for the exception that it printed, fix its cause, and {case.again}; else"
         return first.failure.replace(evidence=printed, next=f"{fix} {first.failure.next}")
     return first.failure if first.failure.next else first.failure.replace(next=case.look)
 
@@ -228,6 +226,9 @@ ROWS: tuple[Explanation, ...] = (
     agents.silent_agent,  # the ladder ended these on purpose
     agents.lost_daemon,
     agents.lost_srun,
+    agents.lost_agent,
+    agents.ended_from_outside,
+    agents.lost_job,
     hung,
     # Ranks that died or left, before the time limit that the others then reached.
     ranks.killed_first,
@@ -306,7 +307,7 @@ def after_training(raw: RawRun, diagnoses: Sequence[Diagnosis]) -> Iterator[Rema
     if not is_complete(raw) or not case.ended_badly:
         return
     failure = next((failure for row in OF_PROCESSES if (failure := row(case))), None)
-    ended = "its launchers were ended" if case.outcome == "finished" else f"the run ended by its {case.outcome}"
+    ended = "its launchers were ended" if case.outcome == "finished" else f"the run's end was: {case.outcome}"
     cause = f"{failure.verdict}: {failure.why}" if failure else ended
     shown = f"; it printed: {failure.evidence[-1].line.strip()}" if failure and failure.evidence else ""
     if raw.spec.wrapper and not any(end.failed for end in raw.ends):

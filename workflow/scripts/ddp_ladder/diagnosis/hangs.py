@@ -298,7 +298,7 @@ def _verdict(ranks: Sequence[Stalled], causes: Sequence[Stalled], stacks: str) -
         return (
             "a rank was stopped",
             f"find out what stopped it on {causes[0].host} (a signal SIGSTOP or SIGTSTP, a debugger), and start "
-            "snakemake again: only failed runs are repeated",
+            "snakemake again",
         )
     all_ended = all(rank.ended for rank in ranks)
     if causes and causes[0].ended and not all_ended:

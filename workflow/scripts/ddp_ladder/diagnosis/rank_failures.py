@@ -14,7 +14,6 @@ from ddp_ladder_instrument.contract import AT_ITS_END
 from ddp_ladder.common.formats import in_short, rank_numbers
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.case import (
-    AGAIN,
     MOST_LINES,
     Case,
     Ended,
@@ -275,7 +274,7 @@ def _missing_here(case: Case, end: RankEnd, usual: Failure) -> Failure | None:
         "if the script makes it, let one rank do so before the others look: workload.prepare in config.yaml, or "
         "rank 0 and then a barrier()",
     )
-    return usual.replace(why=in_short(looked, NAMED, "; "), next=f"{numbered(steps)}; then {AGAIN}")
+    return usual.replace(why=in_short(looked, NAMED, "; "), next=f"{numbered(steps)}; then {case.again}")
 
 
 DIFFERENT_CALLS = ("gloo_coll_mismatch", "nccl_coll_mismatch")  # ids of signatures

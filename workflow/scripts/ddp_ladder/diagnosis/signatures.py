@@ -96,9 +96,10 @@ UNKNOWN: Mapping[str, object] = {
     "nodes": "squeue knows them",
     "rank": "?",
     "speaker": "a rank",
-    "stage": "<stage>",
     "python": "the training's Python",
     "log": "the log",
+    "runtime": "stages.<stage>.runtime",
+    "again": "start snakemake again: only what is missing is repeated",
 }
 """The names that every template may use, with their values where the run does not tell."""
 

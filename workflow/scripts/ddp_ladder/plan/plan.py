@@ -46,6 +46,11 @@ class Job(Model):
     attempt: Positive  # from 1
     run_id: Name  # random, of this attempt: each of its processes writes it into its file
 
+    @property
+    def is_of_slurm(self) -> bool:
+        """Return True if Slurm started it; else its id is local-<host>-<time>-<process>."""
+        return self.id.isdecimal()
+
 
 class RawFile(Model):
     """The keys that every raw file starts with. They show that it belongs to this spec, job and attempt."""

@@ -14,6 +14,7 @@ from ddp_ladder.diagnosis.signatures import Words, classify, cut, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.result import error
 from ddp_ladder.records.raw_models import AgentEnd, RunFile
+from ddp_ladder.settings.terms import runtime_key
 
 IN_GENERAL = (
     "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "
@@ -59,7 +60,7 @@ def _why(
     cause = root_cause(words)
     # A killed rank comes before an ambiguous line, which may be of a rank that lost it.
     if cause is not None and (killed is None or cause.signature.role != "symptom"):
-        known = {"stage": spec.stage, "nodes": in_short(nodes), "python": spec.python}
+        known = {"runtime": runtime_key(spec.stage), "nodes": in_short(nodes), "python": spec.python}
         steps = cause.next(**known)
         what = f"{cause.signature.verdict}: {cause.why(**known)}: {cut(cause.line)}"
         rank, host = cause.rank, (cause.node or "").partition(".")[0]

@@ -7,6 +7,7 @@ belong.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -16,12 +17,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from ddp_ladder.accounting.jobs import HOUR_S, JobFile, job_files
+from ddp_ladder.accounting.jobs import HOUR_S, JobFile, in_order, job_files
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
+from ddp_ladder.common.process import SIGNALS
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, unit_of
 from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.production.resumption import resumptions
@@ -41,7 +43,6 @@ CLOSED = (
 """Checks that show a training whose result is worth nothing: another link would burn hours."""
 UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
 """Those that say nothing of ranks that were ended from outside, each where it was."""
-CLOCKS_S = 1.0  # a run may seem to begin so long before its job's file
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 ROUNDED = 1e-12  # of hours: what sums of them are rounded by
 LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
@@ -140,6 +141,7 @@ class Link(Model):
     saves: Count | None = None  # that were seen; None: unknown
     is_anew: bool = False  # its states show that it began where the start before it had begun
     slow: SlowFile | None = None  # when it was slower than promised; None: it was not
+    signal: str | None = None  # that ended its process, as this or its start saw it
 
     @property
     def in_words(self) -> str:
@@ -147,10 +149,25 @@ class Link(Model):
         return f"link {self.number} (job {self.job_id})"
 
     @property
+    def is_ended_by_person(self) -> bool:
+        """Return True if someone ended it, or its start. Not known of SIGTERM on a Slurm that does not tell its state.
+
+        Slurm sends SIGTERM, too, to a job that it preempts or whose time is up.
+        """
+        if self.state in (*NOT_OF_THE_SCRIPT, TIMEOUT):
+            return False
+        if self.state is None and self.job_id.isdecimal() and self.signal == "SIGTERM":
+            return False
+        is_interrupted = self.failure is not None and self.failure.kind == "interrupted"
+        return self.state == CANCELLED or is_interrupted or self.signal in {signum.name for signum in SIGNALS}
+
+    @property
     def cause(self) -> str:
         """Return what its end means, in words."""
         if self.end == "failed" and self.state == CANCELLED:  # its processes show SIGTERM alone
             return ENDS[CANCELLED].why
+        if self.end == "failed" and self.failure is None and self.is_ended_by_person:
+            return f"ended from outside: the job got {self.signal}"
         ended = f"; Slurm ended it: {self.state}" if self.state in (*NOT_OF_THE_SCRIPT, CANCELLED) else ""
         if self.end == "failed":
             failure = self.failure
@@ -196,26 +213,39 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
     directory: of the chain. now_s: unix time, for links that have no end. alive: the job that goes on.
     """
     (job,) = plan.jobs
-    files = sorted((file for _, file in job_files(directory)), key=lambda file: file.begun_at_s)
+    files = sorted((file for _, file in job_files(directory) if file.has_held), key=in_order)
     records, spec, kept = RunRecords(directory), job.runs[0], _kept(directory)
     starts: Sequence[_Start] | None = None
     links = []
-    for number, (file, following) in enumerate(zip_longest(files, files[1:]), start=1):
-        until_s = min(now_s, file.begun_at_s + 60 * job.runtime_min, following.begun_at_s if following else now_s)
+    for place, (file, following) in enumerate(zip_longest(files, files[1:]), start=1):
+        number = file.number or place
         known = kept.get((file.job_id, file.begun_at_s))
-        goes_on = file.ended_at_s is None and file.job_id == alive
+        goes_on = following is None and file.ended_at_s is None and file.job_id == alive
         if known is None and not goes_on and starts is None:
             after = max((link.attempt for link in kept.values()), default=0)
             starts = _starts(records, spec, after)
-        its = [start for start in starts or () if _is_of(start, file, following)]
+        its = [start for start in starts or () if _is_of(start, file, is_last=following is None)]
         going_on = records.directory(spec) if goes_on else None
         link = known or _link(number, file, its, _state(directory, file), going_on)
-        ended_s = file.ended_at_s or (now_s if goes_on else until_s)
-        held_s = file.row.elapsed_s if file.row else max(0.0, ended_s - file.begun_at_s)
         if known is None or file.row is not None:
+            most_s = math.inf if goes_on else 60.0 * job.runtime_min
+            held_s = _held_s(file, most_s, (now_s, following.begun_at_s if following else now_s))
             link = link.replace(hours=held_s * file.gpus / HOUR_S)
         links.append(link)
     return tuple(links)
+
+
+def _held_s(file: JobFile, most_s: float, later_s: Sequence[float]) -> float:
+    """Return the seconds that a link has held its nodes.
+
+    most_s: if nothing tells its end. later_s: unix times after that end; one before its begin is of another clock.
+    """
+    if file.row is not None:
+        return file.row.elapsed_s
+    if file.ended_at_s is not None:
+        return max(0.0, file.ended_at_s - file.begun_at_s)
+    held_s = min((at_s - file.begun_at_s for at_s in later_s if at_s >= file.begun_at_s), default=most_s)
+    return min(held_s, most_s) if math.isfinite(held_s) else 0.0
 
 
 def _state(directory: Path, file: JobFile) -> str | None:
@@ -276,14 +306,12 @@ def _is_anew(before: RawRun | None, raw: RawRun | None) -> bool:
     return kinds == {"beginning"}
 
 
-def _is_of(start: _Start, file: JobFile, following: JobFile | None) -> bool:
-    """Return True if a start belongs to a link. Links in one allocation have one job id, and differ in their times."""
+def _is_of(start: _Start, file: JobFile, *, is_last: bool) -> bool:
+    """Return True if a start belongs to a link. Links in one allocation have one job id, and differ in number."""
     if start.job is None:  # a link deletes it when it begins
-        return following is None
-    if start.job.id != file.job_id or start.raw is None or start.raw.ended is None:
-        return start.job.id == file.job_id and (following is None or following.job_id != file.job_id)
-    began_s = start.raw.ended.started_at_s
-    return began_s >= file.begun_at_s - CLOCKS_S and (following is None or began_s < following.begun_at_s)
+        return is_last and file.has_begun
+    number = start.raw.run.link if start.raw else None
+    return start.job.id == file.job_id and number in (None, file.number)
 
 
 def _link(
@@ -299,9 +327,12 @@ def _link(
         hours=0.0,
         end="failed" if going_on is None else "running",
         state=state,
+        signal=file.ended_by,
     )
     if going_on is not None:
         return link.replace(slow=_slow(going_on, file.job_id))
+    if not file.has_begun:
+        return link.replace(failure=NOT_BEGUN, steps=0, saves=0)
     if last is None or last.job is None:
         return link.replace(failure=last.record.failure if last else None, steps=0, saves=0)
     end = end_of(last.record, last.raw)
@@ -310,13 +341,27 @@ def _link(
     return link.replace(
         end=end,
         attempt=last.job.attempt,
-        failure=last.record.failure,
+        failure=_killed(file, last.record.failure),
         doubt=_doubt(last.record, end),
         steps=_steps(last),
         saves=_saves(last.raw) if last.raw else None,
         is_anew=starts[0].is_anew,
         slow=_slow(last.raw.directory, file.job_id) if last.raw else None,
     )
+
+
+NOT_BEGUN = Failure(
+    verdict="no link began",
+    why="the job held its nodes, and its link wrote nothing",
+    next="look at the log of its job, and whether its nodes reach the results; then start it again",
+)
+
+
+def _killed(file: JobFile, failure: Failure | None) -> Failure | None:
+    """Return the failure of a link's run, with what its start saw of the end of a link that was killed."""
+    if failure is None or failure.kind != "job killed" or file.ended_by is None:
+        return failure
+    return failure.replace(why=f"its process was ended by {file.ended_by}")
 
 
 def _slow(directory: RunDirectory, job_id: str) -> SlowFile | None:
@@ -417,7 +462,7 @@ def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_bat
     done = sum(link.steps or 0 for link in links) * global_batch / samples
     if done >= 1:
         return None
-    if done < LEAST_DONE:
+    if done < LEAST_DONE or now_s <= links[0].begun_at_s:  # the latter: by another clock
         return None if chain.training_hours is None else now_s + (1 - done) * chain.training_hours * HOUR_S
     return now_s + (now_s - links[0].begun_at_s) * (1 - done) / done
 
@@ -446,11 +491,16 @@ def decide(chain: Chain, job: ScaleJob, links: Sequence[Link], since: int = 0) -
     job: the next link's. links: all that have ended. since: how many of them were there when this start began: a person
     who starts again has seen why it stopped, and only what came since can stop it again.
     """
-    if links and links[-1].end == "complete":
-        return _complete(links[-1])
+    if (complete := completed(links)) is not None:
+        return _complete(complete)
     if stopped := _after(links[since:]):
         return stopped
     return _within_hours(chain, job, links)
+
+
+def completed(links: Sequence[Link]) -> Link | None:
+    """Return the link that completed the training; None if none has. A job after it had nothing to do."""
+    return next((link for link in links if link.end == "complete"), None)
 
 
 def _complete(last: Link) -> Step:
@@ -469,8 +519,9 @@ def _after(links: Sequence[Link]) -> Step | None:
     if last.slow is not None and last.slow.action == "stop":
         advice = "correct what is named, and start it again; `slower: warn` below production goes on all the same"
         return Step("stop", "slower than promised", f"{last.in_words}: {last.slow.slow[0].why}", advice)
-    if last.state == CANCELLED:
-        return Step("stop", "the job was cancelled", f"{last.in_words}: {last.cause}", "start it again to go on")
+    if last.is_ended_by_person:
+        what = "the job was cancelled" if last.state == CANCELLED else "the link was ended from outside"
+        return Step("stop", what, f"{last.in_words}: {last.cause}", "start it again to go on")
     if before is not None and before.has_progressed and last.is_anew:
         why = f"{last.in_words} began where {before.in_words} had begun, although that one had saved its state"
         advice = "let the script load its last checkpoint at each start; `snakemake rehearsal` shows whether it does"

@@ -27,13 +27,12 @@ from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
 from ddp_ladder.plan.units import Hours, Units
-from ddp_ladder.production.chain import Chain, Link, chain_directory, read_chain, read_links
+from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE, read_windows
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
 from ddp_ladder.records.raw_models import read_run_file
 from ddp_ladder.records.record import Record, Saves
-from ddp_ladder.slurm.jobs import CANCELLED
 from ddp_ladder.slurm.lock import Lock, look
 
 PREFLIGHT, STARTUP, TRAINING, CHECKPOINTS = "preflight", "start-up", "training", "checkpoints"
@@ -110,7 +109,7 @@ class Campaign:
 
     @property
     def is_complete(self) -> bool:
-        return self.links[-1].link.end == "complete"
+        return completed([each.link for each in self.links]) is not None
 
     @property
     def used(self) -> Hours:
@@ -167,8 +166,8 @@ class Campaign:
 
     @property
     def failures(self) -> int:
-        """Return the links that failed; one that a person cancelled has not."""
-        return sum(each.link.end == "failed" and each.link.state != CANCELLED for each in self.ended)
+        """Return the links that failed; one that a person ended has not."""
+        return sum(each.link.end == "failed" and not each.link.is_ended_by_person for each in self.ended)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:

@@ -30,7 +30,9 @@ Source = Literal["counted", "samples_per_step", "metrics", "log", "guessed"]
 steps and samples reported by the program itself; read from its log; counted at the loader, from batches whose size is
 not clear."""
 EndedBy = Literal["script", "max_steps", "max_seconds", "exception"]
-Outcome = Literal["finished", "time limit", "hang", "silent agent", "srun ended", "not written"]
+Outcome = Literal[
+    "finished", "time limit", "hang", "silent agent", "srun ended", "agent ended", "interrupted", "not written"
+]
 
 
 class Repository(Model):
@@ -65,6 +67,7 @@ class RunFile(RawFile):
     monitor: Monitor | None = None  # None: the nodes are not sampled
     goes_on: bool = False  # True if an earlier attempt saved its state (exit code 75): this one may make fewer steps
     totals_every_s: float | None = None  # the agents write the sums of their ranks so often; None: not at all
+    link: Positive | None = None  # the number of its link; None: it is of no chain
     warn_at_s: float | None = None  # unix time at which the agents send SIGUSR1 to the ranks; None: they do not
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
 
@@ -128,9 +131,11 @@ class RunEnd(RawFile):
     started_at_s: float
     ended_at_s: float
     outcome: Outcome
-    found_at_s: float | None = None  # when the job ended a run of silent agents, or missed its srun
+    found_at_s: float | None = None  # when the job ended a run of silent agents, missed a process, or got a signal
     silent: Several[SilentAgent] = ()  # of the outcome 'silent agent'
     srun_signal: str | None = None  # what ended srun, for the outcome 'srun ended'
+    agent_signal: str | None = None  # what ended an agent without Slurm, for the outcome 'agent ended'
+    job_signal: str | None = None  # what ended the job, for the outcome 'interrupted'
     asked_min: Positive | None = None  # the job's runtime, for the outcome 'time limit'
     slurm_s: Duration | None = None  # the same: from its begin to the end that Slurm had set; None: it had set none
 

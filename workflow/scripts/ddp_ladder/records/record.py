@@ -160,7 +160,7 @@ class Memory(NamedTuple):
 
 
 LeftOut = Literal["preflight failed", "variant stopped", "no time", "no nodes", "no batch"]
-CutShort = Literal["time limit", "saved state"]
+CutShort = Literal["time limit", "saved state", "interrupted", "job killed"]
 FailureKind = Literal[
     LeftOut,
     CutShort,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 from ddp_ladder.common.command import leave_lost_terminal
-from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
+from ddp_ladder.common.process import SIGNALS, Interrupted, ignored_from_the_start
 
 
 class AgentProcess(subprocess.Popen[bytes]):
@@ -28,14 +28,6 @@ class AgentProcess(subprocess.Popen[bytes]):
 
 Starter = Callable[[], AgentProcess]
 """Starts an agent."""
-
-
-class Interrupted(Exception):
-    """A signal, ``signum``, ends the job."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.signum = signum
 
 
 def raise_on_signals() -> None:

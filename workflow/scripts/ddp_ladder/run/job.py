@@ -21,6 +21,7 @@ from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
 from ddp_ladder.common.formats import duration, signal_of
+from ddp_ladder.common.process import Interrupted
 from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
@@ -34,7 +35,7 @@ from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
 from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.hangs import Stalls
-from ddp_ladder.run.interruption import Interrupted, raise_on_signals, running
+from ddp_ladder.run.interruption import raise_on_signals, running
 from ddp_ladder.run.limits import END_S, limits_s
 from ddp_ladder.run.logs import join_logs
 from ddp_ladder.run.nodes import Allocation, Nodes, NoRendezvous, nodes_of, write_run_file
@@ -83,6 +84,7 @@ class Context:
     slurm_s: float | None = None  # from the job's begin to the end that Slurm had set
     warn_before_s: float | None = None  # before the deadline: the ranks get SIGUSR1 then; None: they get none
     watch: Watch | None = None
+    link: int | None = None  # the number of the link that this job is; None: it is of no chain
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -361,6 +363,8 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     key, before = f"{job.id}.{job.attempt}.{spec.name}", RunDirectory(directory.attempts / str(attempt - 1))
     more: dict[str, Any] = {"repository": _repository(spec), "goes_on": _goes_on(before)}
     more |= {"hang": hang_bounds(context.job.hang, spec, runs), "monitor": context.job.monitor}
+    if context.link is not None:
+        more["link"] = context.link
     if context.warn_before_s is not None:
         more["warn_at_s"] = time.time() + max(0.0, context.left_s - context.warn_before_s)
     if context.watch is not None:
@@ -370,9 +374,13 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     except NoRendezvous as error:
         return not_run(spec, "no nodes", str(error), error.next_step)
     context.console.started(spec)
-    started_at_s = time.time()
+    started_at_s, started_s = time.time(), time.monotonic()  # the clock may be set meanwhile
+    interrupted: Interrupted | None = None
     try:
         outcome, ended_well = _supervise(context, directory, spec, run, runs)
+    except Interrupted as error:
+        interrupted, ended_well = error, False
+        outcome = {"outcome": "interrupted", "found_at_s": error.at_s, "job_signal": str(error)}
     except NoRendezvous as error:
         record = not_run(spec, "no nodes", str(error), error.next_step)
         context.console.ended(record)
@@ -383,11 +391,12 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     for path in (directory.addresses, directory.one_ended, directory.one_trains):
         with suppress(OSError):
             path.unlink(missing_ok=True)
-    end = RunEnd(
-        **run.identity, host=socket.gethostname(), started_at_s=started_at_s, ended_at_s=time.time(), **outcome
-    )
+    ended_at_s = started_at_s + time.monotonic() - started_s
+    end = RunEnd(**run.identity, host=socket.gethostname(), started_at_s=started_at_s, ended_at_s=ended_at_s, **outcome)
     check_room(directory.path)  # on a full disk other files are missing, and the run is not complete
     write_json(directory.ended, end.model_dump())
+    if interrupted is not None:
+        raise interrupted
     assembly = Assembly(directory, spec, end.wall_s)
     if ended_well:
         return assembly
@@ -461,10 +470,11 @@ def _supervise(
                     context.console.follow(directory.progress, expected, until_s - time.monotonic())
             if code == os.EX_CANTCREAT:
                 return {"outcome": "not written"}, False
-            if code < 0 and isinstance(context.nodes, Allocation):
-                ended_by = {"found_at_s": time.time(), "srun_signal": signal_of(code)}
-                context.console.ending(f"its srun was ended by {ended_by['srun_signal']}")
-                return {"outcome": "srun ended", **ended_by}, False
+            if code < 0:
+                what = "srun" if isinstance(context.nodes, Allocation) else "agent"
+                context.console.ending(f"its {what} was ended by {signal_of(code)}")
+                ended_by = {"found_at_s": time.time(), f"{what}_signal": signal_of(code)}
+                return {"outcome": f"{what} ended", **ended_by}, False
             if code != 0:
                 # The others would wait for the lost node until they time out.
                 return {"outcome": "finished"}, False
