@@ -81,7 +81,29 @@ def test_a_recommendation_says_its_rule(gates: dict[str, float | None], rule: st
 def test_a_larger_scale_that_is_as_efficient_as_asked_for_and_slower_is_explained() -> None:
     found = decided({"1x1": 1000.0, "2x1": 1100.0, "4x1": 1050.0}, {"stage3": 0.02})
     assert str(found.recommended and found.recommended.scale) == "2x1"
-    assert found.rule.endswith("as the gate of stage3 asks for, and that is faster than all smaller ones")
+    shown = "and that its interval shows to be faster than all smaller ones"
+    assert found.rule.endswith(f"as the gate of stage3 asks for, {shown}")
+
+
+@pytest.mark.parametrize(
+    ("rate", "between", "repeats", "scale"),
+    [
+        (1030.0, 0.2, 3, "1x1"),  # 1.03 times as fast, and it may be half as fast
+        (1030.0, 0.004, 3, "1x1"),  # in other jobs of the same speed, the difference may be as large
+        (1300.0, 0.004, 3, "4x1"),
+        (1300.0, 0.2, 3, "1x1"),
+        (1030.0, 0.0, 1, "1x1"),
+        (1300.0, 0.0, 1, "4x1"),  # one repeat has no interval but that of any two jobs
+    ],
+)
+def test_a_larger_scale_is_recommended_if_it_is_shown_to_be_faster(
+    rate: float, between: float, repeats: int, scale: str
+) -> None:
+    specs = make_specs(["1x1", "4x1"], repeats=repeats)
+    rates = {"1x1": 1000.0, "4x1": rate}
+    records = [make_record(spec, repeated(rates[str(spec.scale)], spec, between)) for spec in specs]
+    (found,) = decide(scale_points(specs, records_by_name(records)), {"stage3": 0.2})
+    assert str(found.recommended and found.recommended.scale) == scale
 
 
 def test_a_scale_is_uncertain_if_less_than_is_asked_for_may_be_true() -> None:

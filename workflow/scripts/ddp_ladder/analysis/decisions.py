@@ -67,30 +67,39 @@ def reference_series(points: Sequence[ScalePoint]) -> list[tuple[ScalePoint, ...
     return series
 
 
+def _is_faster(point: ScalePoint, other: ScalePoint) -> bool:
+    """Return True if the interval of their ratio shows it, in whatever jobs; of single repeats, the estimate's."""
+    if point.log_rate is None or other.log_rate is None or not point.samples_per_s or not other.samples_per_s:
+        return False
+    ratio, log = point.samples_per_s / other.samples_per_s, point.log_rate.over(other.log_rate)
+    low, _ = log.of_estimate.interval_of_any_job(ratio)
+    return low is not None and low > 1
+
+
 def _decided(series: tuple[ScalePoint, ...], thresholds: Mapping[str, float | None], whole: bool) -> Decision:
     """Recommend the largest scale that is as efficient as its gate, or most centres, ask for, and the fastest so far.
 
-    A gate may ask for so little that a larger scale is slower than a smaller one.
+    A gate may ask for so little that a larger scale is no faster than a smaller one, or that nothing shows that it is.
     """
-    chosen, most, slower = None, 0.0, False
+    chosen, smaller, no_faster = None, list[ScalePoint](), False
 
     def asked(point: ScalePoint) -> float:
         wanted = thresholds.get(point.stage)
         return DEFAULT_EFFICIENCY if wanted is None else wanted
 
-    for point in sorted(_usable(series), key=lambda point: (point.world_size, point.samples_per_s or 0.0)):
+    for point in sorted(_usable(series), key=lambda point: (point.world_size, point.nodes)):
         if point.efficiency is None or point.samples_per_s is None:
             continue
         if point.efficiency >= asked(point):
-            slower = point.samples_per_s <= most
-            chosen = chosen if slower else point
-        most = max(most, point.samples_per_s)
+            no_faster = not all(_is_faster(point, other) for other in smaller)
+            chosen = chosen if no_faster else point
+        smaller.append(point)
     if chosen is None:
         return Decision(series[0].mode, series, whole)
     source = "most centres ask for" if thresholds.get(chosen.stage) is None else f"the gate of {chosen.stage} asks for"
     least = percent(asked(chosen))
     rule = f"the largest scale whose efficiency against {chosen.baseline} is at least {least}, as {source}"
-    rule += ", and that is faster than all smaller ones" * slower
+    rule += ", and that its interval shows to be faster than all smaller ones" * no_faster
     doubts = doubts_of_efficiency(asked(chosen), chosen, series)
     what = f"Whether the efficiency of {chosen.scale} ({chosen.mode} scaling) is at least {least} is uncertain"
     doubt = f"{what}: {full_stop(doubts)}" if doubts else ""

@@ -94,6 +94,11 @@ class LogMean:
         return LogMean(self.mean - other.mean, repeats, steps, between, max(self.jobs, other.jobs))
 
     @property
+    def of_estimate(self) -> LogMean:
+        """Return it for a judgement of a single repeat by its estimate alone, and by what jobs differ by."""
+        return replace(self, repeats=self.repeats or Variance())
+
+    @property
     def shown(self) -> Variance | None:
         """Return the variance of the interval: of this job or, if several measured it, of all; None if not known."""
         if self.repeats is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ from ddp_ladder.common.messages import box, numbered
 from ddp_ladder.common.model import Model, Several, Version1
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import EFFICIENCY, SAMPLES_PER_S, Column
-from ddp_ladder.gates.interval import LogMean, Variance
+from ddp_ladder.gates.interval import LogMean
 from ddp_ladder.gates.points import ScalePoint, other_processes
 from ddp_ladder.measuring.fingerprint import MUST_MATCH
 from ddp_ladder.plan.plan import Plan, RunSpec
@@ -298,8 +298,7 @@ def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results:
     log = point.log_efficiency
     if baseline is None or log is None or point.efficiency is None:
         return
-    of_estimate = replace(log, repeats=log.repeats or Variance())  # of one repeat, the estimate is judged
-    low, _ = of_estimate.interval_of_any_job(point.efficiency)
+    low, _ = log.of_estimate.interval_of_any_job(point.efficiency)
     if low is None or low <= most:
         return
     runs = results / "runs" / point.variant / point.mode / point.baseline
