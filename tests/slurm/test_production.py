@@ -86,7 +86,7 @@ dist.destroy_process_group()
 """
 SLURM = ("--profile", "profiles/slurm")
 PRODUCTION: Mapping[str, Any] = {
-    "scale": "2x1", "args": ["{run_dir}"], "runtime": 2, "up_to_hours": 0.5, "warn_before_s": 30,
+    "scale": "2x1", "args": ["{run_dir}"], "runtime": 4, "up_to_hours": 1.0, "warn_before_s": 30,
     "unproven": True, "unrehearsed": True,
 }  # fmt: skip
 STAGES: Mapping[str, Any] = {"stage1": {"scales": ["2x1"], "runtime": 5}}
@@ -310,4 +310,4 @@ def test_what_no_link_wrote_counts_and_what_a_person_ended_is_not_followed_by_an
     checkout.configure(stages=STAGES, production={**PRODUCTION, **keys, "up_to_hours": 1 / 60})
     again = checkout.snakemake("production", *SLURM)
     assert again.returncode == 1, again.stdout
-    assert last_box(again.stdout)["verdict"] == "production.up_to_hours is reached", again.stdout
+    assert last_box(again.stdout)["verdict"] == "production.up_to_hours has no room for a link", again.stdout

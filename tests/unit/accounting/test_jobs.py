@@ -237,17 +237,19 @@ def test_a_job_has_the_length_of_no_clock_and_the_next_number(results: Path, mon
     with suppress(Interrupted), accounted(results, job, "local-a-1", "production"):
         monkeypatch.setattr(jobs.time, "time", lambda: BEGUN_S - 7200)  # the clock is set back
         raise Interrupted(signal.SIGTERM)
+    jobs.submitted(results, job, "9", "production")  # before the one that submits it begins its link
     jobs.submitted(results, job, "9", "production")
-    jobs.submitted(results, job, "9", "production")
+    with accounted(results, job, "8", "production"):
+        pass
     files = {file.job_id: file for _, file in job_files(results)}
-    first, waiting = files["local-a-1"], files["9"]
+    first, second, waiting = (files[name] for name in ("local-a-1", "8", "9"))
     assert first.ended_at_s is not None
     assert 0 <= first.ended_at_s - first.begun_at_s < 3600
-    assert (first.number, first.ended_by, waiting.number, waiting.has_begun) == (3, "SIGTERM", 4, False)
+    assert (first.number, first.ended_by, second.number, waiting.has_begun) == (3, "SIGTERM", 4, False)
     with accounted(results, job, "9", "production"):
         pass
     last = {file.job_id: file for _, file in job_files(results)}["9"]
-    assert (last.number, last.has_begun) == (4, True)
+    assert (last.number, last.has_begun) == (5, True)
 
 
 @pytest.mark.parametrize(

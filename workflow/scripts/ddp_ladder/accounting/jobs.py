@@ -91,7 +91,7 @@ class JobFile(Model):
     begun_at_s: float  # of one that has not begun: of its submission
     ended_at_s: float | None  # None: it is running, or was killed
     row: JobRow | None = None  # its row in accounting.csv, once it is over
-    number: Count = 0  # its place among the jobs of its scale; 0: made by a version whose files are in order of time
+    number: Count = 0  # its place among those that began; 0: it has none yet, or a version without numbers made it
     has_begun: bool = True  # False: whoever submitted it wrote the file, and the job has not
     ended_by: str | None = None  # the signal that ended it before its work was done
 
@@ -172,11 +172,11 @@ def submitted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> None:
     """
     if not (results / "jobs" / str(job.scale) / f"{job_id}.json").exists():
         path, file = _new_file(results, job, job_id, kind, in_allocation=False)
-        write_json(path, file.replace(has_begun=False).model_dump())
+        write_json(path, file.replace(has_begun=False, number=0).model_dump())
 
 
 def withdraw(results: Path, job_id: str) -> None:
-    """Delete the file of a job that was cancelled in the queue: the next one has its number."""
+    """Delete the file of a job that was cancelled in the queue."""
     for path, file in _not_begun(results):
         if file.job_id == job_id:
             path.unlink(missing_ok=True)
@@ -199,7 +199,8 @@ def settle(results: Path, most_s: float, but: str | None = None) -> None:
             continue
         since_s = (state.since_start_s, time.time() - file.begun_at_s)
         held_s = min(most_s, *(seconds for seconds in since_s if seconds is not None and seconds >= 0))
-        write_json(path, file.replace(ended_at_s=file.begun_at_s + held_s).model_dump())
+        ended = file.replace(ended_at_s=file.begun_at_s + held_s, number=_next_number(path.parent))
+        write_json(path, ended.model_dump())
 
 
 def note_end(results: Path, job: ScaleJob, ended_by: str | None, held_s: float) -> None:
@@ -213,19 +214,23 @@ def note_end(results: Path, job: ScaleJob, ended_by: str | None, held_s: float) 
 
 def _not_begun(results: Path) -> Iterator[tuple[Path, JobFile]]:
     for path, file in job_files(results):
-        if not file.has_begun and file.ended_at_s is None and file.row is None:
+        if not file.has_begun and file.ended_at_s is None:
             yield path, file
+
+
+def _next_number(directory: Path) -> int:
+    """Return the number of the job of a scale that begins now. A file that cannot be read has had one, too."""
+    files = {path: file for path, file in job_files(directory.parent.parent) if path.parent == directory}
+    begun = [path for path in directory.glob("*.json") if path not in files or files[path].has_held]
+    return max(len(begun), *(file.number for file in files.values()), 0) + 1
 
 
 def _new_file(results: Path, job: ScaleJob, job_id: str, kind: Kind, in_allocation: bool) -> tuple[Path, JobFile]:
     """Return a job's file as it begins, and its path. A later start in the same allocation gets another name."""
     directory = results / "jobs" / str(job.scale)
-    files = dict(job_files(results))
-    known = next((path for path, file in files.items() if file.job_id == job_id and not file.has_begun), None)
+    known = next((path for path, file in _not_begun(results) if file.job_id == job_id), None)
     names = chain([job_id], (f"{job_id}.{number}" for number in count(2)))
     path = known or next(path for name in names if not (path := directory / f"{name}.json").exists())
-    others = [file.number for path, file in files.items() if path.parent == directory]
-    last = max(len(list(directory.glob("*.json"))), *others, 0)  # one that cannot be read has its number, too
     file = JobFile(
         schema_version=1,
         kind=kind,
@@ -239,7 +244,7 @@ def _new_file(results: Path, job: ScaleJob, job_id: str, kind: Kind, in_allocati
         specs=specs_digest(job),
         begun_at_s=time.time(),
         ended_at_s=None,
-        number=files[known].number if known else last + 1,
+        number=_next_number(directory),
     )
     return path, file
 
