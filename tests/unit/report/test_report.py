@@ -47,6 +47,7 @@ from make_records import (
 )
 from make_results import make_results
 from make_runs import write_ladder, write_run
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 PLOTS = ("throughput", "scalability", "efficiency", "attribution")
 FILES = [
@@ -446,6 +447,20 @@ def test_scales_of_the_same_size_are_points_beside_each_other_with_whole_interva
     low, high = axes.get_ylim()
     assert low < min(point.samples_per_s_low or 0 for point in points) < 900
     assert high > max(point.samples_per_s_high or 0 for point in points) > 2200
+
+
+def test_no_marker_of_a_ladder_to_a_thousand_nodes_is_cut_off() -> None:
+    specs = make_specs(["1x1", "1x4", "16x4", "256x4", "1024x4"], repeats=2)
+    figure = throughput_figure(
+        found(specs, [make_record(spec, 900.0 * spec.world_size) for spec in specs]).points, "GPUs"
+    )
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    frame, half = axes.get_window_extent(), 0.5 * 6 * figure.dpi / 72
+    for bars in axes.containers:
+        x, y = axes.transData.transform(bars.lines[0].get_xydata()[0])
+        assert frame.x0 + half < x < frame.x1 - half
+        assert frame.y0 + half < y < frame.y1 - half
 
 
 # Other baselines, and what stands beside the figures

@@ -40,6 +40,7 @@ from make_runs import edit, end_run, reassemble, write_ladder, write_loop, write
 from make_sampled_runs import write_sampled_run
 from make_usage import make_monitor_file, make_samples, make_timeline
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 TODAY = date(2026, 11, 22)
@@ -288,6 +289,15 @@ def test_stand_in_gpus_are_named_above_all_panels_and_cover_no_title(nodes: int,
     titles = [axes._left_title.get_window_extent() for axes in figure.axes]
     assert not any(box.overlaps(title) for box in boxes for title in titles)
     assert 0 <= boxes[0].x0 < boxes[0].x1 <= figure.bbox.x1
+
+
+def test_each_phase_has_a_shade_of_its_own_and_is_named() -> None:
+    figure = usage_figure(charts([make_samples(make_monitor_file(0, 1))]), make_timeline())
+    shades = {to_hex(patch.get_facecolor()) for patch in figure.axes[0].patches}
+    keys = [patch for patch in figure.legends[0].get_patches() if patch.get_label()]
+    assert [key.get_label() for key in keys] == ["start-up", "warm-up", "end"]
+    assert shades == {to_hex(key.get_facecolor()) for key in keys}
+    assert len(shades) == 3
 
 
 # The owners of the seconds

@@ -33,6 +33,7 @@ MOST_LABELLED = 9  # scales: more have no room for their names and figures
 MOST_INTERVAL = 1.5  # the end of a wider interval of efficiency is in the tables
 LONGEST_NAME = 24  # of a variant
 BESIDE = 0.03  # of the axis: between scales with the same number of GPUs
+BEYOND = 0.05  # of a logarithmic axis: room for the markers at its ends
 
 # Okabe and Ito: distinct with any colour vision; the markers are distinct without any colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -173,10 +174,10 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
     sizes = sorted({point.world_size for point in measured})
     ends = [end for point in measured for end in SAMPLES_PER_S.estimate(point) or ()]
     ends.append(sizes[-1] * (rate_per_gpu(measured) or ends[0]))
-    left, right = sizes[0] / 1.35, sizes[-1] * 1.5
+    left, right = _around(sizes, 1.35, 1.5)
     axes.set(xlabel=units, ylabel=SAMPLES_PER_S.heading, yscale="log", xlim=(left, right))
     axes.set_xscale("log", base=2)
-    axes.set_ylim(min(ends) / 1.25, 1.1 * max(ends))
+    axes.set_ylim(_around(ends, 1.25, 1.1))
     places = _places(measured, (right / left) ** BESIDE)
     for variant, look in styles.items():
         own = [point for point in measured if point.variant == variant]
@@ -195,6 +196,12 @@ def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, L
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(visible=True, axis="y")
+
+
+def _around(values: Sequence[float], below: float, above: float) -> tuple[float, float]:
+    """Return the ends of a logarithmic axis: so many times beyond the values, and at least a part of the axis."""
+    least = (max(values) / min(values)) ** BEYOND
+    return min(values) / max(below, least), max(values) * max(above, least)
 
 
 def _places(points: Sequence[ScalePoint], beside: float) -> dict[Scale, float]:

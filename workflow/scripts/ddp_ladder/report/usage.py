@@ -38,10 +38,10 @@ FIRST_RANK = (0,)
 MEGA, GIGA = 1e6, 1e9
 SHADES: Mapping[RunPhase, str] = {
     "start-up": "#dfe3e8",
-    "end": "#dfe3e8",
     "warm-up": "#fbe9b7",
     "validation": "#c3daf0",
     "between epochs": "#efc9b8",
+    "end": "#d9cfe3",
 }
 TIME_UNITS = ((180.0, 1.0, "s"), (10_800.0, 60.0, "min"), (float("inf"), 3600.0, "h"))  # up to (s), size (s), name
 
@@ -171,7 +171,7 @@ def usage_figure(shown: Sequence[Chart], timeline: Timeline) -> Figure:
                 own.axvspan(*ends, color=SHADES[span.phase], linewidth=0, zorder=0)
         axes[-1].set_xlim(0, (end_s - begin_s) / size_s)
         axes[-1].set_xlabel(f"time since the start of the run, {unit}")
-        phases = {span.phase for span in shaded} - {"end"}
+        phases = {span.phase for span in shaded}
         style: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.4}
         keys: list[Artist] = [
             Patch(facecolor=SHADES[phase], label=phase, **style) for phase in SHADES if phase in phases
