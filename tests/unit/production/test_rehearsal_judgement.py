@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.production.rehearsal import Start, judged, printed_losses, start_of
+from ddp_ladder.production.rehearsal import LONGER, Start, judged, printed_losses, start_of
 from ddp_ladder.production.resumption import resumption
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import TrainingState
@@ -18,7 +18,7 @@ from ddp_ladder.settings.terms import REHEARSAL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_records import make_specs
-from make_runs import edit_agent, edit_rank, write_loop, write_run
+from make_runs import LOOP_AT_S, edit, edit_agent, edit_rank, write_loop, write_run
 
 
 def state(values: Any, steps: int | None = None, lr: float = 0.1) -> TrainingState:
@@ -159,6 +159,12 @@ CASES: dict[str, tuple[Start, Start, str, str]] = {
     "no second step": (FIRST, Start("the second start", "saved", steps=0), "unclear", "no step was seen in the second"),
     "the signal ignored": (TIMED_OUT, second(TRAINING.at(7)), "ok", "at step 7; how many steps are lost is not known"),
     "the signal ignored, and nothing saved": (TIMED_OUT, second(BEGUN), "failed", "starts from the beginning"),
+    "the signal during imports": (
+        replace(TIMED_OUT, warned=0, is_warned_early=True), second(BEGUN), "unclear", "signal came before the end",
+    ),
+    "the signal during imports, and saves at intervals": (
+        replace(TIMED_OUT, warned=0, is_warned_early=True), second(TRAINING.at(7)), "ok", "at step 7; how many",
+    ),
     "nothing that counts": (
         replace(TIMED_OUT, first={0: BEGUN.replace(optimizer_steps=None)}), second(ENDED.replace(optimizer_steps=None)),
         "unclear", "cannot be seen: the first start was ended by its time limit and left no last state",
@@ -175,6 +181,7 @@ def test_the_judgement(case: str) -> None:
     found = judged(first, again)
     assert (found.verdict, why in found.why) == (verdict, True), found
     assert found.next or found.verdict == "ok"
+    assert found.next == LONGER or not first.is_warned_early or found.verdict == "ok"
     assert found.findings[0].place == "the first start"
 
 
@@ -199,6 +206,24 @@ def test_a_start_s_files_show_its_steps_its_end_and_whether_it_saved_last(tmp_pa
     )
     found = start_of(read_raw_run(directory), "")
     assert (found.saved_last, found.first) == (True, {1: BEGUN})
+
+
+@pytest.mark.parametrize(("after_s", "is_early"), [(-1.0, True), (1.0, False), (None, False)])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_signal_before_the_first_step_is_told_from_a_later_one(
+    tmp_path: Path, after_s: float | None, is_early: bool, is_killed: bool
+) -> None:
+    """Also of ranks that were killed: rank 0 has left its progress."""
+    (spec,) = make_specs(["1x2"], repeats=1, stage=REHEARSAL)
+    directory = write_run(tmp_path, spec)
+    for rank in (0, 1):
+        write_loop(directory, rank, steps_s=[0.1] * 20)
+        if is_killed:
+            (directory.ranks / f"rank{rank}.json").unlink()
+    shown = {"step": 20, "saves": 0, "elapsed_s": 1.9, "samples_per_s": 1.0, "updated_at_s": LOOP_AT_S + 1.9}
+    write_json(directory.progress, shown)
+    edit(directory.run, lambda run: run.update(warn_at_s=after_s and LOOP_AT_S + after_s))
+    assert start_of(read_raw_run(directory), "").is_warned_early is is_early
 
 
 def test_how_the_starts_ended_what_they_counted_and_the_loss_are_told() -> None:

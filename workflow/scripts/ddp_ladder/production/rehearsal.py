@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,6 +23,7 @@ from ddp_ladder.production.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.records.raw_files import RawRun
 from ddp_ladder.records.raw_models import TrainingState
 from ddp_ladder.records.record import Failure
+from ddp_ladder.run.progress import read_progress
 
 LONGER = "raise production.rehearse_s, and run `snakemake rehearsal` again"
 SHORTER = "lower production.rehearse_s, so that the signal comes before the training is complete"
@@ -55,6 +57,7 @@ class Start:
     failure: Failure | None = None
     steps: int | None = None  # that its ranks made; None: no rank left an end record
     warned: int | None = None  # ranks that got the signal; None: its time did not come
+    is_warned_early: bool = False  # its time came before the first step; False, too, if that is not known
     first: Mapping[int, TrainingState] = field(default_factory=dict)  # before the first step
     last: Mapping[int, TrainingState] = field(default_factory=dict)  # at the end
     saved_last: bool | None = None  # it saved after its last step; None: no save was seen
@@ -84,11 +87,22 @@ def start_of(raw: RawRun, name: str) -> Start:
         failure=record.failure,
         steps=max((end.steps.count for end in raw.ends), default=None),
         warned=sum(warned) if warned else None,
+        is_warned_early=_is_warned_early(raw),
         first=raw.first_states,
         last={end.rank: end.last_state for end in raw.ends if end.last_state is not None},
         saved_last=_saved_last(raw),
         losses=printed_losses(file_text(raw.directory.log) or ""),
     )
+
+
+def _is_warned_early(raw: RawRun) -> bool:
+    at_s = raw.run.warn_at_s
+    columns = [rank.steps.ended_at_s for rank in raw.ranks.values()]
+    began_s = [float(ends_s[0]) for ends_s in columns if ends_s is not None and len(ends_s)]
+    with suppress(OSError, ValueError):
+        if not began_s and (progress := read_progress(raw.directory.progress)):  # of a rank 0 that was killed
+            began_s = [progress.updated_at_s - progress.elapsed_s]
+    return at_s is not None and bool(began_s) and min(began_s) > at_s
 
 
 def _saved_last(raw: RawRun) -> bool | None:
@@ -162,6 +176,9 @@ def _failed_start(start: Start) -> Rehearsal:
 
 def _judged_states(first: Start, second: Start, ranks: Mapping[int, Resumption]) -> Rehearsal:
     known = {rank: found for rank, found in ranks.items() if found.kind != "unknown"}
+    if first.is_warned_early and any(found.kind not in GOOD for found in known.values()):
+        why = f"the signal came before the end of the first step in {first.name}, so it shows nothing"
+        return Rehearsal(verdict="unclear", why=why, next=LONGER)
     if _differ([*known.values()]):
         return _different(known)
     some = min(known.values(), key=lambda found: found.after is None, default=None)
@@ -277,8 +294,9 @@ def _end_finding(start: Start) -> Finding:
         severity, ended = "error", start.failure.verdict if start.failure else "without a cause"
     else:
         severity = "warning"
+        when = ", before its first step" if start.is_warned_early else ""
         nobody, ignored = "no rank had a handler of SIGUSR1 when it came", "it got SIGUSR1, and did not end"
-        ended = f"by its time limit; {nobody if start.warned == 0 else ignored}"
+        ended = f"by its time limit; {nobody if start.warned == 0 else ignored}{when}"
     return Finding(severity=severity, place=start.name, measured=f"ended after {steps}, {ended}")
 
 
