@@ -152,7 +152,9 @@ ByItself = tuple[Cluster, Checkout, int]
 def by_itself(module_cluster: Callable[[Spec], Cluster], tmp_path_factory: pytest.TempPathFactory) -> ByItself:
     """A chain that needs no login node, and its first job; it goes on while the other tests wait."""
     cluster = module_cluster(Spec(nodes=3, gpus=1, cpus=2, memory_mb=4000))
-    checkout = project(tmp_path_factory.mktemp("by_itself"), cluster, TWICE, slurm={"replace_bad_node": True})
+    checkout = project(
+        tmp_path_factory.mktemp("by_itself"), cluster, TWICE, runtime=6, slurm={"replace_bad_node": True}
+    )
     checkout.configure(**{**yaml.safe_load((checkout.path / "config/config.yaml").read_text()), **PREFLIGHT})
     checkout.without_torch(TWICE)
     checkout.site(**OWN_PATH)

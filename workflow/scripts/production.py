@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_slurm = arguments.on == "slurm"
     if arguments.rehearse:
         return run_rehearsal(rehearsal_plan(settings), settings, rehearsal_directory(results), on_slurm)
-    production = production_of(settings, planned(settings), results)
+    production = production_of(settings, planned(settings), results, on_slurm=on_slurm or arguments.link_of is not None)
     directory = chain_directory(results)
     if arguments.link_of is not None:
         return run_own_link(production, settings, directory, arguments.link_of, arguments.since)

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.plan import Production, production_of
 from ddp_ladder.settings.load import load_settings
-from make_jobs import LINK, write_job
+from make_jobs import LINK, make_chain, write_job
+from make_preflight import write_preflight
+from make_runs import edit
 
 KEYS = {"scale": "1x2", "args": ["--epochs", 9], "up_to_hours": 5, "unproven": True}
 
@@ -30,7 +33,7 @@ def begun(results: Path, **keys: Any) -> Production:
         ({"unproven": False}, "scale", "1x2 was not measured", "climb to it first"),
         ({"scale": "9x9", "unproven": False}, "scale", "9x9 was not measured", "`unproven: true`"),
         ({"scale": "recommended"}, "scale", "no scale is recommended yet", "climb first"),
-        ({"runtime": 5, "warn_before_s": 300}, "warn_before_s", "before the job begins", "or raise runtime"),
+        ({"runtime": 5, "warn_before_s": 300}, "runtime", "no time for the script", "raise production.runtime"),
     ],
 )
 def test_what_may_not_begin(tmp_path: Path, keys: dict[str, Any], key: str, what: str, advice: str) -> None:
@@ -40,6 +43,32 @@ def test_what_may_not_begin(tmp_path: Path, keys: dict[str, Any], key: str, what
     assert f"production.{key}" in problem.where
     assert what in problem.what
     assert advice in str(problem.next)
+
+
+def test_the_preflight_and_the_reserve_are_part_of_the_time_of_a_job(tmp_path: Path) -> None:
+    """As it was measured; without that, as long as it may take."""
+    with pytest.raises(UserError) as raised:
+        begun(tmp_path, runtime=5, warn_before_s=60)
+    (problem,) = raised.value.problems
+    assert problem.found == (
+        "5 min 00 s, of which 3 min 00 s for the preflight, "
+        "1 min 00 s for the script after the signal (warn_before_s), 1 min 10 s for the end of a job under Slurm"
+    )
+    assert problem.allowed == "6 minutes or more"
+    job = begun(tmp_path, runtime=6, warn_before_s=60).job
+    edit(write_preflight(tmp_path, job), lambda result: result.update(took_s=65.0, status="ok"))
+    assert begun(tmp_path, runtime=4, warn_before_s=30).chain.before_signal_s(4) == 240 - 65 - 70 - 30
+    with pytest.raises(UserError, match="4 minutes or more"):
+        begun(tmp_path, runtime=3, warn_before_s=60)
+
+
+@pytest.mark.parametrize("on_slurm", [False, True])
+def test_the_shipped_example_leaves_time_behind_a_long_preflight(on_slurm: bool) -> None:
+    lines = Path("config/config.yaml").read_text().splitlines()
+    first = lines.index("# production:")
+    example = yaml.safe_load("\n".join(line[2:] for line in lines[first : lines.index("", first)]))["production"]
+    times = {"runtime_min": example["runtime"], "warn_before_s": float(example["warn_before_s"]), "preflight_s": 65.0}
+    assert make_chain(is_on_slurm=on_slurm, **times).before_signal_s(example["runtime"]) > 10
 
 
 @pytest.mark.parametrize(

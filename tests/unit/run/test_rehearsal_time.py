@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ from ddp_ladder.plan.plan import make_plan
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.run import rehearse
 from ddp_ladder.run.job import Context
+from ddp_ladder.run.link import run_link
 from ddp_ladder.run.nodes import ThisMachine
 from ddp_ladder.run.progress import RunConsole
+from ddp_ladder.settings.keys import Preflight
 from ddp_ladder.settings.load import load_settings
+from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL
 from ddp_ladder.slurm.jobs import Advice
 
 SHIPPED = Path(__file__).parents[3] / "config"
@@ -42,3 +47,17 @@ def test_the_preflight_comes_once_before_both_starts(
     assert isinstance(ended, Failure)
     assert called == (["preflight"] if cut else ["preflight", "start, preflight False"])
     assert ("no network" in ended.why) == cut
+
+
+@pytest.mark.parametrize(("stage", "key"), [(PRODUCTION, "production.runtime"), (REHEARSAL, "production.rehearse_s")])
+def test_a_link_whose_time_was_up_before_its_script_names_the_key_of_its_time(
+    stage: str, key: str, tmp_path: Path
+) -> None:
+    job = make_plan(load_settings(SHIPPED / "config.yaml", SHIPPED / "cluster.yaml")).jobs[1]
+    spec = job.runs[0].replace(stage=stage)
+    job = replace(job, runs=(spec,), preflight=Preflight(enabled=False))
+    context = Context(job, tmp_path, ThisMachine("1"), time.monotonic(), RunConsole(1, sys.stderr))
+    failure = run_link(context, 60.0).failure
+    assert failure is not None
+    assert "0 s left, and the signal comes 1 min 00 s before its end" in failure.why
+    assert failure.next == f"raise {key}, or lower production.warn_before_s"

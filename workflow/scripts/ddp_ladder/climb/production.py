@@ -367,7 +367,8 @@ def production_text(ladder: Ladder) -> str:
     Without a rehearsal, the start is refused; what it would cost is told all the same.
     """
     results = Path(ladder.results)
-    production = production_of(ladder.settings, ladder.plan, results, ladder.runs)
+    on_slurm = shutil.which("sbatch") is not None  # a dry run does not tell
+    production = production_of(ladder.settings, ladder.plan, results, ladder.runs, on_slurm)
     directory = chain_directory(results)
     links = read_links(directory, production.plan, time.time())
     try:

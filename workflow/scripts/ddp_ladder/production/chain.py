@@ -30,7 +30,7 @@ from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
 from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
-from ddp_ladder.run.limits import limits_s
+from ddp_ladder.run.limits import MARGIN_S, limits_s
 from ddp_ladder.run.progress import Progress, good_end, read_progress
 from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key
@@ -45,7 +45,6 @@ UNEQUAL_WHERE_CUT = ("equal parameters", "equal steps")
 """Those that say nothing of ranks that were ended from outside, each where it was."""
 LEAST_DONE = 0.02  # of a training: a smaller part shows no trend
 ROUNDED = 1e-12  # of hours: what sums of them are rounded by
-LEAST_TIMES_WARNING = 2.0  # the script's time in a shortened link, in times of that between the signal and its end
 
 
 class Chain(Model):
@@ -56,7 +55,9 @@ class Chain(Model):
     gpus: Positive
     runtime_min: Positive  # of each link
     up_to_hours: Amount  # GPU hours of all links
-    warn_before_s: float
+    warn_before_s: float  # of the script's time in a link
+    preflight_s: Amount = 0.0  # of a link, as it was measured; without a measurement, as long as it may take
+    is_on_slurm: bool = True  # False: nothing ends a link beside itself
     slower_percent: float
     slower: Literal["warn", "stop"]
     promised_samples_per_s: float | None  # the ladder's figure; None: this scale was not measured
@@ -88,13 +89,23 @@ class Chain(Model):
         """Return how many links of full length the hours that are left hold."""
         return max(0, int(self.hours_left(used) / self.most_hours(job)))
 
+    def before_signal_s(self, minutes: int) -> float:
+        """Return the time that a script has before the signal in a link of so many minutes; below 0: there is none."""
+        runs_s, _ = limits_s(60.0 * minutes, 60.0 * minutes if self.is_on_slurm else None)
+        return runs_s - self.preflight_s - self.warn_before_s
+
+    @property
+    def signal_in_words(self) -> str:
+        """Return when the signal comes."""
+        of_job = f", which is {duration(MARGIN_S)} before that of its job" if self.is_on_slurm else ""
+        return f"SIGUSR1 {duration(self.warn_before_s)} before the script's end{of_job}"
+
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
         minutes = int(self.hours_left(used) * 60 / self.gpus)
         if not 1 <= minutes < job.runtime_min:
             return job
-        script_s, _ = limits_s(60.0 * minutes, 60.0 * minutes)
-        return replace(job, runtime_min=minutes) if script_s >= LEAST_TIMES_WARNING * self.warn_before_s else job
+        return replace(job, runtime_min=minutes) if self.before_signal_s(minutes) >= self.warn_before_s else job
 
 
 def chain_directory(results: Path) -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count as from_one
 from pathlib import Path
 from shlex import join, quote
 
@@ -20,10 +22,13 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.fit import last_fit, resolved
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
+from ddp_ladder.preflight.result import result_of
 from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, used_hours
 from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.production.rehearsed import script_digest
 from ddp_ladder.records.record import Record
+from ddp_ladder.run.limits import MARGIN_S
+from ddp_ladder.run.preflight import part_s
 from ddp_ladder.settings.checks import PASSES_BATCH
 from ddp_ladder.settings.keys import Settings, Stage
 from ddp_ladder.settings.terms import PRODUCTION, REFERENCE_VARIANT, REHEARSAL, Scale
@@ -70,7 +75,9 @@ class Production:
         return job, next_step(self.chain, job, [link for link in links if link.end != "running"], since)
 
 
-def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunRecords | None = None) -> Production:
+def production_of(
+    settings: Settings, ladder: Plan, results: Path, runs: RunRecords | None = None, on_slurm: bool = True
+) -> Production:
     """Return what production does. Raises UserError for a scale that is not proven, and without up_to_hours or batch.
 
     ladder: the plan of the ladder. runs: its records, if they have been read.
@@ -103,7 +110,9 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         gpus=scale.world_size,
         runtime_min=keys.runtime,
         up_to_hours=keys.up_to_hours,
-        warn_before_s=_warn_before_s(settings),
+        warn_before_s=keys.warn_before_s,
+        preflight_s=_preflight_s(plan.jobs[0], results),
+        is_on_slurm=on_slurm,
         slower_percent=keys.slower_percent,
         slower=keys.slower,
         promised_samples_per_s=promise.samples_per_s if promise else None,
@@ -112,6 +121,7 @@ def production_of(settings: Settings, ladder: Plan, results: Path, runs: RunReco
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
         centre_hours=plan.units.hours,
     )
+    _require_time(settings, chain)
     return Production(plan, chain, rule, tuple(doubts), measured)
 
 
@@ -183,15 +193,29 @@ def _of(plan: Plan, scale: Scale, mode: str) -> tuple[RunSpec, ...]:
     return tuple(run for run in plan.runs if (run.scale, run.mode, run.variant) == wanted)
 
 
-def _warn_before_s(settings: Settings) -> float:
-    """Return when the signal comes, before the end. Raises UserError if that is before the begin of the job."""
-    keys = settings.experiment.production
-    if keys.warn_before_s >= 60 * keys.runtime:
-        where, found = settings.config.where(PRODUCTION, "warn_before_s"), f"{keys.warn_before_s:g}"
-        what = "the signal would come before the job begins"
-        allowed = f"less than production.runtime ({duration(60 * keys.runtime)})"
-        raise UserError(Problem(where, what, found, allowed, "lower warn_before_s, or raise runtime"))
-    return keys.warn_before_s
+def _preflight_s(job: ScaleJob, results: Path) -> float:
+    """Return how long the preflight of a link takes: as in the last link, or the ladder; else how long it may."""
+    if not job.preflight.enabled:
+        return 0.0
+    for directory in (chain_directory(results), results):
+        with suppress(OSError, ValueError):
+            known = result_of(directory, job.scale)
+            if known is not None and known.status != "failed":
+                return known.took_s
+    return 2 * part_s(job.scale.nodes, job.preflight.limit_s(job.scale.nodes))
+
+
+def _require_time(settings: Settings, chain: Chain) -> None:
+    """Raise UserError if a link has no time for its script before the signal."""
+    if chain.before_signal_s(chain.runtime_min) > 0:
+        return
+    parts = {"the preflight": chain.preflight_s, "the script after the signal (warn_before_s)": chain.warn_before_s}
+    parts |= {"the end of a job under Slurm": MARGIN_S} if chain.is_on_slurm else {}
+    taken = ", ".join(f"{duration(seconds)} for {what}" for what, seconds in parts.items() if seconds)
+    least = next(minutes for minutes in from_one(1) if chain.before_signal_s(minutes) > 0)
+    where, what = settings.config.where(PRODUCTION, "runtime"), "a job has no time for the script before the signal"
+    found, allowed = f"{duration(60 * chain.runtime_min)}, of which {taken}", f"{least} minutes or more"
+    raise UserError(Problem(where, what, found, allowed, "raise production.runtime, or lower production.warn_before_s"))
 
 
 def _work(settings: Settings, ladder: Plan, runs: RunRecords) -> Work:
@@ -291,8 +315,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
         "batch": f"{spec.batch_per_gpu} per GPU, {spec.global_batch} in all",
         "command": " ".join(("python", spec.script, *spec.args)),
-        "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; "
-        f"SIGUSR1 {duration(chain.warn_before_s)} before the end",
+        "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; {chain.signal_in_words}",
         "next": production.following(links, since=len(links))[1].verdict,
         "hours": f"{hours_of(chain, links, job)} used by {count(len(links), 'link')}; "
         f"at most {count(chain.full_links_left(job, used), 'further link')} of full length",

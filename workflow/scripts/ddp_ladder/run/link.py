@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddp_ladder.common.formats import duration
 from ddp_ladder.records.record import Record, write_record
 from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.job import Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
+from ddp_ladder.settings.terms import runtime_key
 
 
 def run_link(context: Context, warn_before_s: float) -> Record:
@@ -22,8 +24,10 @@ def run_link(context: Context, warn_before_s: float) -> Record:
     if failed is not None:
         record = leave_out_run(directory, spec, "preflight failed", failed.why, failed.next)
     elif context.left_s <= warn_before_s:
-        longer = f"ask for more than {warn_before_s:g} s (production.warn_before_s) of them"
-        record = leave_out_run(directory, spec, "no time", "the job's time was up before it could start", longer)
+        left, signal = duration(max(0.0, context.left_s)), duration(warn_before_s)
+        why = f"when the script could start, the job had {left} left, and the signal comes {signal} before its end"
+        longer = f"raise {runtime_key(spec.stage)}, or lower production.warn_before_s"
+        record = leave_out_run(directory, spec, "no time", why, longer)
     else:
         runs = RunsSoFar(context.console, {}, {})
         made = run_on_free_port(context, directory, spec, runs)

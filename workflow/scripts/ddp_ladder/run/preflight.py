@@ -38,6 +38,11 @@ LARGEST_BYTES = 256 * 1024**2
 MEMORY_SHARE = 8  # the largest all-reduce takes at most this part of a rank's memory
 
 
+def part_s(nodes: int, timeout_s: float) -> float:
+    """Return how long a part is awaited: its processes have their time limit once they have started."""
+    return START_S + start_allowance_s(nodes) + timeout_s
+
+
 @dataclass(frozen=True)
 class PreflightOf:
     """The preflight of a job."""
@@ -89,8 +94,7 @@ class PreflightOf:
 
     @property
     def _part_s(self) -> float:
-        """How long a part is awaited: its processes have their time limit once they have started."""
-        return START_S + start_allowance_s(self.spec.nodes) + self._timeout_s
+        return part_s(self.spec.nodes, self._timeout_s)
 
     @property
     def longest_s(self) -> float:

@@ -459,8 +459,8 @@ class Production(KeySection):
     up_to_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[2000])
     """GPU hours that the chain may use. No job is begun that could exceed them."""
     warn_before_s: float = Field(default=300, ge=1, le=86_400)
-    """Seconds before the end of a job at which the script gets the signal SIGUSR1: it saves its state, and ends with
-    exit code 75."""
+    """Seconds before a job ends its script at which that gets the signal SIGUSR1: it saves its state, and ends with
+    exit code 75. Under Slurm a job ends its script 70 s before its own time is up."""
     slower_percent: float = Field(default=15, gt=0, lt=100)
     """A job that is slower than the ladder's figure by more than this, for ten minutes, is reported."""
     slower: Literal["warn", "stop"] = "warn"
