@@ -9,8 +9,11 @@ from ddp_ladder.common.formats import significant
 from ddp_ladder.gates.groups import RepeatGroup
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
+from ddp_ladder.measuring.statistic import median
+from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.records.record import DOUBTFUL_COUNT, MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST
 
+LEAST_EXPLAINED = 0.5  # of the time of slow blocks beyond that of the others
 NOTABLE_GAP = 0.05  # between samples / time and the median of blocks, or between the first third of a run and the last
 
 
@@ -110,17 +113,38 @@ def _other_batch(point: ScalePoint, group: RepeatGroup) -> str:
 def _unsteady(point: ScalePoint, group: RepeatGroup) -> list[str]:
     """Return the notes on slow steps, drift and unsteady step times, which a median alone would hide."""
     notes = []
-    median, total = (replace(group, statistic=s).samples_per_s for s in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
-    gap = f"{100 * abs(total / median - 1):.1f} % {'below' if total < median else 'above'} the median of blocks"
+    middle, total = (replace(group, statistic=s).samples_per_s for s in (MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME))
+    gap = f"{100 * abs(total / middle - 1):.1f} % {'below' if total < middle else 'above'} the median of blocks"
     if group.statistic == SAMPLES_PER_TIME:
         why = f"{gap}: slow steps recur" if group.needs_samples_per_time else "as at the scales where slow steps recur"
         notes.append(f"the figures are samples / time, {why}")
-    elif abs(total / median - 1) > NOTABLE_GAP:
+    elif abs(total / middle - 1) > NOTABLE_GAP:
         notes.append(f"samples / time is {significant(total)} samples/s, {gap}: some blocks are far from the others")
     if point.drift_fraction is not None and abs(point.drift_fraction) > NOTABLE_GAP:
         how = "slower" if point.drift_fraction > 0 else "faster"
         notes.append(f"the last third of the steps was {100 * abs(point.drift_fraction):.0f} % {how} than the first")
-    return [*notes, *filter(None, [unsteady(group)])]
+    notes += filter(None, [unsteady(group)])
+    return [*notes, *filter(None, [_compiled_again(group) if notes else ""])]
+
+
+def _compiled_again(group: RepeatGroup) -> str:
+    """Return that torch.compile may be what slow blocks of a repeat have in common; empty if it is not.
+
+    It is if what it took beyond the first step is at least half of what these blocks took beyond the median one.
+    """
+    for run in group.good:
+        times, startup = run.step_times, startup_of(run.record.ranks) or {}
+        compile_s, first_step_s = startup.get("startup_compile_s"), startup.get("startup_first_step_s")
+        if compile_s is None or first_step_s is None:
+            continue
+        excess_s = float((times.over - median(times.values) * times.under).clip(min=0).sum())
+        if compile_s - first_step_s > LEAST_EXPLAINED * excess_s > 0:
+            return (
+                f"torch.compile took {significant(compile_s)} s, and the first step {significant(first_step_s)} s: it "
+                "probably compiled again in later steps (TORCH_LOGS=recompiles says why; often the last batch of a "
+                "pass is smaller: drop_last=True, or torch.compile(..., dynamic=True))"
+            )
+    return ""
 
 
 def unsteady(group: RepeatGroup) -> str:
