@@ -23,6 +23,8 @@ may set environment variables before it does.
     samplers *     facts about a DataLoader and its samplers: shards, order, padding
     batch_sizes *  the number of samples in a batch, digests of the first ones
     flops *        the FLOPs of some steps of the warm-up
+    witness *      which drawn batches change a parameter: an own run that is asked to follows each of them
+    testimony      what a witness has seen, as the content of its file and in words
     ddp *          DistributedDataParallel's own timings
     accelerator *  the device: its name, precision and versions, marks on a GPU; alone says torch.cuda
     states *       the state of a training before its first step and at its end: where another start goes on

@@ -233,7 +233,7 @@ def digest(batch: object) -> str | None:
     """
     elements = hashlib.blake2b(digest_size=8)
     with torch._C.DisableTorchFunctionSubclass():  # of a subclass (MONAI's MetaTensor) the plain tensor
-        tensors = list(_tensors(batch, 0))
+        tensors = list(tensors_of(batch))
         if not tensors or any(tensor.device.type != "cpu" or tensor.layout != torch.strided for tensor in tensors):
             return None
         for tensor in tensors:
@@ -247,7 +247,8 @@ def digest(batch: object) -> str | None:
     return elements.hexdigest()
 
 
-def _tensors(batch: object, depth: int) -> Iterator[Tensor]:
+def tensors_of(batch: object, depth: int = 0) -> Iterator[Tensor]:
+    """Yield the tensors of a batch."""
     if isinstance(batch, Tensor):
         if not batch.is_nested:
             yield batch
@@ -255,4 +256,4 @@ def _tensors(batch: object, depth: int) -> Iterator[Tensor]:
     if isinstance(batch, LEAVES) or batch is None or depth > DEEPEST:
         return
     for item in parts(batch):
-        yield from _tensors(item, depth + 1)
+        yield from tensors_of(item, depth + 1)

@@ -8,11 +8,14 @@ LAUNCHED_VARIABLE = "DDP_LADDER_LAUNCHED_AT"  # unix time at which the launcher 
 METRICS_VARIABLE = "DDP_LADDER_METRICS"  # set for the script: the file for steps that it reports itself
 HEARTBEATS_VARIABLE = "DDP_LADDER_HEARTBEATS"  # directory of the heartbeats of an agent's ranks, on their node
 DIRECTORY_VARIABLE = "DDP_LADDER_DIRECTORY"  # of the files of an own run
+WITNESS_VARIABLE = "DDP_LADDER_WITNESS"  # 1: the own run follows its batches, and is not timed
+WITNESS = "rank{}.witness.json"
 
 NO_SPEC = "0" * 64  # in place of a spec's hash, of a run that the ladder did not start
 HOOK = "hook "  # begins the entry of not_measured on a hook that failed
 FIRST_SAMPLES = "first samples"  # begins that on digests that raised
 
+WITNESS_STEPS = 200  # of a run that follows its batches, at most
 WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel caches fill
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names

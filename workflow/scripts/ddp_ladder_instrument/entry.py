@@ -28,6 +28,8 @@ its own arguments, path and __main__; its output and exit code stay as they are.
 environment:
   DDP_LADDER_DIRECTORY    directory of the files (default: ddp-ladder-JOB... in the working directory); a further run
                           gets one with a number. Rank 0 prints a summary to standard error
+  DDP_LADDER_WITNESS      1: follow each batch to the parameters, for 200 steps at most, and say which ones were trained
+                          on, at which line; slow, nothing is timed
   DDP_LADDER_METRICS      set for the script: a file for steps that it writes down itself
 set by the ladder, for its own runs:
   DDP_LADDER_RUN          absolute path of the run's run.json; what is measured is written beside it
@@ -106,5 +108,5 @@ def _record(measurement: Measurement, ended_with: BaseException | None) -> BaseE
             measurement.not_measured.note("end", error)
         record = write_or_note(measurement)
         if measurement.run.is_own and record is not None and record["rank"] == 0:
-            print_summary(record, measurement.judge().table, measurement.run)
+            print_summary(record, measurement.judge().table, measurement.run, measurement.testimony())
     return ended_with

@@ -129,6 +129,7 @@ class RunSettings:
     is_own: bool = False  # the ladder did not start the run
     is_wrapped: bool = False  # another program than the launcher may have started this rank
     memory_mb: int | None = None  # of the job on this node, 1024^2 bytes each
+    is_witness: bool = False  # follow its batches through each operator; nothing is timed
     is_link: bool = False  # of a chain: its time may end it, and another start goes on from what it has saved
 
 

@@ -49,6 +49,7 @@ class LoaderHooks:
     def __init__(self, recorder: Recorder, loaders: Loaders, on_batch: Callable[[LoaderPass, object], None]) -> None:
         self.recorder = recorder
         self._on_batch = on_batch  # called with each batch of the first EARLY_STEPS
+        self.on_draw: Callable[[LoaderPass, object, int], None] | None = None  # called with each batch and its size
         self.begin, self.enter, self.count = eager(loaders.begin), eager(recorder.enter), eager(self._count)
         self.made = eager(self._made)
         self.end = _end(recorder)
@@ -69,6 +70,8 @@ class LoaderHooks:
         recorder.drawn(pass_.number, entered_s, size + dropped, dropped, torch.is_grad_enabled(), mark)
         if recorder.steps < EARLY_STEPS:
             self._on_batch(pass_, batch)
+        if self.on_draw is not None:
+            self.on_draw(pass_, batch, size)
 
     def patch_torch(self) -> None:
         self._patch_kinds(dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, progress, slow_settings
-from ddp_ladder_instrument.contract import FIRST_STATE, HEARTBEATS_VARIABLE
+from ddp_ladder_instrument.contract import FIRST_STATE, HEARTBEATS_VARIABLE, WITNESS
 from ddp_ladder_instrument.files import FAILED_HOOKS, NotMeasured, RunSettings, one_line, write_atomically
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.machine import Judged
@@ -186,6 +186,11 @@ class Measurement:
         self.judged = judged
         return judged
 
+    def testimony(self) -> dict[str, Any] | None:
+        """Return what a run that follows its batches has seen; None of another one."""
+        witness = None if self.observer is None else self.observer.witness
+        return None if witness is None else witness.testimony()
+
     def _read_marks(self) -> None:
         marks = self.recorder.marks
         if marks is None:
@@ -269,6 +274,9 @@ def _write(measurement: Measurement) -> dict[str, Any]:
     if measurement.run.is_own:  # of the ladder's runs, the workflow writes what people open
         write_atomically(ranks / f"{name}.csv", csv_lines(columns))
     record["log"]["sha256"] = write_atomically(ranks / f"{name}.log", [measurement.recorder.log.to_bytes()])
+    testimony = measurement.testimony()
+    if testimony is not None:
+        write_atomically(ranks / WITNESS.format(record["rank"]), [json.dumps(testimony, indent=2) + "\n"])
     text = json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     # A message may quote a file name that is not valid Unicode.
     write_atomically(ranks / f"rank{record['rank']}.json", [text.encode("utf-8", "replace")])

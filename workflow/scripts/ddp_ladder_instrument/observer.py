@@ -21,6 +21,7 @@ from ddp_ladder_instrument.saves import Saves
 from ddp_ladder_instrument.states import States
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts
+from ddp_ladder_instrument.witness import Witness
 
 
 class TorchObserver:
@@ -52,6 +53,7 @@ class TorchObserver:
         self.slow_modes: set[str] = set()
         self.process_group_s: float | None = None
         self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
+        self.witness = Witness() if run.is_witness else None
         self._trained = hooks.Trained(recorder.stepped)
         self._run = run
         self._states = States(self.kept.named, lambda: recorder.is_capturing(), self._keep_first_state)
@@ -64,6 +66,9 @@ class TorchObserver:
         def replayed(begin_s: float, args: Sequence[Any]) -> None:
             recorder.replayed(id(args[0]), begin_s)
 
+        witness = self.witness
+        if witness is not None:  # before the limits, which may end the program at a step
+            patch("batches that are trained on", lambda: witness.watch(self.loader_hooks))
         recorder.on_optimizer = eager(self._on_optimizer)
         recorder.machine.on_pass = eager(self._on_pass)
         recorder.epoch_of = lambda number: -1 if (epoch := epoch_of(number)) is None else epoch

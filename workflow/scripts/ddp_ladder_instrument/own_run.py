@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import host, slow_settings
-from ddp_ladder_instrument.contract import DIRECTORY_VARIABLE, NO_SPEC, WARMUP_STEPS
+from ddp_ladder_instrument.contract import (
+    DIRECTORY_VARIABLE,
+    NO_SPEC,
+    WARMUP_STEPS,
+    WITNESS_STEPS,
+    WITNESS_VARIABLE,
+)
 from ddp_ladder_instrument.files import RunSettings, one_line
 from ddp_ladder_instrument.table import StepTable
+from ddp_ladder_instrument.testimony import in_words
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.torch_facts import GroupStore
@@ -34,13 +41,16 @@ def own_run_settings(environment: Mapping[str, str] = os.environ) -> RunSettings
         directory = _claimed(base, place.rank, place.size)
     except OSError:  # writing the record fails too, and that error is reported
         directory = base
+    is_witness = environment.get(WITNESS_VARIABLE, "0") not in ("", "0")
     return RunSettings(
         directory=directory,
         spec_hash=NO_SPEC,
         job={"id": job, "attempt": 1, "run_id": directory.name},
         warmup_steps=WARMUP_STEPS,  # at most half of a short run
-        count_flops=True,
+        max_steps=WITNESS_STEPS if is_witness else None,
+        count_flops=not is_witness,
         is_own=True,
+        is_witness=is_witness,
     )
 
 
@@ -81,10 +91,16 @@ def _claimed(base: Path, rank: int, world_size: int) -> Path:
     raise AssertionError("itertools.count ends")
 
 
-def print_summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> None:
-    """Print rank 0's summary to standard error; an error in it is printed in its place."""
+def print_summary(
+    record: Mapping[str, Any], table: StepTable, run: RunSettings, testimony: Mapping[str, Any] | None = None
+) -> None:
+    """Print rank 0's summary to standard error; an error in it is printed in its place.
+
+    testimony: of a run that follows its batches, which is too slow for figures on time.
+    """
     try:
-        text = "\n    ".join(f"{name:<14} {value}" if value else name for name, value in _summary(record, table, run))
+        lines = _summary(record, table, run) if testimony is None else _seen(record, testimony, run)
+        text = "\n    ".join(f"{name:<14} {value}" if value else name for name, value in lines)
     except Exception as error:  # the training has ended well, and its record is written
         text = f"instrument.py: no summary: {one_line(error)}"
     print(text, file=sys.stderr, flush=True)
@@ -157,6 +173,20 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
         yield "not measured", quantity
     yield "files", str(run.directory)
     yield "compare", f"python {Path(__file__).parents[1] / 'compare.py'} {run.directory} OTHER_DIRECTORY"
+
+
+def _seen(record: Mapping[str, Any], testimony: Mapping[str, Any], run: RunSettings) -> Iterator[tuple[str, str]]:
+    rank, steps = f"rank 0 of {record['world_size']}", testimony["steps"]
+    yield f"ddp-ladder: {rank} was followed through {steps} steps, and ended with exit code {record['exit_code']}", ""
+    if record["exception"]:
+        yield "exception", record["exception"]
+    for place in testimony["places"]:
+        yield "trains" if place["trained"] else "does not train", in_words(place)
+    for text, count in {**testimony["doubts"], **testimony["not_followed"]}.items():
+        yield "not followed" if text in testimony["not_followed"] else "doubtful", f"{text} ({count})"
+    for quantity in record["not_measured"]:
+        yield "not measured", quantity
+    yield "files", str(run.directory)
 
 
 def _flops(flops: Mapping[str, Any], samples_per_s: float) -> str:

@@ -1,0 +1,115 @@
+"""Loops as people write them: the witness tells their own count of samples, or a doubt with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ddp_ladder_instrument import loader_hooks
+from ddp_ladder_instrument.contract import WITNESS_STEPS
+from ddp_ladder_instrument.recorder import Recorder
+from ddp_ladder_instrument.samplers import Loaders
+from ddp_ladder_instrument.witness import Witness
+from instrument_support import INSTRUMENT, python_named, run_plainly, script
+from rank_support import on_ranks
+from witnessed_loops import DOUBTS, LOOPS, OF_TWO_RANKS
+
+Told = dict[str, tuple[list[int], dict[str, Any]]]
+"""Of each loop its own tally of a step's samples, and the testimony."""
+
+
+def followed(loops: dict[str, Callable[[list[int]], None]]) -> Told:
+    """Run the loops, on a rank of a test."""
+    if os.environ["WORLD_SIZE"] != "1":
+        torch.distributed.init_process_group("gloo")
+    recorder = Recorder()
+    hooks = loader_hooks.LoaderHooks(recorder, Loaders(recorder), lambda pass_, batch: None)
+    loader_hooks.patch_indices()
+    hooks.patch_torch()
+    told: Told = {}
+    for name, run in loops.items():
+        torch.manual_seed(0)
+        witness, tally = Witness(), list[int]()
+        witness.watch(hooks)
+        run(tally)
+        told[name] = tally, witness.testimony()
+    return told
+
+
+@pytest.fixture(scope="module")
+def of_one() -> Told:
+    told: Told = on_ranks(1, followed, LOOPS)[0]
+    return told
+
+
+@pytest.fixture(scope="module")
+def of_two() -> list[Told]:
+    return on_ranks(2, followed, OF_TWO_RANKS)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_count_is_that_of_the_loop_or_doubted(of_one: Told, name: str) -> None:
+    tally, told = of_one[name]
+    if name in DOUBTS:
+        assert DOUBTS[name] in {**told["doubts"], **told["not_followed"]}
+    else:
+        assert (told["samples"], told["not_followed"]) == (tally, {})
+
+
+@pytest.mark.parametrize("name", OF_TWO_RANKS)
+def test_so_it_is_on_two_ranks(of_two: list[Told], name: str) -> None:
+    for rank in of_two:
+        tally, told = rank[name]
+        assert (told["samples"], told["not_followed"]) == (tally, {})
+
+
+TRAIN = """
+    import sys, torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def loader(samples):
+        return DataLoader(TensorDataset(torch.randn(samples, 8)), batch_size=4)
+
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(int(sys.argv[1])):
+        for (x,) in loader(200):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        sum(model(x).mean().item() for (x,) in loader(20))  # neither no_grad nor eval
+    print("trained")
+    if sys.argv[2:]:
+        raise MemoryError("DefaultCPUAllocator: can't allocate memory")
+"""
+
+
+@pytest.mark.parametrize("torch", ["newest", "oldest"])
+def test_an_own_run_says_what_became_of_its_batches(tmp_path: Path, torch: str) -> None:
+    def told(*args: str) -> tuple[Any, str, str]:
+        env = {"DDP_LADDER_WITNESS": "1", "DDP_LADDER_DIRECTORY": "own" + "-".join(args)}
+        done = run_plainly(tmp_path, INSTRUMENT, train, *args, env=env, python=python_named(torch))
+        content = (tmp_path / env["DDP_LADDER_DIRECTORY"] / "ranks/rank0.witness.json").read_text()
+        return json.loads(content), done.out, done.err
+
+    train = script(tmp_path, TRAIN)
+    whole, out, err = told("2")
+    assert "trained" in out
+    assert "was followed through 100 steps, and ended with exit code 0" in err
+    assert re.search(r"trains +/\S+:10: 100 batches, 400 samples; trained on: all, 400 samples; 1 a step", err)
+    assert re.search(r"does not train /\S+:14( \(called at /\S+:14\))?: 10 batches, 40 samples\n", err)
+    assert "samples/s" not in err  # nothing is timed
+    assert [(place["passes"], place["passes_that_train"]) for place in whole["places"]] == [(2, 2), (2, 0)]
+    longer, out, err = told("9")
+    assert (longer["steps"], "trained" in out) == (WITNESS_STEPS, False)
+    assert "exit code 0" in err
+    if torch == "newest":
+        failed, _, err = told("1", "fail")
+        assert failed["steps"] == 50
+        assert "MemoryError" in err
