@@ -260,6 +260,7 @@ HANGING = WRONG.replace('os.environ.get("RANK") == "1"', '"RANK" in os.environ')
 )
 OWN_PATH = {"software": {"setup": 'export PYTHONPATH="$PWD/path/$SLURMD_NODENAME"'}}
 OTHER_TORCH = "import sys; sys.path.pop(0); del sys.modules['torch']; import torch; torch.__version__ = '2.0.1'"
+NO_SHARED_MEMORY = ("mount", "-o", "remount,ro", "/dev/shm")  # a node that does not work
 SCRIPTS_PORT = 29_999
 SLOW = "tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms"  # far below the others
 FILL = "[disk.write(bytes(4096)) for disk in [open('ballast', 'wb', buffering=0)] for _ in iter(int, 1)]"

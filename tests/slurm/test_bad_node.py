@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from cluster_config import Spec
-from faults import OTHER_TORCH, OWN_PATH, PREFLIGHT, SITE
-from make_files import write_files
+from faults import NO_SHARED_MEMORY, PREFLIGHT, SITE
 from project_copy import NO_TORCH, Checkout, copy_project, last_box
 
 pytestmark = pytest.mark.slurm
@@ -27,17 +26,17 @@ def three_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
 
 
 def ladder(directory: Path, cluster: Cluster, partition: str) -> Checkout:
-    """Return a checkout whose scale 2x1 meets another torch on node2."""
+    """Return a checkout whose scale 2x1 meets a node2 on which nothing can be written to /dev/shm."""
     checkout = copy_project(directory, cluster)
-    site = {**SITE, **OWN_PATH, "slurm": {"partition": partition, "replace_bad_node": True}}
+    cluster.run(NO_SHARED_MEMORY, node="node2")
+    site = {**SITE, "slurm": {"partition": partition, "replace_bad_node": True}}
     checkout.set_up(NO_TORCH, site, **CONFIG)
-    write_files(checkout.path, {"path/node2/torch.py": OTHER_TORCH})
     return checkout
 
 
 def bad_nodes(checkout: Checkout) -> list[str]:
     listed = json.loads((checkout.results / "bad_nodes.json").read_text())["nodes"]
-    assert all("torch 2.0.1" in node["findings"][0]["measured"] for node in listed)
+    assert all("/dev/shm cannot be written" in node["findings"][0]["measured"] for node in listed)
     return [node["node"] for node in listed]
 
 
@@ -70,9 +69,7 @@ def test_a_bad_node_that_cannot_be_replaced(three_nodes: Cluster, tmp_path: Path
         climb = checkout.snakemake("--profile", "profiles/slurm")
         assert climb.returncode == 1, climb.stdout
         box = last_box(climb.stdout)
-        found = (
-            r"node2 failed the preflight of job \d+: torch 2.0.1 .*; a job without node2 is refused: sbatch: error: .*"
-        )
+        found = r"node2 failed the preflight of job \d+: /dev/shm cannot .*; a job without node2 is refused: sbatch: .*"
         assert re.search(found, box["measured"]), box
         assert "1. tell the site's support; once it is repaired, delete it from results/bad_nodes" in box["next"]
         assert bad_nodes(checkout) == ["node2"]

@@ -18,8 +18,7 @@ from climbs import Climb
 from cluster import Cluster
 from cluster_config import Spec
 from ddp_ladder.accounting.jobs import read_rows
-from faults import OTHER_TORCH, OWN_PATH, PREFLIGHT, SITE
-from make_files import write_files
+from faults import NO_SHARED_MEMORY, PREFLIGHT, SITE
 from project_copy import NO_TORCH, Checkout, copy_project, environment, last_box
 
 pytestmark = pytest.mark.slurm
@@ -157,8 +156,7 @@ def by_itself(module_cluster: Callable[[Spec], Cluster], tmp_path_factory: pytes
     )
     checkout.configure(**{**yaml.safe_load((checkout.path / "config/config.yaml").read_text()), **PREFLIGHT})
     checkout.without_torch(TWICE)
-    checkout.site(**OWN_PATH)
-    write_files(checkout.path, {"path/node2/torch.py": OTHER_TORCH})
+    cluster.run(NO_SHARED_MEMORY, node="node2")
     return cluster, checkout, chain_by_itself(checkout, cluster)
 
 

@@ -869,7 +869,7 @@ OF_PAIR: dict[str, tuple[Any, ...]] = {
     ),
     "the scheduler, before the ranks that it killed": (
         both(raised(0, LOST), died(1, "SIGKILL"), srun(f"{NODE_FAILURE}\nsrun: error: node1: task 1: Killed\n")),
-        "a node died (): Slurm lost one of the job's nodes (node0, node1), and does not say which",
+        "a node died (): Slurm lost one of the job's nodes (node[0-1]), and does not say which",
         f"\nslurm (node1): {NODE_FAILURE}",
     ),
     "the node that srun names as lost, not the first of the job": (

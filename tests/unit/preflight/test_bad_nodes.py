@@ -1,4 +1,4 @@
-"""The one bad node of a job, its list, and the jobs that leave it out."""
+"""The bad nodes of a job, their list, and the jobs that leave them out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from ddp_ladder.climb import executor
 from ddp_ladder.climb.production import leaves_out_bad_node
 from ddp_ladder.common.files import write_json
-from ddp_ladder.common.messages import Finding
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes, bad_nodes_file, only_bad_node, without_bad_nodes
-from ddp_ladder.preflight.result import error, read_result, warning
+from ddp_ladder.preflight.bad_nodes import add_bad_node, bad_nodes, bad_nodes_file, found_bad, without_bad_nodes
+from ddp_ladder.preflight.result import PreflightFinding, error, read_result, warning
 from ddp_ladder.production.chain import Link
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.keys import Slurm
@@ -24,37 +23,43 @@ from make_preflight import JOB, write_preflight
 from make_records import make_plan_of, make_spec
 
 NODES = "node[1-2]"
-BAD = error("it left no answer", "an answer", "look at it", "node2")
+BAD = error("it left no answer", "an answer", "look at it", "node2", "node")
+TWO = BAD.replace(place="node[2,7]")
 
 
-def job_with(**slurm: Any) -> ScaleJob:
-    return replace(make_plan_of([make_spec("2x1")]).jobs[0], slurm=Slurm(**slurm))
+def job_with(scale: str = "2x1", **slurm: Any) -> ScaleJob:
+    return replace(make_plan_of([make_spec(scale)]).jobs[0], slurm=Slurm(**slurm))
 
 
-def preflight(results: Path, *findings: Finding) -> None:
-    path = write_preflight(results, job_with())
+def preflight(results: Path, *findings: PreflightFinding, scale: str = "2x1") -> None:
+    path = write_preflight(results, job_with(scale))
     write_json(path, read_result(path).replace(findings=findings, status="failed").model_dump())
 
 
 @pytest.mark.parametrize(
-    ("findings", "slurm", "job_id", "node"),
+    ("findings", "job", "job_id", "node"),
     [
-        ([BAD, warning("slow", "fast", "", "node1"), BAD.replace(measured="also")], {}, JOB.id, "node2"),
-        ([BAD, BAD.replace(place="node1")], {}, JOB.id, None),
-        ([BAD.replace(place="node1, node2")], {}, JOB.id, None),
-        ([BAD.replace(place="")], {}, JOB.id, None),
-        ([], {}, JOB.id, None),
-        ([BAD], {}, "18", None),  # the file is an earlier job's
-        ([BAD], {"nodelist": NODES}, JOB.id, None),
+        ([BAD, warning("slow", "fast", "", "node1"), BAD.replace(measured="also")], job_with(), JOB.id, "node2"),
+        ([BAD, BAD.replace(place="node1")], job_with(), JOB.id, None),  # all nodes
+        ([BAD.replace(place="")], job_with(), JOB.id, None),
+        ([], job_with(), JOB.id, None),
+        ([BAD], job_with(), "18", None),  # the file is an earlier job's
+        ([BAD], job_with(nodelist=NODES), JOB.id, None),
+        ([TWO], job_with("8x1"), JOB.id, "node[2,7]"),
+        ([TWO, BAD.replace(place="node7", kind="link")], job_with("8x1"), JOB.id, "node[2,7]"),
+        ([TWO, BAD.replace(place="node3")], job_with("8x1"), JOB.id, None),  # more than a quarter
+        ([TWO, BAD.replace(kind="software")], job_with("8x1"), JOB.id, None),
+        ([TWO, BAD.replace(kind=None)], job_with("8x1"), JOB.id, None),
     ],
 )
-def test_only_a_node_that_alone_has_errors_is_bad(
-    tmp_path: Path, findings: list[Finding], slurm: Any, job_id: str, node: str | None
+def test_few_nodes_whose_hardware_alone_is_at_fault_are_left_out(
+    tmp_path: Path, findings: list[PreflightFinding], job: ScaleJob, job_id: str, node: str | None
 ) -> None:
-    preflight(tmp_path, *findings)
-    bad = only_bad_node(tmp_path, job_with(**slurm), job_id, NODES)
+    preflight(tmp_path, *findings, scale=str(job.scale))
+    bad = found_bad(tmp_path, job, job_id, f"node[1-{job.scale.nodes}]")
     assert (bad and bad.node) == node
-    if bad:
+    if node == "node2":
+        assert bad
         assert bad.in_words == "node2 failed the preflight of job 17: it left no answer; also"
 
 
@@ -66,12 +71,12 @@ def test_listed_nodes_are_left_out_if_that_is_wanted(tmp_path: Path) -> None:
 
     assert excluded(replace_bad_node=True, exclude="node9") == ["--exclude=node9"]
     preflight(tmp_path, BAD)
-    bad = only_bad_node(tmp_path, job_with(), JOB.id, NODES)
+    bad = found_bad(tmp_path, job_with(), JOB.id, NODES)
     assert bad
     add_bad_node(tmp_path, bad)
-    add_bad_node(tmp_path, bad.replace(node="node3"))
-    assert [each.node for each in bad_nodes(tmp_path)] == ["node2", "node3"]
-    assert excluded(replace_bad_node=True, exclude="node9") == ["--exclude=node9,node2,node3"]
+    add_bad_node(tmp_path, bad.replace(node="node[3,5]"))
+    assert [each.node for each in bad_nodes(tmp_path)] == ["node2", "node[3,5]"]
+    assert excluded(replace_bad_node=True, exclude="node9") == ["--exclude=node9,node2,node[3,5]"]
     assert excluded(replace_bad_node=True, nodelist=NODES) == []
     assert excluded(exclude="node9") == ["--exclude=node9"]
     bad_nodes_file(tmp_path).write_text("{")

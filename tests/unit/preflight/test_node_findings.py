@@ -101,7 +101,7 @@ def test_a_bad_fact_is_one_finding(case: str) -> None:
 
 def test_what_is_wrong_on_all_nodes_is_one_finding() -> None:
     (found,) = judge({f"node{rank + 1}": node_facts(rank, cpus=1) for rank in range(NODES)})
-    assert found.place == "node1, node2, node3, node4"
+    assert found.place == "node[1-4]"
 
 
 def test_a_cause_at_the_head_is_named_once() -> None:

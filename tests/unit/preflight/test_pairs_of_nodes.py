@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ddp_ladder_probe import collectives
-from ddp_ladder_probe.collectives import neighbours, rounds
+from ddp_ladder_probe.collectives import checks, neighbours, rounds
 from rank_support import on_ranks
 
 
@@ -41,6 +41,16 @@ def _measure(nodes: int, left_s: float) -> tuple[list[Any], list[Any], list[list
     return [*pairs.in_rounds()], [*pairs.alone()], made
 
 
+def _check(nodes: int, slow: list[int]) -> list[Any]:
+    """Return what a rank yields if these nodes were slow."""
+    dist.init_process_group("gloo")
+    group = collectives.Group(torch.device("cpu"), time.monotonic() + 200.0)
+    pairs = collectives.Pairs(group, nodes, 4096, timedelta(seconds=60))
+    if dist.get_rank() == 0:  # it decides
+        pairs._times_s = torch.tensor([1.0 if {*pair} & {*slow} else 0.1 for pair in neighbours(nodes)])
+    return [*pairs.checked()]
+
+
 def _times_s(answers: list[Any], pair: tuple[int, int]) -> list[float]:
     """Return what the ranks of a pair measured in its round."""
     entries = [entry for in_rounds, _, _ in answers for entry in in_rounds if entry]
@@ -67,3 +77,13 @@ def test_without_time_every_pair_says_that_it_was_not_measured() -> None:
     for in_rounds, alone, made in on_ranks(4, _measure, 4, -1.0):
         assert [entry["time_s"] for entry in in_rounds] == [None, None]
         assert (alone, made) == ([], [])
+
+
+def test_the_nodes_of_slow_pairs_are_measured_with_others() -> None:
+    answers = on_ranks(8, _check, 8, [1])
+    assert checks(8, [1.0, 1.0, *[0.1] * 6]) == [(0, 4), (1, 5), (2, 6)]
+    for rank, entries in enumerate(answers):
+        pairs = [entry and tuple(entry["nodes"]) for entry in entries]
+        assert pairs == [next((pair for pair in [(0, 4), (1, 5), (2, 6)] if rank in pair), None)]
+        assert all(entry is None or entry["time_s"] > 0 for entry in entries)
+    assert on_ranks(4, _check, 4, []) == [[]] * 4

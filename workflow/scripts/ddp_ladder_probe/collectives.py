@@ -6,6 +6,7 @@ Rank 0 decides what comes next and broadcasts it, so that all ranks do the same 
 
 from __future__ import annotations
 
+import bisect
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ BLOCKS = 3
 MOST_ITERATIONS = 20  # of a block
 PAIR_S = 0.25  # time of one all-reduce that a pair of nodes is measured with, at most
 SLOWEST = 8  # pairs of nodes are measured again alone
+SLOW = 2.0  # times the shortest time of a pair
 WEIGHTS = {torch.int64: 1 << 20, torch.float32: 61}  # of ranks; float32 is exact up to 2^24
 KINDS = (torch.int64, torch.float32)
 WRONG_NAMED = 3
@@ -157,8 +159,23 @@ def rounds(nodes: int) -> list[list[tuple[int, int]]]:
     return [pairs for pairs in (ring[0:even:2], ring[1::2], ring[even:]) if pairs]
 
 
+def checks(nodes: int, times_s: Sequence[float]) -> list[tuple[int, int]]:
+    """Return each node of a slow pair with a far one that is in none, no node twice: is it the node, or its link?
+
+    times_s: of the neighbours, in their order; 0: not measured.
+    """
+    shortest = min((time_s for time_s in times_s if time_s > 0), default=0.0)
+    slow = sorted({node for k, pair in enumerate(neighbours(nodes)) if times_s[k] > SLOW * shortest for node in pair})
+    free = sorted({*range(nodes)} - {*slow})
+    pairs = []
+    for node in slow[: len(free)]:
+        other = free.pop(bisect.bisect(free, (node + 3 * nodes // 8) % nodes) % len(free))
+        pairs.append((min(node, other), max(node, other)))
+    return pairs
+
+
 class Pairs:
-    """All-reduces over pairs of neighbouring nodes: all pairs of a round at the same time, then the slowest alone.
+    """All-reduces over pairs of neighbouring nodes, those of a round at the same time; then checks; the slowest alone.
 
     So any number of nodes takes the same number of steps. Pairs that share a switch may slow each other in a round.
     """
@@ -175,16 +192,28 @@ class Pairs:
     def in_rounds(self) -> Iterator[dict[str, Any] | None]:
         """Yield for each round the time of this node's pair, None if it has none; time_s: None if no time was left."""
         for several in rounds(self._nodes):
-            pair = next((pair for pair in several if self._node in pair), None)
-            time_s = None
-            if self._group.told(int(self._group.left_s > 0)):
-                self._connect(pair or (self._node,))
-                if pair:
-                    time_s = self._timed(pair)
-                    self._times_s[self._ring.index(pair)] = time_s
-            yield self._entry(pair, time_s, False) if pair else None
+            entry = self._in_round(several)
+            if entry and entry["time_s"]:
+                self._times_s[self._ring.index(tuple(entry["nodes"]))] = entry["time_s"]
+            yield entry
             dist.all_reduce(self._times_s, dist.ReduceOp.MAX)  # no pair begins before all others are done
             self._group.wait()
+
+    def checked(self) -> Iterator[dict[str, Any] | None]:
+        """Yield the same for the nodes of slow pairs with others, if there are any."""
+        dist.broadcast(self._times_s, 0)
+        if several := checks(self._nodes, self._times_s.tolist()):
+            yield self._in_round(several)
+            self._group.meet()
+
+    def _in_round(self, several: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
+        pair = next((pair for pair in several if self._node in pair), None)
+        time_s = None
+        if self._group.told(int(self._group.left_s > 0)):
+            self._connect(pair or (self._node,))
+            if pair:
+                time_s = self._timed(pair)
+        return self._entry(pair, time_s, False) if pair else None
 
     def alone(self) -> Iterator[dict[str, Any]]:
         """Yield the time of each of the slowest pairs that this node is in, while all others wait."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 DASH = "\u2013"  # en dash: between the ends of a range, and for an unknown value
 UNKNOWN = DASH
@@ -118,6 +118,33 @@ def _runs(names: Sequence[str | int]) -> list[list[str | int]]:
         else:
             runs.append([name])
     return runs
+
+
+def hostlist(names: Iterable[str]) -> str:
+    """Return names of nodes in Slurm's short form, each once, all of them: ``node[1-3,7],login``."""
+    ranges: dict[tuple[str, bool], list[list[str]]] = {}  # first and last numbers, by what is before them
+    for name in dict.fromkeys(names):
+        prefix = name.rstrip("0123456789")
+        number = name[len(prefix) :]
+        known = ranges.setdefault((prefix, number != ""), [])
+        if known and f"{int(known[-1][1]) + 1:0{len(known[-1][0])}d}" == number:
+            known[-1][1] = number
+        elif number:
+            known.append([number, number])
+    return ",".join(prefix + _in_brackets(known) for (prefix, _), known in ranges.items())
+
+
+def _in_brackets(ranges: Sequence[Sequence[str]]) -> str:
+    inside = ",".join("-".join(dict.fromkeys(ends)) for ends in ranges)
+    return f"[{inside}]" if "," in inside or "-" in inside else inside
+
+
+def short_list(names: str, most: int = 80) -> str:
+    """Return a list of names as it is shown: the end of a long one is left out, ``node[1,3,5,...]``."""
+    if len(names) <= most:
+        return names
+    begin = names[:most].rpartition(",")[0] or names[:most]
+    return f"{begin},...{']' if begin.count('[') > begin.count(']') else ''}"
 
 
 def rank_numbers(ranks: Sequence[int]) -> str:

@@ -15,10 +15,11 @@ from typing import Literal, NoReturn, TextIO
 
 from ddp_ladder_instrument.redaction import redacted
 
+from ddp_ladder.common.formats import hostlist, short_list
 from ddp_ladder.common.model import Model, Several
 
 MOST_COLUMNS = 96
-MOST_LEFT_OUT = 16  # nodes that one would name in a setting
+LONG_LIST = 80  # characters of nodes, which a sentence does not name
 BEHIND_PIPE = "DDP_LADDER_COLUMNS"  # of the terminal, for a rule's command whose output goes through tee
 _COMMAND = re.compile(r"`[^`]*`")
 _LABEL = re.compile(r"  \w+ {2,}")
@@ -59,7 +60,7 @@ class Finding(Model):
     @property
     def in_words(self) -> str:
         """Return what was measured, with the place in front unless it is named already."""
-        return self.measured if self.measured.startswith(self.place) else f"{self.place}: {self.measured}"
+        return self.measured if self.measured.startswith(self.place) else f"{short_list(self.place)}: {self.measured}"
 
 
 class UserError(Exception):
@@ -150,13 +151,10 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def leave_out(*nodes: str) -> str:
-    """Return how to run without nodes, of which many are not named.
-
-    ``leave node1 out (slurm.exclude: node1 in cluster.yaml)``
-    """
-    names = ",".join(dict.fromkeys(nodes))
-    if len({*nodes}) > MOST_LEFT_OUT:
-        return "leave these nodes out (slurm.exclude in cluster.yaml)"
+    """Return how to run without nodes: ``leave node[1-2] out (slurm.exclude: node[1-2] in cluster.yaml)``."""
+    names = hostlist(nodes)
+    if len(names) > LONG_LIST:
+        return "leave these nodes out (slurm.exclude in cluster.yaml; the JSON of the results has them all as `place`)"
     return f"leave {names or 'the node'} out (slurm.exclude{names and f': {names}'} in cluster.yaml)"
 
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 from ddp_ladder_instrument.redaction import redacted
 
 from ddp_ladder.common.files import Agent, RunDirectory
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import hostlist
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import numbered
 from ddp_ladder.diagnosis.correctness import Diagnosis
@@ -459,7 +459,7 @@ def failure_of(case: Case, match: Match) -> Failure:
     words, signature = match.words, match.signature
     pythons = {training_python(agent.argv) for agent in case.raw.agents.values() if agent.argv}
     known = {
-        "nodes": in_short(case.raw.run.nodes),
+        "nodes": hostlist(case.raw.run.nodes),
         "log": case.raw.directory.log,
         "port": case.raw.run.rendezvous.port,  # torch 2.4 does not name it
         "python": ", ".join(sorted(pythons)) or None,

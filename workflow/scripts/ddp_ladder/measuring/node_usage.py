@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from ddp_ladder.common.files import parsed_json
-from ddp_ladder.common.formats import in_short
+from ddp_ladder.common.formats import hostlist
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.measuring.statistic import Warmup
 from ddp_ladder.nodes.critical_rank import StepParts
@@ -53,8 +53,8 @@ def usage_of(raw: RawRun, warmup: Warmup, timing: Timing | None, step: StepParts
 
 
 def notes_on(lacking: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return ``node0, node1: there is no node<k>.csv`` for each lack. lacking: the nodes that have it."""
-    return tuple(f"{in_short(nodes)}: {note}" for note, nodes in lacking.items())
+    """Return ``node[0-1]: there is no node<k>.csv`` for each lack. lacking: the nodes that have it."""
+    return tuple(f"{hostlist(nodes)}: {note}" for note, nodes in lacking.items())
 
 
 def timelines_of(raw: RawRun, warmup_steps: int) -> dict[int, Timeline]:

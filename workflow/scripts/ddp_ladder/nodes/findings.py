@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ddp_ladder.common.formats import count, in_short, rank_numbers
+from ddp_ladder.common.formats import count, hostlist, in_short, rank_numbers
 from ddp_ladder.common.grouping import grouped, one_of
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
 
-NAMED = 3  # GPUs, or nodes, that a finding names
 MUCH_WAIT = 0.1  # of the step time: a wait that explains an idle GPU, or full CPUs
 LEAST_BUSY = 0.8  # centres ask for at least this in applications for large partitions
 MUCH_THROTTLED = 0.05  # of the samples: a single one of a minute may be chance
@@ -87,20 +86,19 @@ def findings(run: RunUse) -> tuple[UsageFinding, ...]:
 
 def _on_gpus(run: RunUse, some: Sequence[On]) -> dict[str, Any]:
     """Return the place of a finding on these GPUs, by the fields of a finding."""
-    place = _place([f"GPU {gpu.index} of {node.node}" for node, gpu in some], len(run.gpus), "GPUs")
+    of_nodes = grouped((node.node, gpu.index) for node, gpu in some)
+    alike = grouped((tuple(gpus), node) for node, gpus in of_nodes.items())
+    names = [f"GPU{'s' * (len(gpus) > 1)} {in_short(gpus, 99)} of {hostlist(on)}" for gpus, on in alike.items()]
+    place = f"all {len(some)} GPUs" if len(some) == len(run.gpus) > 1 else ", ".join(names)
     gpu = some[0][1].index if len(some) == 1 else None
     return {"place": place, "node": one_of(node.node for node, _ in some), "gpu": gpu}
 
 
 def _on_nodes(run: RunUse, some: Sequence[NodeUsage]) -> dict[str, Any]:
     """Return the place of a finding on these nodes, by the fields of a finding."""
-    place = _place([*dict.fromkeys(node.node for node in some)], len(run.nodes), "nodes")
+    names = {node.node: None for node in some}
+    place = f"all {len(names)} nodes" if len(names) == len(run.nodes) > 1 else hostlist(names)
     return {"place": place, "node": one_of(node.node for node in some), "everywhere": len(some) == len(run.nodes)}
-
-
-def _place(names: Sequence[str], every: int, what: str) -> str:
-    """Return the first names, and how many more there are; ``all 4 nodes`` for all of them."""
-    return f"all {every} {what}" if len(names) == every > 1 else in_short(names, NAMED)
 
 
 def _shares(fractions: Sequence[float]) -> str:
@@ -164,7 +162,7 @@ def _throttled(run: RunUse) -> Iterator[UsageFinding]:
         **_on_gpus(run, throttled),
         measured=f"throttled in {_shares([worst(gpu) for gpu in gpus])} of the {samples} ({', '.join(reasons)}{hot})",
         wanted="no throttling by heat or power supply",
-        next=f"report {in_short(nodes)} to the site, whose cooling or power supply is at fault"
+        next=f"report {hostlist(nodes)} to the site, whose cooling or power supply is at fault"
         + ("" if {*nodes} == {node.node for node in run.nodes} else f"; until then {leave_out(*nodes)}"),
     )
 

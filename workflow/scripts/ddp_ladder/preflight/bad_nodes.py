@@ -10,24 +10,24 @@ from pathlib import Path
 from pydantic import Field
 
 from ddp_ladder.common.files import read_json, write_json
-from ddp_ladder.common.formats import in_short
-from ddp_ladder.common.messages import Finding
+from ddp_ladder.common.formats import hostlist, in_short
 from ddp_ladder.common.model import Model, Name, Several, Version1
 from ddp_ladder.plan.plan import ScaleJob
-from ddp_ladder.preflight.result import result_of
+from ddp_ladder.preflight.location import most_at_once
+from ddp_ladder.preflight.result import PreflightFinding, result_of
 from ddp_ladder.slurm.query import host_names
 
 SUPPORT = "tell the site's support; once it is repaired, delete it from {file}"
 
 
 class BadNode(Model):
-    """A node, and what the preflight of a job found on it."""
+    """The nodes of a job that are broken, and what its preflight found on them."""
 
-    node: Name
+    node: Name = Field(description="One, or several in Slurm's short form.")
     scale: Name
     job: Name
     at: Name = Field(description="UTC.")
-    findings: Several[Finding]
+    findings: Several[PreflightFinding]
 
     @property
     def in_words(self) -> str:
@@ -56,10 +56,11 @@ def bad_nodes(results: Path) -> tuple[BadNode, ...]:
         return ()
 
 
-def only_bad_node(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadNode | None:
-    """Return the one node of several whose errors keep this job's runs from starting; None if it is not one alone.
+def found_bad(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadNode | None:
+    """Return the broken nodes that alone keep this job's runs from starting.
 
-    A node that slurm.nodelist asks for cannot be left out.
+    None if anything else does, or if so many at once have another cause. A node that slurm.nodelist asks for cannot be
+    left out.
 
     nodes: of the job, in Slurm's short form. Raises OSError or ValueError naming the preflight's file.
     """
@@ -67,11 +68,13 @@ def only_bad_node(results: Path, job: ScaleJob, job_id: str, nodes: str) -> BadN
     if result is None or result.job.id != job_id:
         return None
     errors = tuple(finding for finding in result.findings if finding.severity == "error")
-    places = {finding.place for finding in errors}
-    if len(places) != 1 or job.scale.nodes < 2 or job.slurm.nodelist or not places <= {*host_names(nodes)}:
+    bad = dict.fromkeys(name for finding in errors for name in host_names(finding.place))
+    if not errors or not all(finding.is_hardware for finding in errors) or job.slurm.nodelist:
+        return None
+    if job.scale.nodes < 2 or len(bad) > most_at_once(job.scale.nodes) or not {*bad} <= {*host_names(nodes)}:
         return None
     at = datetime.fromtimestamp(result.started_at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return BadNode(node=places.pop(), scale=result.scale, job=job_id, at=at, findings=errors)
+    return BadNode(node=hostlist(bad), scale=result.scale, job=job_id, at=at, findings=errors)
 
 
 def add_bad_node(results: Path, bad: BadNode) -> None:
@@ -83,14 +86,14 @@ def add_bad_node(results: Path, bad: BadNode) -> None:
 def listed_bad_node(
     results: Path, job: ScaleJob, job_id: str, nodes: str, say: Callable[[str], None], then: str
 ) -> bool:
-    """Return True if one bad node kept this job's runs from starting, and may be replaced; it is listed and named then.
+    """Return True if bad nodes kept this job's runs from starting, and may be replaced; they are listed and named then.
 
-    nodes: as in only_bad_node. say: prints a line for the user. then: what follows, with {node}.
+    nodes: as in found_bad. say: prints a line for the user. then: what follows, with {node}.
     """
     if not job.slurm.replace_bad_node:
         return False
     try:
-        if (bad := only_bad_node(results, job, job_id, nodes)) is None:
+        if (bad := found_bad(results, job, job_id, nodes)) is None:
             return False
         add_bad_node(results, bad)
     except (OSError, ValueError) as error:

@@ -11,17 +11,21 @@ import numpy as np
 from ddp_ladder_instrument import slow_settings
 from pydantic import Field
 
-from ddp_ladder.common.formats import count, in_short, rank_numbers, significant
+from ddp_ladder.common.formats import count, hostlist, in_short, rank_numbers, short_list, significant
 from ddp_ladder.common.grouping import grouped
-from ddp_ladder.common.messages import Finding, leave_out
+from ddp_ladder.common.messages import leave_out
 from ddp_ladder.common.model import Count, Duration, Model, Name, Positive, Several
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.preflight.result import PairRow, SizeRow, error, warning
+from ddp_ladder.preflight.location import Link, locate
+from ddp_ladder.preflight.result import PairRow, PreflightFinding, SizeRow, error, warning
 from ddp_ladder.records.raw_models import RankDevice, RawFile
 from ddp_ladder.settings.terms import Transport, interface_on
 
 MOST_OFF = 0.05  # of the fitted time for the largest size: other load makes the times of sizes uneven
 SLOW = 0.5  # a pair of nodes below this fraction of the fastest pair's bandwidth is slow
+NAMED = 2  # of alike things that are wrong on several nodes
+SAME = ("torch", "cuda", "nccl")
+COMPARE = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
 
 
 # Files of the ranks: ranks/rank<k>.json
@@ -89,10 +93,13 @@ def size_rows(ranks: Sequence[ProbeRank]) -> tuple[SizeRow, ...]:
 def pair_rows(ranks: Sequence[ProbeRank], names: Sequence[str]) -> tuple[PairRow, ...]:
     """Return the pairs of nodes, each with the time of its slowest rank."""
     measured = grouped((pair.nodes, pair) for rank in ranks for pair in rank.pairs)
-    return tuple(_pair_row((names[a], names[b]), several) for (a, b), several in sorted(measured.items()))
+    return tuple(
+        _pair_row((names[a], names[b]), several, is_check=b - a not in (1, len(names) - 1))
+        for (a, b), several in sorted(measured.items())
+    )
 
 
-def _pair_row(nodes: tuple[str, str], measured: Sequence[ProbePair]) -> PairRow:
+def _pair_row(nodes: tuple[str, str], measured: Sequence[ProbePair], is_check: bool) -> PairRow:
     times_s = [pair.time_s for pair in measured if pair.time_s is not None and not pair.alone]
     alone_s = [pair.time_s for pair in measured if pair.time_s is not None and pair.alone]
     size = measured[0].bytes
@@ -102,6 +109,7 @@ def _pair_row(nodes: tuple[str, str], measured: Sequence[ProbePair]) -> PairRow:
         time_s=max(times_s, default=None),
         busbw_gb_per_s=_busbw(size, max(times_s), len(times_s)) if times_s else None,
         alone_busbw_gb_per_s=_busbw(size, max(alone_s), len(alone_s)) if alone_s else None,
+        is_check=is_check,
     )
 
 
@@ -153,22 +161,6 @@ def _by_rate(pairs: Iterable[PairRow]) -> list[PairRow]:
     return sorted((pair for pair in pairs if pair.is_tested), key=_rate)
 
 
-def slow_node(pairs: Sequence[PairRow]) -> str | None:
-    """Return the node all of whose pairs are far below every pair of other nodes; None if there is no such node.
-
-    The pairs of other nodes may be uneven, as on a busy network. Of one slow pair either node may be the slow one: a
-    node is named only if both its pairs were tested.
-    """
-    tested = _by_rate(pairs)
-    for node in sorted(tested[0].nodes) if tested else ():  # the slowest pair is one of a slow node
-        if all(pair.is_tested for pair in pairs if node in pair.nodes):
-            own = [_rate(pair) for pair in tested if node in pair.nodes]
-            others = [_rate(pair) for pair in tested if node not in pair.nodes]
-            if others and max(own) < SLOW * min(others):
-                return node
-    return None
-
-
 # Transports in NCCL's log at INFO
 
 # "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "Channel 02/0 : 1[1] -> 2[0] [receive] via NET/IBext_v8/5/GDRDMA",
@@ -212,52 +204,66 @@ def networks_used(used: Iterable[str]) -> dict[str, Transport | None]:
 # Findings, the causes before their consequences
 
 
-def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+def identity_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
     """Yield shared devices and differing versions. nodes: their names in findings, by node rank."""
     yield from _devices(spec, ranks, nodes)
     yield from _versions(spec, ranks, nodes)
 
 
-def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+def _devices(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
     users = grouped(((rank.host, rank.device.id), k) for k, rank in sorted(ranks.items()) if rank.device)
-    for (host, device), several in users.items():
-        if len(several) > 1:
-            what = f"{rank_numbers(several)} share one device of {host}: {device}"
-            advice = "compare node.gpus and node.gres in cluster.yaml with the node's GPUs"
-            yield error(what, "a device of its own for each rank", advice, nodes[several[0] // spec.gpus_per_node])
+    shared = [(device, several) for (_, device), several in users.items() if len(several) > 1]
+    if shared:
+        names = [nodes[several[0] // spec.gpus_per_node] for _, several in shared]
+        alike = [
+            f"{rank_numbers(several)} share one device of {name}: {device}"
+            for name, (device, several) in zip(names, shared, strict=True)
+        ]
+        advice = "compare node.gpus and node.gres in cluster.yaml with the node's GPUs"
+        wanted = "a device of its own for each rank"
+        yield error(in_short(alike, NAMED, "; "), wanted, advice, hostlist(names), "settings")
 
 
-def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
-    for name in ("torch", "cuda", "nccl"):
-        versions = {k: rank.versions.get(name) for k, rank in sorted(ranks.items()) if rank.versions}
-        usual = Counter(versions.values()).most_common(1)
-        other = next((k for k, version in versions.items() if version != usual[0][0]), None)
-        if other is not None:
-            what = f"{name} {versions[other]} on rank {other}, and {usual[0][0]} on others"
-            advice = "correct software.python, software.modules or software.container in cluster.yaml"
-            yield error(what, "one version on all nodes", advice, nodes[other // spec.gpus_per_node])
+def _versions(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+    """Yield one finding if not all ranks have the same versions: of the nodes that differ from most."""
+    known = {k: rank.versions for k, rank in sorted(ranks.items()) if rank.versions}
+    usual = {name: Counter(each.get(name) for each in known.values()).most_common(1)[0][0] for name in SAME if known}
+    other = {
+        k: ", ".join(f"{name} {each.get(name)}" for name in SAME if each.get(name) != usual[name])
+        for k, each in known.items()
+    }
+    odd = grouped((words, nodes[k // spec.gpus_per_node]) for k, words in other.items() if words)
+    if odd:
+        differing = [name for name in SAME if any(each.get(name) != usual[name] for each in known.values())]
+        own = in_short([f"{words} on {short_list(hostlist(names))}" for words, names in odd.items()], NAMED, "; ")
+        what = f"{own}, and {', '.join(f'{name} {usual[name]}' for name in differing)} on others"
+        advice = "correct software.python, software.modules or software.container in cluster.yaml"
+        place = hostlist(name for names in odd.values() for name in names)
+        yield error(what, "one version on all nodes", advice, place, "software")
 
 
-def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[Finding]:
+def value_findings(spec: RunSpec, ranks: Ranks, nodes: Sequence[str]) -> Iterator[PreflightFinding]:
     """Yield one finding if an all-reduce returned a wrong value anywhere."""
     wrong = [(k, size) for k, rank in sorted(ranks.items()) for size in rank.sizes if size.wrong]
     if not wrong:
         return
     k, size = min(wrong, key=lambda result: (result[1].bytes, result[0]))
-    several = len({rank for rank, _ in wrong})
-    where = f"rank {k}" if several == 1 else f"{several} of {len(ranks)} ranks, first rank {k}"
+    several = [*dict.fromkeys(rank for rank, _ in wrong)]
+    where = f"rank {k}" if len(several) == 1 else f"{len(several)} of {len(ranks)} ranks, first rank {k}"
     what = f"an all-reduce of {size.bytes} bytes returned wrong values on {where}: {size.wrong[0]}"
     advice = (
         "train nothing before this is solved: look at network.env in cluster.yaml, and at what wraps torch.distributed "
         "in software.setup; a variant with network.backend gloo shows whether it is NCCL"
     )
-    yield error(what, "the exact sum, in every element", advice, nodes[k // spec.gpus_per_node])
+    names = [*dict.fromkeys(nodes[rank // spec.gpus_per_node] for rank in several)]
+    place = hostlist(names) if len(names) < len(nodes) else ""
+    yield error(what, "the exact sum, in every element", advice, place)
 
 
 DISABLING = ("NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
-def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) -> Iterator[Finding]:
+def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) -> Iterator[PreflightFinding]:
     """Yield a finding if NCCL uses another network between nodes than the site promises."""
     if spec.backend != "nccl" or spec.nodes < 2 or wanted == "any":
         return
@@ -274,40 +280,70 @@ def transport_findings(spec: RunSpec, wanted: Transport, used: Sequence[str]) ->
         "(software.modules, software.container); or set network.transport in cluster.yaml if this is intended"
     )
     is_known = bool(networks) and None not in networks.values()
-    yield (error if is_known else warning)(what, f"network.transport: {wanted}", advice)
+    yield (error if is_known else warning)(what, f"network.transport: {wanted}", advice, kind="settings")
 
 
 def bandwidth_findings(
-    spec: RunSpec, least: float | None, sizes: Sequence[SizeRow], pairs: Sequence[PairRow]
-) -> Iterator[Finding]:
-    """Yield a finding if the bandwidth is below the minimum, or a node's pairs are far below the others."""
+    spec: RunSpec, least: float | None, sizes: Sequence[SizeRow], pairs: Sequence[PairRow], nodes: Sequence[str]
+) -> Iterator[PreflightFinding]:
+    """Yield which nodes, links or parts of the network are slow; if none is, a bandwidth below the minimum."""
     best = max((row.busbw_gb_per_s for row in sizes), default=None)
     low = least is not None and best is not None and spec.nodes > 1 and best < least
-    node, slow = slow_node(pairs), slow_pairs(pairs)
-    if not (low or slow):
-        return
-    tested = _by_rate(pairs)
-    fastest = significant(_rate(tested[-1]) if tested else 0.0)
-    what = "" if best is None else f"the bus bandwidth of an all-reduce is at most {significant(best)} GB/s"
-    advice = "compare network.interface and network.transport in cluster.yaml with the fastest network of the site"
-    if node is not None:
-        own = in_short([significant(_rate(pair)) for pair in tested if node in pair.nodes])
-        what += f"; {node} is slow: its pairs with other nodes reach {own} GB/s, the fastest pair {fastest} GB/s"
-        advice = f"{leave_out(node)}, and report its link ({interface_on(spec.interface, node)}) to your site"
-    elif slow:
-        named = in_short([f"{' and '.join(pair.nodes)} {significant(_rate(pair))} GB/s" for pair in slow])
-        what += f"; slow pairs of nodes: {named}; the fastest pair reaches {fastest} GB/s"
-    asked = "about the same for all pairs"
+    causes = [*_slow(spec, pairs, nodes)]
+    if low and not causes:
+        causes = [warning("", "", COMPARE, kind="settings")]
+    reached = "" if best is None else f"the bus bandwidth of an all-reduce is at most {significant(best)} GB/s"
+    wanted, accept = "about the same for all pairs", ""
     if low and least is not None:
-        asked = f"at least {significant(least)} GB/s (preflight.min_busbw_gb_per_s)"
-        advice += "; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you"
-    yield (error if low else warning)(what, asked, advice, node or "")
+        wanted = f"at least {significant(least)} GB/s (preflight.min_busbw_gb_per_s)"
+        accept = "; or lower preflight.min_busbw_gb_per_s in config.yaml if this is good enough for you"
+    for found in causes:
+        measured = "; ".join(filter(None, (reached, found.measured)))
+        severity = "error" if low else "warning"
+        yield found.replace(severity=severity, measured=measured, wanted=wanted, next=found.next + accept)
 
 
-def untested_pairs(pairs: Sequence[PairRow]) -> Iterator[Finding]:
+def _slow(spec: RunSpec, pairs: Sequence[PairRow], nodes: Sequence[str]) -> Iterator[PreflightFinding]:
+    """Yield a finding for the nodes, the links and the parts of the network that are slow."""
+    number = {name: k for k, name in enumerate(nodes)}
+    by_link = {(min(a, b), max(a, b)): pair for pair in pairs for a, b in [[number[name] for name in pair.nodes]]}
+    slow = {pair.nodes for pair in slow_pairs(pairs)}
+    found = locate({link: pair.nodes not in slow if pair.is_tested else None for link, pair in by_link.items()})
+    fastest = significant(max((_rate(pair) for pair in pairs if pair.nodes not in slow), default=0.0))
+
+    def reach(links: Iterable[Link]) -> str:
+        rates = sorted(_rate(by_link[link]) for link in links if by_link[link].nodes in slow)
+        return f"{' to '.join(dict.fromkeys(map(significant, (rates[0], rates[-1]))))} GB/s"
+
+    if found.nodes:
+        names, own = [nodes[k] for k in found.nodes], {*found.nodes}
+        what = f"{short_list(hostlist(names))} {'is' if len(names) == 1 else 'are'} slow: pairs with other nodes reach "
+        what += f"{reach(link for link in by_link if not own.isdisjoint(link))}, the fastest pair {fastest} GB/s"
+        advice = f"{leave_out(*names)}, and report its link ({interface_on(spec.interface, names[0])}) to your site"
+        yield warning(what, "", advice, hostlist(names), "node")
+    if found.links:
+        names = [nodes[k] for k in sorted({node for link in found.links for node in link})]
+        each = in_short([f"{nodes[a]} and {nodes[b]} {reach([(a, b)])}" for a, b in found.links])
+        what = f"slow pairs of nodes: {each}; the fastest pair reaches {fastest} GB/s"
+        yield warning(
+            what, "", f"{leave_out(*names)}, or one node of each pair; else {COMPARE}", hostlist(names), "link"
+        )
+    if found.groups:
+        group = {node: k for k, several in enumerate(found.groups) for node in several}
+        across = reach((a, b) for a, b in by_link if a in group and b in group and group[a] != group[b])
+        between = tuple(hostlist(nodes[k] for k in several) for several in found.groups)
+        what = f"the network between {' and '.join(map(short_list, between))} is slow: "
+        what += f"pairs across reach {across}, the fastest pair {fastest} GB/s"
+        advice = "report it to your site: a switch, or its links; until then ask for nodes of one group "
+        advice += "(slurm.nodelist, slurm.constraint, or slurm.extra: [--switches=1])"
+        yield warning(what, "", advice, kind="network").replace(evidence=between)
+
+
+def untested_pairs(pairs: Sequence[PairRow]) -> Iterator[PreflightFinding]:
     """Yield a finding if there was no time for some pairs of neighbouring nodes."""
-    left = [" and ".join(pair.nodes) for pair in pairs if not pair.is_tested]
+    ring = [pair for pair in pairs if not pair.is_check]
+    left = [" and ".join(pair.nodes) for pair in ring if not pair.is_tested]
     if left:
-        what = f"{len(left)} of {count(len(pairs), 'pair')} of neighbouring nodes not tested: {in_short(left)}"
+        what = f"{len(left)} of {count(len(ring), 'pair')} of neighbouring nodes not tested: {in_short(left)}"
         advice = "raise preflight.timeout_s in config.yaml: a quarter of it is for the pairs"
-        yield warning(what, "all of them tested", advice)
+        yield warning(what, "all of them tested", advice, kind="settings")

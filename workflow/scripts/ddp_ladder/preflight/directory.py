@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from ddp_ladder.common.files import RunDirectory, opened
 from ddp_ladder.common.grouping import grouped
-from ddp_ladder.common.messages import Finding
 from ddp_ladder.diagnosis.case import words_of_agent
 from ddp_ladder.diagnosis.signatures import Words, of_srun, read_lines
 from ddp_ladder.plan.plan import ScaleJob
@@ -19,7 +18,7 @@ from ddp_ladder.preflight import collectives
 from ddp_ladder.preflight.collectives import ProbeRank
 from ddp_ladder.preflight.node_facts import NodeFacts
 from ddp_ladder.preflight.node_findings import node_findings
-from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightResult
+from ddp_ladder.preflight.result import SCHEMA_VERSION, NodeRow, PreflightFinding, PreflightResult
 from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentEnd, RawFile, RunFile, read_run_file
@@ -62,7 +61,7 @@ def assemble_preflight(
     job: ScaleJob,
     times_s: tuple[float, float],
     has_collectives: bool,
-    problem: Finding | None = None,
+    problem: PreflightFinding | None = None,
 ) -> PreflightResult:
     """Build the result. Raises OSError or ValueError for run.json; of other files, missing is a finding.
 
@@ -80,7 +79,7 @@ def assemble_preflight(
     part = min(LOG_BYTES, max(LEAST_LOG_BYTES, ALL_LOGS_BYTES // max(1, len(logs))))
     used = collectives.transports(_head(log, part) for log in logs)
 
-    def findings() -> Iterator[Finding]:
+    def findings() -> Iterator[PreflightFinding]:
         if problem:
             yield problem
             return
@@ -93,7 +92,7 @@ def assemble_preflight(
             late = [*unfinished(run, nodes, ranks, ends, _words(directory, run, ranks, ends))]
             yield from late
             yield from collectives.transport_findings(spec, job.transport, used)
-            yield from collectives.bandwidth_findings(spec, job.preflight.min_busbw_gb_per_s, sizes, pairs)
+            yield from collectives.bandwidth_findings(spec, job.preflight.min_busbw_gb_per_s, sizes, pairs, nodes)
             yield from () if late else collectives.untested_pairs(pairs)
 
     all_findings = tuple(findings())

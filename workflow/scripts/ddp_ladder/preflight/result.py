@@ -22,14 +22,32 @@ PREFLIGHT_FAILED = "the preflight failed"
 Bandwidth = Annotated[float, Field(ge=0, description="GB/s (1e9 bytes), as nccl-tests defines it.")]
 
 
-def error(measured: str, wanted: str, next_step: str, place: str = "") -> Finding:
+Kind = Literal["node", "link", "network", "software", "settings"]
+
+
+class PreflightFinding(Finding):
+    """Something that a preflight has found; its place is all its nodes in Slurm's short form, or empty."""
+
+    kind: Kind | None = Field(
+        default=None,
+        description="What is at fault: these nodes themselves; the link between these two; the network between groups "
+        "of nodes; the training's software; a setting. Null: it is not known.",
+    )
+
+    @property
+    def is_hardware(self) -> bool:
+        """Return True if other nodes in the place of these help."""
+        return self.kind in ("node", "link") and self.place != ""
+
+
+def error(measured: str, wanted: str, next_step: str, place: str = "", kind: Kind | None = None) -> PreflightFinding:
     """Return a finding that keeps the scale's runs from starting."""
-    return Finding(severity="error", place=place, measured=measured, wanted=wanted, next=next_step)
+    return PreflightFinding(severity="error", place=place, measured=measured, wanted=wanted, next=next_step, kind=kind)
 
 
-def warning(measured: str, wanted: str, next_step: str, place: str = "") -> Finding:
+def warning(measured: str, wanted: str, next_step: str, place: str = "", kind: Kind | None = None) -> PreflightFinding:
     """Return a finding that does not."""
-    return Finding(severity="warning", place=place, measured=measured, wanted=wanted, next=next_step)
+    return error(measured, wanted, next_step, place, kind).replace(severity="warning")
 
 
 class NodeRow(Model):
@@ -51,7 +69,7 @@ class SizeRow(Model):
 
 
 class PairRow(Model):
-    """All-reduces over two neighbouring nodes, at the same time as other pairs; null: no time was left for them."""
+    """All-reduces over two nodes, neighbours but for checks, at the same time as other pairs; null: no time left."""
 
     nodes: Annotated[tuple[Name, Name], Field(strict=False)]
     bytes: Positive
@@ -60,6 +78,7 @@ class PairRow(Model):
     alone_busbw_gb_per_s: Bandwidth | None = Field(
         default=None, description="Of the slowest pairs, which were measured again while all others waited."
     )
+    is_check: bool = Field(default=False, description="Of a node of a slow pair and a far one that is in none.")
 
     @property
     def is_tested(self) -> bool:
@@ -83,13 +102,13 @@ class PreflightResult(Model):
     pairs: Several[PairRow]
     alpha_s: Duration | None = Field(description="An all-reduce of n bytes takes alpha_s + beta_s_per_byte * n.")
     beta_s_per_byte: Annotated[float, Field(ge=0)] | None
-    findings: Several[Finding]
+    findings: Several[PreflightFinding]
     matrix_tflop_per_s: Mapping[str, float] = Field(
         default={}, description="A rank's rate at products of large matrices, by precision: median over ranks."
     )
 
     @property
-    def failure(self) -> Finding | None:
+    def failure(self) -> PreflightFinding | None:
         """Return the first finding that keeps the runs from starting."""
         return next((finding for finding in self.findings if finding.severity == "error"), None)
 
@@ -168,7 +187,7 @@ def latency(result: PreflightResult) -> str:
 
 def pairs_tested(result: PreflightResult) -> str:
     """Return ``64 of 64``; a dash if no pairs of nodes were to be tested. Each node has one with the next."""
-    number = sum(pair.is_tested for pair in result.pairs)
+    number = sum(pair.is_tested and not pair.is_check for pair in result.pairs)
     return f"{number} of {len(result.nodes)}" if result.pairs else DASH
 
 

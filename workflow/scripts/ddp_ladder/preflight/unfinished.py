@@ -5,14 +5,17 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ddp_ladder_instrument.contract import LATE
 
-from ddp_ladder.common.formats import count, in_short
-from ddp_ladder.common.messages import Finding
-from ddp_ladder.diagnosis.signatures import Words, classify, cut, root_cause
+from ddp_ladder.common.formats import count, hostlist, rank_numbers, short_list
+from ddp_ladder.common.grouping import grouped
+from ddp_ladder.common.messages import leave_out
+from ddp_ladder.diagnosis.signatures import Match, Words, classify, cut, matches, root_cause
 from ddp_ladder.preflight.collectives import ProbeRank
-from ddp_ladder.preflight.result import error
+from ddp_ladder.preflight.location import most_at_once
+from ddp_ladder.preflight.result import Kind, PreflightFinding, error
 from ddp_ladder.records.raw_models import AgentEnd, RunFile
 from ddp_ladder.settings.terms import runtime_key
 
@@ -20,21 +23,33 @@ IN_GENERAL = (
     "if the software starts slowly there, raise preflight.timeout_s; for a program without torch, preflight: {enabled: "
     "false} in config.yaml; else compare network.interface in cluster.yaml with the links between the nodes"
 )
+BROKEN = frozenset({"gpu_hardware", "slurm_node_lost", "srun_launch_failed"})  # signatures of nodes that are broken
+
+
+@dataclass(frozen=True)
+class _Why:
+    """What happened, on all the nodes where it did; none if they are not known."""
+
+    what: str
+    nodes: Sequence[str] = ()
+    advice: str = IN_GENERAL  # beside reading the logs
+    kind: Kind | None = None
 
 
 def unfinished(
     run: RunFile, nodes: Sequence[str], ranks: Mapping[int, ProbeRank], ends: Sequence[AgentEnd], words: Iterable[Words]
-) -> Iterator[Finding]:
+) -> Iterator[PreflightFinding]:
     """Yield one finding if any rank did not come to the end. nodes: their names in findings, by node rank."""
     world = run.spec.world_size
     missing = [k for k in range(world) if k not in ranks]
     behind = [rank for rank in ranks.values() if rank.doing != "done"]
     if missing or behind:
-        node, what, advice = _why(run, nodes, ranks, missing, behind, ends, [*words])
+        why = _why(run, nodes, ranks, missing, behind, ends, [*words])
         assert run.preflight is not None
         wanted = f"{count(world, 'rank')} done within {run.preflight.timeout_s:g} s (preflight.timeout_s)"
         logs = f"read the logs in {run.run_directory}"
-        yield error(what, wanted, f"{advice}; {logs}" if advice else logs, node)
+        advice = f"{why.advice}; {logs}" if why.advice else logs
+        yield error(why.what, wanted, advice, hostlist(why.nodes), why.kind)
 
 
 def _why(
@@ -45,46 +60,85 @@ def _why(
     behind: Sequence[ProbeRank],
     ends: Sequence[AgentEnd],
     words: Sequence[Words],
-) -> tuple[str, str, str]:
-    """Return node, what happened and what to do beside reading the logs; the node is empty if it is not known."""
+) -> _Why:
     spec = run.spec
 
-    def node_of(rank: int) -> str:
-        return nodes[rank // spec.gpus_per_node]
+    def of(some: Iterable[int]) -> list[str]:
+        return [nodes[node] for node in dict.fromkeys(rank // spec.gpus_per_node for rank in some)]
 
-    for end in ends:
-        if end.error:
-            return nodes[end.node_rank], end.error, "correct it in cluster.yaml"
+    errors = grouped((end.error, nodes[end.node_rank]) for end in ends if end.error)
+    for what, names in errors.items():
+        return _Why(str(what), names, "correct it in cluster.yaml", "software")
     failed = [rank for end in ends for rank in end.failed_ranks]
-    killed = next((rank for rank in failed if rank.signal not in (None, signal.SIGTERM.name)), None)
-    cause = root_cause(words)
-    # A killed rank comes before an ambiguous line, which may be of a rank that lost it.
-    if cause is not None and (killed is None or cause.signature.role != "symptom"):
-        known = {"runtime": runtime_key(spec.stage), "nodes": in_short(nodes), "python": spec.python}
-        steps = cause.next(**known)
-        what = f"{cause.signature.verdict}: {cause.why(**known)}: {cut(cause.line)}"
-        rank, host = cause.rank, (cause.node or "").partition(".")[0]
-        of_host = [name for name in nodes if host and name.partition(" ")[0] == host]
-        return node_of(rank) if rank is not None else of_host[0] if len(of_host) == 1 else "", what, "; ".join(steps)
-    if killed is not None:
-        return node_of(killed.rank), f"rank {killed.rank} was ended by {killed.signal}", ""
+    killed = grouped((rank.signal, rank.rank) for rank in failed if rank.signal not in (None, signal.SIGTERM.name))
+    quiet = [*missing, *(rank.rank for rank in behind if not rank.error)]
+    cause, silent_nodes = root_cause(words), _silent_nodes(len(nodes), spec.gpus_per_node, quiet, ends)
+    # An ambiguous line may be of a rank that lost a killed one, or waited for those of a node that is silent.
+    is_ambiguous = cause is not None and cause.signature.role == "symptom"
+    of_nobody = cause is not None and cause.rank is None and cause.node is None
+    if cause and not (is_ambiguous and killed) and not ((is_ambiguous or of_nobody) and silent_nodes):
+        return _named(run, nodes, cause, words)
+    for name, several in killed.items():
+        return _Why(f"{rank_numbers(several)} {_was(several)} ended by {name}", of(several), "")
     if raised := [rank for rank in behind if _has_own_error(rank)]:
         first = min(raised, key=lambda rank: rank.at_s)
-        what = f"rank {first.rank} failed while {first.doing}: {cut((first.error or '').splitlines()[0])}"
-        return node_of(first.rank), what, IN_GENERAL
+        alike = [rank.rank for rank in raised if (rank.doing, _line(rank)) == (first.doing, _line(first))]
+        what = f"{rank_numbers(alike)} failed while {first.doing}: {cut(_line(first))}"
+        return _Why(what, of(alike), kind="software")
+    if silent_nodes:
+        own = sorted(k for k in quiet if k // spec.gpus_per_node in silent_nodes)
+        on = f"{rank_numbers(own)} on {short_list(hostlist(of(own)))}"
+        what = f"no report came from {on}" if {*own} <= {*missing} else f"{on} fell silent, as did their agents"
+        return _Why(what, of(own), f"{leave_out(*of(own))}; {IN_GENERAL}", "node")
     if missing:
-        exits = {rank.rank: f" (exit code {rank.exit_code})" for rank in failed}
-        first_missing = next((k for k in missing if k in exits), missing[0])
-        names = in_short([f"{k} on {node_of(k)}{exits.get(k, '')}" for k in missing])
-        return node_of(first_missing), f"no report came from rank {names}", IN_GENERAL
+        exits = {rank.rank: rank.exit_code for rank in failed}
+        code = next((exits[k] for k in missing if k in exits), None)
+        own = [k for k in missing if exits.get(k) == code]
+        left = "" if code is None else f", which ended with exit code {code}"
+        what = f"no report came from {rank_numbers(own)} on {short_list(hostlist(of(own)))}{left}"
+        return _Why(what, of(own), kind=None if code is None else "software")
     silent = [rank for rank in behind if not rank.error]
     at = Counter((rank.step, rank.frame) for rank in ranks.values())
     last = min(silent or behind, key=lambda rank: (rank.step, at[rank.step, rank.frame]))
     together = not silent and {step for step, _ in at} == {last.step} and at[last.step, last.frame] == max(at.values())
-    what = "all ranks are" if together and spec.world_size > 1 else f"rank {last.rank} is"
-    what += f" still {last.doing}" + (f" in {last.frame}" if last.frame else "")
-    what += last.error.removeprefix("not over") if last.error else ", and fell silent"
-    return "" if together else node_of(last.rank), what, IN_GENERAL
+    doing = f"still {last.doing}" + (f" in {last.frame}" if last.frame else "")
+    doing += last.error.removeprefix("not over") if last.error else ", and fell silent"
+    if together:
+        return _Why(f"all ranks are {doing}" if spec.world_size > 1 else f"rank {last.rank} is {doing}")
+    alike = [rank.rank for rank in silent or behind if (rank.step, rank.frame) == (last.step, last.frame)]
+    return _Why(f"{rank_numbers(alike)} {'is' if len(alike) == 1 else 'are'} {doing}", of(alike))
+
+
+def _silent_nodes(nodes: int, per_node: int, quiet: Sequence[int], ends: Sequence[AgentEnd]) -> frozenset[int]:
+    """Return the few nodes that say nothing: all ranks are quiet, and there is no end of an agent."""
+    lost = Counter(k // per_node for k in quiet)
+    ended = {end.node_rank for end in ends}
+    silent = frozenset(node for node, ranks in lost.items() if ranks == per_node and node not in ended)
+    return silent if len(silent) <= most_at_once(nodes) and len(silent) < nodes else frozenset()
+
+
+def _named(run: RunFile, nodes: Sequence[str], cause: Match, words: Sequence[Words]) -> _Why:
+    """Return what a line of a rank, an agent or srun names, with all nodes for which there is such a line."""
+    known = {"runtime": runtime_key(run.spec.stage), "nodes": hostlist(nodes), "python": run.spec.python}
+    what = f"{cause.signature.verdict}: {cause.why(**known)}: {cut(cause.line)}"
+    of_host = grouped((name.partition(" ")[0], name) for name in nodes)
+    places: list[str] = []
+    for match in matches(words, cause.signature.role):
+        if match.signature is cause.signature and match.rank is not None:
+            places.append(nodes[match.rank // run.spec.gpus_per_node])
+        elif match.signature is cause.signature:
+            on_host = of_host.get((match.node or "").partition(".")[0], [])
+            places += on_host if len(on_host) == 1 else []
+    advice = "; ".join(cause.next(**known))
+    return _Why(what, [*dict.fromkeys(places)], advice, "node" if cause.signature.id in BROKEN else "software")
+
+
+def _was(several: Sequence[int]) -> str:
+    return "was" if len(several) == 1 else "were"
+
+
+def _line(rank: ProbeRank) -> str:
+    return (rank.error or "").splitlines()[0]
 
 
 def _has_own_error(rank: ProbeRank) -> bool:

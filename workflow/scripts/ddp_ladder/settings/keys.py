@@ -51,8 +51,8 @@ class Slurm(KeySection):
     extra: Annotated[Several[types.Option], Field(max_length=100)] = Field(default=(), examples=[["--exclusive"]])
     """Further options of sbatch."""
     replace_bad_node: bool | None = Field(default=None, examples=[True])
-    """If the preflight of a job names one bad node, submit the scale once more without it. That node is listed in
-    results/bad_nodes.json, and no further job gets it."""
+    """If the preflight of a job finds broken nodes, submit the scale once more without them: at most a quarter of its
+    nodes, and 16. They are listed in results/bad_nodes.json, and no further job gets them."""
 
     def overridden(self, other: Self) -> Self:
         """Return these values with those of ``other`` on top; its extra options are appended."""

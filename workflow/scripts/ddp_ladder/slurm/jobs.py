@@ -14,7 +14,7 @@ from typing import Literal
 from uuid import uuid4
 
 from ddp_ladder.common.files import read_json, sha256, write_json
-from ddp_ladder.common.formats import duration, in_short
+from ddp_ladder.common.formats import duration, hostlist
 from ddp_ladder.common.messages import leave_out, printable
 from ddp_ladder.settings.terms import runtime_key
 from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unix_time, unknown, unreadable
@@ -104,7 +104,7 @@ def advice(job: JobState, words: str, stage: str, asked_min: int, killed: str = 
     behind.
     """
     if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
-        why = f"{in_short(dead)} does not answer Slurm: it died, or its network did"
+        why = f"{hostlist(dead)} does not answer Slurm: it died, or its network did"
         return Advice(why, f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}")
     is_of_memory = _OUT_OF_MEMORY.search(words)
     ran_s = job.since_start_s
