@@ -42,7 +42,9 @@ SAMPLER: Mapping[str, Any] = {
     "shards": True,
     "shuffle": True,
     "set_epoch_called": True,
+    "epochs_set": 2,
     "passes": 2,
+    "whole_passes": 2,
 }
 
 Edit = Callable[[Any], Any]

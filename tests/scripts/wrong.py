@@ -3,6 +3,7 @@
 import os
 import sys
 from datetime import timedelta
+from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -81,6 +82,19 @@ def save():
     dist.barrier()
 
 
+def train(loader, how, rank, model, optimizer):
+    for index, (x, y) in enumerate(loader):
+        if how == "breaks early" and rank == 1 and index == 13:
+            break
+        if how == "waits elsewhere" and rank == 1 and index == 13:
+            dist.broadcast(torch.zeros(3), src=0)
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if how != "stepped in hooks":
+            optimizer.step()
+
+
 def main(how, epochs):
     dist.init_process_group("gloo", timeout=timedelta(seconds=10 if how == "waits elsewhere" else 120))
     rank = dist.get_rank()
@@ -91,16 +105,9 @@ def main(how, epochs):
     for epoch in range(epochs):
         if sampler is not None and not how.startswith("no set_epoch"):
             sampler.set_epoch(0 if how == "one epoch for all" else epoch)
-        for index, (x, y) in enumerate(loader):
-            if how == "breaks early" and rank == 1 and index == 13:
-                break
-            if how == "waits elsewhere" and rank == 1 and index == 13:
-                dist.broadcast(torch.zeros(3), src=0)
-            loss = (model(x) - y).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            if how != "stepped in hooks":
-                optimizer.step()
+        if how == "begun anew":  # as after an out-of-memory, with half of the batch
+            train(islice(DataLoader(data, batch_size=16, sampler=sampler), 5), how, rank, model, optimizer)
+        train(loader, how, rank, model, optimizer)
     if how == "saves on rank 0" and rank == 0:
         save()
     if how not in ("breaks early", "saves on rank 0"):

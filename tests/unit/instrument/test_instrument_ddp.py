@@ -143,6 +143,7 @@ def test_end_records(both: Both) -> None:
             "epochs_set": 5,
             "dataset_size": 497,
             "passes": 5,
+            "whole_passes": 5,
             "unclear_sizes": [],
             "tokens_per_sample": None,
         }

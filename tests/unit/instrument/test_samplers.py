@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -269,18 +270,19 @@ def test_samplers_that_drop_do_not_pad(data: Data) -> None:
     assert real_samples(DataLoader(seven, batch_sampler=BatchSamplerShard(batches, 2, 1))) == NEVER
 
 
-def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2) -> Any:
-    """Return the record's facts after a pass with a step over each of these samplers."""
+def facts(passes: Iterable[DataLoader[Any]], world_size: int = 2, whole: Sequence[bool] = ()) -> Any:
+    """Return the record's facts after a pass with a step over each of these loaders; whole: which go to their end."""
     recorder = Recorder()
     loaders = samplers.Loaders(recorder)
     recorder.epoch_of = loaders.epoch_of
-    for loader in passes:
+    for loader, is_whole in zip_longest(passes, whole, fillvalue=False):
+        assert isinstance(loader, DataLoader)
         pass_ = loaders.begin(loader)
         recorder.drawn(pass_.number, 0.0, 1, 0, True, -1)
         recorder.backward(0.0)
         recorder.after_step(recorder, (), {})
         pass_.living = False
-        recorder.ended(pass_.number, False)
+        recorder.ended(pass_.number, is_whole)
     return training_loader(recorder.judged(), loaders.facts, world_size)
 
 
@@ -318,6 +320,18 @@ def test_the_epochs_of_the_passes(data: Data, epochs: tuple[int, ...], found: tu
         assert with_epochs(DataLoader(data, sampler=sampler), sampler, epochs) == found
     having = EpochsOfData(torch.arange(12))
     assert with_epochs(DataLoader(having, sampler=OfOnesOwn(data)), having, epochs) == found
+
+
+@pytest.mark.parametrize(
+    ("whole", "number"),
+    [((True, True), 2), ((False, True), 1), ((False, False, True), 1), ((True, False), 2), ((False, False), 1)],
+)
+def test_a_pass_that_is_abandoned_and_begun_anew_shows_nothing_of_the_order(
+    data: Data, whole: tuple[bool, ...], number: int
+) -> None:
+    """The last one may be cut short by the end of the run."""
+    loaders = [DataLoader(data, sampler=distributed(data)) for _ in whole]
+    assert facts(loaders, whole=whole)["whole_passes"] == number
 
 
 class OfAnotherName(Divided):

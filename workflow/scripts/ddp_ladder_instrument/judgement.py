@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,12 +58,14 @@ def training_loader(judged: Judged, loaders: Sequence[Facts], world_size: int) -
     del facts["dataset"]
     facts.pop("token_lengths", None)  # logs of earlier versions have none
     lengths = {length for number in trained for length in loaders[number].get("token_lengths", [0])}
-    passes: dict[Any, int] = {}
+    passes: Counter[Any] = Counter()
+    whole: Counter[Any] = Counter()
     epochs: set[int] = set()
     for number in trained:
         of = loaders[number]["dataset"]
         key = ("loader", number) if of is None else of
-        passes[key] = passes.get(key, 0) + sum(judged.epochs[number].values())
+        passes[key] += sum(judged.epochs[number].values())
+        whole[key] += judged.whole[number]
         epochs |= {*judged.epochs[number]} - {-1}
     is_known = any(epoch >= 0 for epoch in judged.epochs[trained[-1]])
     return {
@@ -71,6 +74,7 @@ def training_loader(judged: Judged, loaders: Sequence[Facts], world_size: int) -
         "set_epoch_called": epochs != {0} if is_known else None,
         "epochs_set": len(epochs) or None,
         "passes": max(passes.values()),
+        "whole_passes": max(whole.values()),
         "unclear_sizes": sorted({size for number in trained for size in loaders[number]["unclear_sizes"]}),
         "tokens_per_sample": (lengths.pop() or None) if len(lengths) == 1 else None,
     }

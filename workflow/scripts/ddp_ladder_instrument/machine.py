@@ -33,7 +33,7 @@ from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
 from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer
 from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
 
-RULES = 2
+RULES = 3
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""
@@ -63,6 +63,8 @@ class Machine:
         self.collectives: dict[float, list[float]] = {}  # calls, bytes, seconds, from the second step on
         self._of_step: dict[float, list[float]] = {}  # the same of the running step
         self.epochs: dict[int, Counter[int]] = {}  # of each loader that trains: epochs of its passes
+        self.whole: Counter[int] = Counter()  # of each of these loaders: passes that went to the end
+        self._newest: Pass | None = None  # the pass that began to train last
         self._passes: dict[float, Pass] = {}
         self._over: list[float] = []  # passes that are over since the last step
         self._pending: list[Pass] = []  # drew since the last row
@@ -188,6 +190,7 @@ class Machine:
             if count and not pass_.stepped:
                 self.phases.end_pass(pass_, self._time_s(c, end_s))
         pass_.living, pass_.exhausted = False, a == 1
+        self.whole[pass_.loader] += pass_.exhausted and pass_.stepped
         self.timer.leave(pass_, self._time_s(c, end_s))
 
     def _on_epoch(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
@@ -405,6 +408,8 @@ class Machine:
                 counts = self.epochs.pop(each.loader, Counter())
                 counts[each.epoch] += 1
                 self.epochs[each.loader] = counts
+                self.whole[each.loader] += each.exhausted
+                self._newest = each
                 self.on_pass(each.number)
 
     def _owners(self, passes: list[Pass], dropped: list[Pass]) -> list[Pass]:
@@ -449,11 +454,15 @@ class Machine:
                 table.ddp[row] = self._of_whole_step(times, row)
         first_s = self.first_step_ended_s
         empty = 0 if self.later_stage else table.empty
+        whole, newest = self.whole.copy(), self._newest
+        if newest is not None and not newest.exhausted:  # the end of the run cut it short
+            whole[newest.loader] += 1
         return Judged(
             table,
             self.phases.summary(self.unix_s),
             None if first_s is None else self.unix_s(first_s),
             self.epochs,
+            whole,
             self.first_pass,
             {int(name): (int(calls), int(size), seconds) for name, (calls, size, seconds) in self.collectives.items()},
             Batches(
@@ -489,6 +498,7 @@ class Judged(NamedTuple):
     """What a log means. phases: the record's. first_step_ended_at_s: unix time.
 
     epochs: of each loader that trained, the number of passes with each epoch; the one that trained last is last.
+    whole: of each of these, the passes that were not abandoned before another one began.
     first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the
     second step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps.
     """
@@ -497,6 +507,7 @@ class Judged(NamedTuple):
     phases: dict[str, Any]
     first_step_ended_at_s: Optional[float]
     epochs: dict[int, Counter[int]]
+    whole: Counter[int]
     first_pass: int
     collectives: dict[int, tuple[int, int, float]]
     batches: Batches

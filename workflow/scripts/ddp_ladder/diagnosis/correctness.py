@@ -23,7 +23,7 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import RankEnd
+from ddp_ladder.records.raw_models import Loader, RankEnd
 from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
 
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
@@ -279,20 +279,28 @@ def _equal_steps(raw: RawRun) -> Diagnosis:
 
 
 def _order(ends: Sequence[RankEnd]) -> Iterator[Diagnosis]:
-    """Check that each epoch had its own order; nothing for a single epoch, or if no sampler shuffles by epoch."""
+    """Check that each epoch had its own order; nothing for a single epoch, or if no sampler shuffles by epoch.
+
+    A pass that is abandoned and begun anew, as after an out-of-memory, may well have the same order.
+    """
     loaders = [end.loader for end in ends if end.loader and end.loader.set_epoch_called is not None]
-    repeated = [loader for loader in loaders if loader.shuffle and loader.passes > 1]
+    repeated = [loader for loader in loaders if loader.shuffle and _can_show_order(loader)]
     if not repeated:
         return
     called = all(loader.set_epoch_called for loader in repeated)
     ok = called and all(loader.epochs_set != 1 for loader in repeated)
     what = "was called with one and the same epoch" if called else "was not called, or only with 0,"
     what = "was called" if ok else what
-    measured = f"set_epoch {what} in {repeated[0].passes} passes over the training data"
+    measured = f"set_epoch {what} in {repeated[0].whole_passes} whole passes over the training data"
     wanted, verdict = "set_epoch before each pass of a sampler that shuffles", "every epoch has the same order"
     why = f"{repeated[0].sampler} shuffles, but {measured}"
     next_step = "call sampler.set_epoch(epoch) at the beginning of each epoch"
     yield diagnose("order of samples", ok, measured, wanted, verdict, why, next_step)
+
+
+def _can_show_order(loader: Loader) -> bool:
+    """Return True if it had several epochs, or one epoch in several whole passes."""
+    return (loader.epochs_set or 0) > 1 or (loader.whole_passes or 0) > 1
 
 
 # Remarks: worth knowing, although it may be intended
@@ -330,6 +338,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     if not raw.pipeline_stages:
         yield from _on_batches(raw.ends)
         yield from _on_samples_per_step(raw)
+        yield from _on_smaller_batches(raw)
     for agent, end in raw.agents.items():
         if (log := end.log) and (log.error or log.left_out_bytes):
             bytes_ = log.lost_bytes if log.error else log.left_out_bytes
@@ -434,6 +443,30 @@ def _on_samples_per_step(raw: RawRun) -> Iterator[Remark]:
         next=f'set workload.samples_per_step: "{samples_per_step_of(spec, passes)}" in config.yaml if each backward '
         "pass has a batch of its own; if several share one, let the script write its steps to the file that "
         "DDP_LADDER_METRICS names (config/README.md)",
+    )
+
+
+def _on_smaller_batches(raw: RawRun) -> Iterator[Remark]:
+    """Yield that later passes of rank 0 have smaller batches than the first, as after an out-of-memory."""
+    files = raw.ranks.get(0)
+    if files is None or files.end.phases is None or varying_batches(files):
+        return
+    steps, begins = files.steps, files.end.phases.epoch_steps
+    is_single = steps.size == 1
+    passes = np.searchsorted(begins, np.cumsum(steps.size)[is_single], side="right")
+    sizes = (steps.samples + steps.padding_samples)[is_single]
+    known = {int(number): int(sizes[passes == number].max()) for number in np.unique(passes) if number}
+    largest = [*known.values()]
+    if not largest or min(largest) == 0 or largest != sorted(largest, reverse=True) or largest[0] == largest[-1]:
+        return
+    first, last = largest[0], largest[-1]
+    begin = begins[next(number for number, size in known.items() if size == last) - 1]
+    yield Remark(
+        name="batch",
+        what=f"the batches became smaller during the run: a step of rank 0 had {first} samples at first, and {last} "
+        f"from step {begin} on",
+        next="if the script takes smaller batches after an out-of-memory, set workload.batch_per_gpu to what fits, so "
+        "that the whole run has it; `snakemake fit` finds it",
     )
 
 

@@ -19,7 +19,7 @@ from ddp_ladder_instrument.slow_settings import REMOVE, effects
 from ddp_ladder.common.formats import count, milliseconds, significant
 from ddp_ladder.common.messages import leave_out
 from ddp_ladder.gates.points import ScaleFinding, ScalePoint, StepFacts, other_processes
-from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, Exchange, is_beside_passes
+from ddp_ladder.nodes.critical_rank import LEAST_TIMED_STEPS, MORE_WORKERS, Exchange, is_beside_passes
 from ddp_ladder.nodes.usage import FindingKind
 from ddp_ladder.preflight.result import PreflightResult, result_of
 from ddp_ladder.settings.terms import Transport
@@ -292,6 +292,8 @@ def _saving(what: str, saved_s: float, point: ScalePoint, is_limit: bool = True)
 
 def _for_data(point: ScalePoint, facts: StepFacts) -> Change:
     wait_s, step_s = point.data_wait_s or 0.0, point.step_time_s or 0.0
+    if point.against_waits != MORE_WORKERS:
+        return _saving(point.against_waits, (facts.begin_wait_fraction or 0.0) * wait_s, point)
     workers, more = facts.workers, "more loader workers"
     # Workers that cannot keep up deliver a batch in each step; without workers, the wait is the time of loading one.
     if workers is not None and 0 < wait_s < step_s:

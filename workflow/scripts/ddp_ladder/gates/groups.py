@@ -5,7 +5,7 @@ The parts of a step are means over the repeats and add up to it. Each run's are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -227,10 +227,16 @@ def split_of_repeats(group: RepeatGroup) -> tuple[dict[str, float | None], StepF
         on_gpu=is_gpu(records[0].spec.device),
         parameter_dtype=seen.parameter_dtype,
         workers=seen.num_workers,
+        begin_wait_fraction=_mean_known(run.begin_wait_fraction for run in runs),
         backend=records[0].world.backend,
         memory_fraction=max((used for record in records if (used := _memory(record))), default=None),
     )
     return parts, facts
+
+
+def _mean_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _held_up(records: Sequence[Record]) -> tuple[Kind | None, str | None, str | None]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from ddp_ladder.common.model import IN_A_MODEL
 from ddp_ladder.gates.interval import LogMean
-from ddp_ladder.nodes.critical_rank import Exchange, Kind
+from ddp_ladder.nodes.critical_rank import Exchange, Kind, against_waits
 from ddp_ladder.nodes.findings import RunUse, find_other_processes
 from ddp_ladder.nodes.usage import RankUse, Usage, UsageFinding
 from ddp_ladder.plan.units import Hours
@@ -134,6 +134,11 @@ class ScalePoint:
         return Hours.held(hours, self.nodes, self.world_size)
 
     @property
+    def against_waits(self) -> str:
+        """Return what to do about its wait for data."""
+        return against_waits(self.step.begin_wait_fraction if self.step else None)
+
+    @property
     def cost_per_million(self) -> Hours:
         return self.cost((self.gpu_hours_per_million_samples or 0.0) / self.world_size)
 
@@ -179,6 +184,7 @@ class StepFacts:
     on_gpu: bool = False
     parameter_dtype: str | None = None
     workers: int | None = None  # of the loader of a rank
+    begin_wait_fraction: float | None = None  # the part of the waits for them that is in the first step of a pass
     backend: str | None = None
     memory_fraction: float | None = None  # of the fullest GPU
 

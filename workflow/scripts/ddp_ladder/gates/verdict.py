@@ -289,7 +289,7 @@ def _data_wait(point: ScalePoint, most: float) -> GateFinding:
         measured, advice = "it was not measured", f"remove {key}: only what the instrument sees has a data wait"
     else:
         measured = f"{100 * value:.1f} % of the step time"
-        advice = "" if value <= most else f"give the script more loader workers, or raise {key}"
+        advice = "" if value <= most else f"{point.against_waits}, or raise {key}"
     return GateFinding.of(point, "data wait", measured, f"at most {100 * most:.1f} % ({key})", advice, ok=not advice)
 
 
@@ -307,7 +307,7 @@ def _above(most: float, point: ScalePoint, baseline: ScalePoint | None, results:
         "is measured again, and all gates are judged again"
     )
     if (baseline.data_wait_fraction or 0) - (point.data_wait_fraction or 0) > NOTABLE_WAIT:
-        advice = f"give the script more loader workers, so that {point.baseline} does not wait for data; or {advice}"
+        advice = f"{baseline.against_waits}, so that {point.baseline} does not wait for data; or {advice}"
     key = f"stages.{point.stage}.gate.max_efficiency"
     advice += f"; or raise {key} if you know why the larger scale does better"
     measured = f"{_EFFICIENCY.measured(point)}: more than the ideal"

@@ -193,13 +193,27 @@ def parts_of_run(ranks: Sequence[RankFiles], nodes: Sequence[int], warmup: Warmu
         others_s = None  # what DDP, or a library of its own, sends is not known
     others_s = None if others_s is None else others_s[:, timed]
     of_each = [_exchanges_of(rank) for rank in ranks]
-    return step_parts(
+    parts = step_parts(
         RankSteps(times_s[:, timed], waits_s[:, timed], compute_s, comm_s, overlap_s, on_gpus, others_s, of_each),
         slowest_s[used],
         timed[used],
         nodes,
         _loaders(ranks),
     )
+    return parts.replace(begin_wait_fraction=_begin_wait_fraction(ranks, warmup))
+
+
+def _begin_wait_fraction(ranks: Sequence[RankFiles], warmup: Warmup) -> float | None:
+    """Return which part of the waits for data is in the first step of a pass; None unless workers load the data."""
+    begins_s = all_s = 0.0
+    for rank in ranks:
+        if rank.end.phases is None or not (rank.end.loader and rank.end.loader.num_workers):
+            return None
+        numbers = np.cumsum(rank.steps.size)
+        used = (rank.steps.size == 1) & (numbers > warmup.steps)
+        begins_s += float(rank.steps.data_wait_s[used & np.isin(numbers, rank.end.phases.epoch_steps)].sum())
+        all_s += float(rank.steps.data_wait_s[used].sum())
+    return begins_s / all_s if all_s else None
 
 
 def _collectives_s(ranks: Sequence[Steps]) -> NDArray[np.float64] | None:

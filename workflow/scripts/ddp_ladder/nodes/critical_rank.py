@@ -74,6 +74,24 @@ class StepParts(Model):
         "one, in fewer steps; varying: no rank does it much oftener than others. Null for one rank."
     )
     slow_ranks: Several[Count] = Field(description="The rank, or the ranks of the node; none if it varies.")
+    begin_wait_fraction: Figure | None = Field(
+        default=None, description="The part of all waits for workers of loaders that is in the first step of a pass."
+    )
+
+
+MORE_WORKERS = "give the script more loader workers (workload.args)"
+AT_BEGINS = 0.5  # of the wait for data
+
+
+def against_waits(begin_wait_fraction: float | None) -> str:
+    """Return what to do about a wait for data: workers that are started anew for each pass are not too few."""
+    if begin_wait_fraction is None or begin_wait_fraction < AT_BEGINS:
+        return MORE_WORKERS
+    return (
+        "let the loader keep its workers from pass to pass (DataLoader(..., persistent_workers=True)): "
+        f"{100 * begin_wait_fraction:.0f} % of the wait is in the first step of each pass; if they are kept, make the "
+        "passes longer (several epochs in one sampler)"
+    )
 
 
 @dataclass(frozen=True)

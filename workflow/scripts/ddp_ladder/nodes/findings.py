@@ -14,7 +14,7 @@ from typing import Any
 from ddp_ladder.common.formats import count, hostlist, in_short, rank_numbers
 from ddp_ladder.common.grouping import grouped, one_of
 from ddp_ladder.common.messages import leave_out
-from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
+from ddp_ladder.nodes.critical_rank import MORE_WORKERS, StepParts, against_waits, is_beside_passes
 from ddp_ladder.nodes.usage import GpuUsage, NodeUsage, RankUse, UsageFinding
 
 MUCH_WAIT = 0.1  # of the step time: a wait that explains an idle GPU, or full CPUs
@@ -114,10 +114,9 @@ def _idle(run: RunUse) -> Iterator[UsageFinding]:
     exposed = run.exposed_comm_fraction or 0.0
     if run.wait >= MUCH_WAIT:
         why = f"the ranks waited for data {_shares([run.wait])} of the step time"
-        advice = (
-            "give the script more loader workers (workload.args), and node.cpus in cluster.yaml for them, or put "
-            "workload.data_dir on faster storage"
-        )
+        advice = against_waits(run.step.begin_wait_fraction if run.step else None)
+        if advice == MORE_WORKERS:
+            advice += ", and node.cpus in cluster.yaml for them, or put workload.data_dir on faster storage"
     elif exposed >= MUCH_WAIT:
         why = f"communication that the backward pass did not hide took {_shares([exposed])} of the step time"
         advice = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.log import read_log
@@ -53,4 +55,4 @@ def _as_judged_before(end: RankEnd, steps: Steps) -> Judged:
     rows = zip(*(column.tolist() for column in (*figures, none, none, none, ended_at_s)), strict=True)
     table = StepTable.of_rows(rows, steps.count)
     phases = end.phases.model_dump(mode="json") if end.phases else {}
-    return Judged(table, phases, None, {}, -1, {}, Batches(), False)
+    return Judged(table, phases, None, {}, Counter(), -1, {}, Batches(), False)

@@ -293,6 +293,7 @@ class Loader(Model):
     epochs_set: Positive | None = None  # number of distinct epochs that set_epoch was called with
     dataset_size: Count | None = None
     passes: Positive = 1
+    whole_passes: Count | None = None  # those that were not abandoned before another one began
     unclear_sizes: Several[Count] = ()  # sizes that an unclear batch may have; empty if all are clear
     tokens_per_sample: Positive | None = None  # the one length of input_ids, padding included
 
