@@ -1,10 +1,11 @@
-"""Assemble the record of a run that has ended from its raw files, and leave it in the run's directory.
+"""Assemble the records of runs that have ended from their raw files, and leave each in the run's directory.
 
-A scale's job executes this beside its next run, and writes all its records at its end.
+A scale's job executes this beside its next run, once for all its runs, and writes all its records at its end.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,17 +22,37 @@ from ddp_ladder.records.record import write_record
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Assemble the record and write assembled.json."""
+    """Assemble the records and write assembled.json of each."""
     parser = parser_of(__doc__, "assemble.py results/runs/default/weak/1x2/r1")
-    parser.add_argument("run", type=Path, help="directory of the run")
-    directory = RunDirectory(parser.parse_args(argv).run)
+    parser.add_argument("runs", type=Path, nargs="*", metavar="run", help="directory of a run")
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="read directories from the standard input, a JSON string in a line, and answer each with 1 (assembled) or "
+        "0 (it cannot be)",
+    )
+    arguments = parser.parse_args(argv)
+    if not (arguments.runs or arguments.serve):
+        parser.error("name the directory of a run")
+    for path in arguments.runs:
+        print(f"written: {_assembled(RunDirectory(path))}")
+    for line in sys.stdin if arguments.serve else ():
+        answer = 1
+        try:
+            _assembled(RunDirectory(Path(json.loads(line))))
+        except (OSError, ValueError):
+            answer = 0  # the job tries it, too, and says why
+        print(answer, end="", flush=True)
+    return 0
+
+
+def _assembled(directory: RunDirectory) -> Path:
     raw = read_raw_run(directory)
     write_record(directory.assembled, record_of(raw))
     if raw.spec.world_size <= MOST_RANKS:
         with suppress(NotWritten, ValueError):  # the record matters
             write_tables(raw)
-    print(f"written: {directory.assembled}")
-    return 0
+    return directory.assembled
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record, read_record
+from ddp_ladder.report import sections as sections_module
 from ddp_ladder.report.document import Block, Cell, Section, in_words
 from ddp_ladder.report.page import recommendations, write_report
 from ddp_ladder.report.parts import PARTS
@@ -298,6 +299,21 @@ def test_each_phase_has_a_shade_of_its_own_and_is_named() -> None:
     assert [key.get_label() for key in keys] == ["start-up", "warm-up", "end"]
     assert shades == {to_hex(key.get_facecolor()) for key in keys}
     assert len(shades) == 3
+
+
+def test_of_very_many_runs_the_table_has_those_that_failed_and_the_first_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    specs = make_specs(["1x1", "1x2"], repeats=3)
+    records = [*map(make_record, specs[:-1]), make_failed_record(specs[-1])]
+    view = ReportView(make_results(records), TODAY)
+    whole = section_of(view, "Runs")
+    monkeypatch.setattr(sections_module, "MOST_RUNS", 3)
+    words, table = section_of(view, "Runs").blocks
+    assert [in_words(row[0]) for row in table.rows] == [spec.name for spec in (*specs[:2], specs[-1])]
+    assert words.text.endswith("The table has 3 of them: those that failed, and of the others the first ones.")
+    assert len(whole.blocks[1].rows) == len(specs)
+    assert "of them" not in whole.blocks[0].text
 
 
 # The owners of the seconds

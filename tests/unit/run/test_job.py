@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 from ddp_ladder.climb.snakemake import SIGNALS
 from ddp_ladder.common.files import Agent, RunDirectory
@@ -18,11 +19,11 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.records.raw_models import RunFile
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.run import job
-from ddp_ladder.run.assembling import Assembly
+from ddp_ladder.run.assembling import Assembler
 from ddp_ladder.run.interruption import AgentProcess, raise_on_signals
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Hang
-from make_records import make_record, make_spec
+from make_records import make_record, make_spec, make_specs
 from make_runs import write_run
 
 
@@ -68,6 +69,11 @@ def test_a_process_whose_parent_died_before_it_could_ask_is_ended_too() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == -signal.SIGTERM
 
 
+def children() -> set[int]:
+    """Return the processes that this one has started and that have not ended."""
+    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+
+
 def so_far(*records: Record) -> job.RunsSoFar:
     named = {f"{k} {record.spec.name}": record for k, record in enumerate(records)}
     return job.RunsSoFar(RunConsole(1, io.StringIO()), named, {})
@@ -92,13 +98,47 @@ def test_a_plain_baseline_has_a_multiple_of_the_longest_run_under_the_launcher_t
     assert job.hang_bounds(None, plain, so_far(took(1.0))) is None
 
 
-def test_a_run_counts_for_the_time_of_the_next_ones_while_its_record_is_assembled(tmp_path: Path) -> None:
+@pytest.fixture
+def assembler() -> Iterator[Assembler]:
+    made = Assembler()
+    yield made
+    made.end()
+
+
+def test_one_process_assembles_the_records_of_a_job_and_is_replaced_if_it_dies(
+    tmp_path: Path, assembler: Assembler
+) -> None:
+    specs = make_specs(["1x1"], repeats=3)
+    runs = [(write_run(tmp_path, spec), spec) for spec in specs]
+    before = children()
+    made = [assembler.begin(directory, spec, 50.0) for directory, spec in runs]
+    (process,) = children() - before
+    assert [each.record for each in made] == [read_record(directory.assembled) for directory, _ in runs]
+    assert all(each.is_done for each in made)
+    runs[0][0].ended.unlink()
+    assert assembler.begin(*runs[0], 50.0).record.failure
+    assert children() - before == {process}
+    os.kill(process, signal.SIGKILL)
+    lost = assembler.begin(*runs[1], 50.0)
+    assert lost.record == made[1].record
+    again = assembler.begin(*runs[2], 50.0)
+    assert again.record == made[2].record
+    assert again.is_done
+    (other,) = children() - before
+    assert other != process
+    assembler.end()
+    assert children() == before
+
+
+def test_a_run_counts_for_the_time_of_the_next_ones_while_its_record_is_assembled(
+    tmp_path: Path, assembler: Assembler
+) -> None:
     spec, console = make_spec("1x1"), RunConsole(1, io.StringIO())
     runs = job.RunsSoFar(console, {}, {})
     directory = write_run(tmp_path, spec)
     console.started(spec)
     assert job.needed_for(spec, runs) == 0.0
-    runs.add(assembly := Assembly(directory, spec, 50.0))
+    runs.add(assembly := assembler.begin(directory, spec, 50.0))
     assert job.needed_for(spec, runs) == job.LONGER * 50.0
     runs.settle()
     assert assembly.record == read_record(directory.assembled) == runs.records[spec.name]

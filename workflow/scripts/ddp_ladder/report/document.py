@@ -143,6 +143,10 @@ def csv_text(rows: Iterable[Mapping[str, object]], columns: Iterable[str] = ()) 
     columns = [*columns] or [*rows[0]]
     writer.writerow(columns)
     for row in rows:
-        values = [row[key] for key in columns]
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+        writer.writerow([csv_value(row[key]) for key in columns])
     return out.getvalue()
+
+
+def csv_value(value: object) -> object:
+    """Return a value as tables and their sorting need it: a fraction with six digits."""
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -15,13 +15,15 @@ from markupsafe import Markup
 from ddp_ladder import __version__
 from ddp_ladder.common import formats
 from ddp_ladder.common.files import REPORT
-from ddp_ladder.report.document import BLANK, Cell, Document, in_words
+from ddp_ladder.report.document import BLANK, Cell, Document, csv_value, in_words
 
 
 def as_html(template: str, files: Mapping[str, str | bytes] | None = None, **values: Any) -> str:
     """Return a page from a template; every text is escaped. files: its pictures are those that are SVG."""
     environment = _environment(autoescape=True)
-    environment.filters.update(cell=lambda content: content if isinstance(content, Cell) else Cell(content))
+    environment.filters.update(
+        cell=lambda content: content if isinstance(content, Cell) else Cell(content), in_digits=csv_value
+    )
     svgs = {name: data for name, data in (files or {}).items() if name.endswith(".svg") and isinstance(data, bytes)}
     script = (REPORT / "report.js").read_text()
     return environment.get_template(template).render(

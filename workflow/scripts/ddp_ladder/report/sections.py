@@ -30,6 +30,7 @@ MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
 MOST_FILES = 6  # of a wrapper, of a run
 MOST_HOSTS = 3  # of a run in the page
+MOST_RUNS = 1_000  # in the table of the page
 FORECASTS = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
     "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
@@ -381,11 +382,19 @@ def _measured(view: ReportView) -> Iterator[Block]:
 
 
 def _runs(view: ReportView) -> Iterator[Block]:
-    yield Block(f"{view.results.counts}. The figures of each are in runs.csv, everything else in its record.json.")
-    if not view.runs:
+    words, numbered = (
+        "The figures of each are in runs.csv, everything else in its record.json.",
+        [*enumerate(view.runs)],
+    )
+    if len(numbered) > MOST_RUNS:  # a page of 10,000 runs would have more megabytes than a browser likes
+        first = {number for number, _ in sorted(numbered, key=lambda each: each[1].failure is None)[:MOST_RUNS]}
+        numbered = [each for each in numbered if each[0] in first]
+        words += f" The table has {MOST_RUNS} of them: those that failed, and of the others the first ones."
+    yield Block(f"{view.results.counts}. {words}")
+    if not numbered:
         return
     shown = [column for column in columns("runs") if column.of_run]
-    rows = [_run(run, number, shown, view) for number, run in enumerate(view.runs)]
+    rows = [_run(run, number, shown, view) for number, run in numbered]
     headings: list[Content] = ["run", "job", Cell("hosts", style="hosts")]
     headings += [*(_heading(column, view) for column in shown), "status"]
     yield table_block("Runs", headings, rows, "runs", "figures runs")

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ from ddp_ladder.preflight.result import PREFLIGHT_FAILED, PreflightResult, findi
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import Job, Repository, RunEnd, RunFile
 from ddp_ladder.records.record import CUT_SHORT, LEFT_OUT, LeftOut, Record, write_record
-from ddp_ladder.run.assembling import Assembly
+from ddp_ladder.run.assembling import Assembler, Assembly
 from ddp_ladder.run.hangs import Stalls
 from ddp_ladder.run.interruption import raise_on_signals, running
 from ddp_ladder.run.limits import END_S, limits_s
@@ -85,6 +85,7 @@ class Context:
     warn_before_s: float | None = None  # before the deadline: the ranks get SIGUSR1 then; None: they get none
     watch: Watch | None = None
     link: int | None = None  # the number of the link that this job is; None: it is of no chain
+    assembler: Assembler = field(default_factory=Assembler)
 
     def directory(self, spec: RunSpec) -> RunDirectory:
         return RunDirectory(self.results / "runs" / spec.name)
@@ -127,6 +128,8 @@ def carry_out(context: Context, kind: Kind, work: Callable[[], Iterable[Path]], 
     except Interrupted as interrupted:
         say(f"{context.label}: interrupted by {interrupted}; {kept}")
         return 128 + interrupted.signum
+    finally:
+        context.assembler.end()
     say(f"{context.label}: {LAST_WORDS_OF[kind]}")
     for file in written:
         print(f"written: {file}")
@@ -397,7 +400,7 @@ def _run(context: Context, directory: RunDirectory, spec: RunSpec, runs: RunsSoF
     write_json(directory.ended, end.model_dump())
     if interrupted is not None:
         raise interrupted
-    assembly = Assembly(directory, spec, end.wall_s)
+    assembly = context.assembler.begin(directory, spec, end.wall_s)
     if ended_well:
         return assembly
     runs.settle()
