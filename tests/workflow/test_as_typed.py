@@ -29,6 +29,15 @@ def test_dry_run_shows_the_plan_up_to_the_stage(checkout: Checkout) -> None:
     assert not checkout.results.exists()
 
 
+def test_a_dry_run_of_a_rehearsal_shows_it(checkout: Checkout) -> None:
+    checkout.configure(production={"rehearse_s": 90})
+    planned = checkout.snakemake("rehearsal", "--dry-run")
+    assert planned.returncode == 0, planned.stdout
+    assert "rehearsal\n  scale      1x2: 1 node, 2 ranks\n" in planned.stdout
+    assert "SIGUSR1 after 1 min 30 s" in planned.stdout
+    assert "rule " not in planned.stdout
+
+
 def test_a_guides_experiment_is_scaled_down_as_its_comment_says(checkout: Checkout) -> None:
     """One that asks for NCCL, and has no second stage. tests/unit/settings/test_experiments.py has the plans."""
     file = checkout.path / "config/experiments/ethernet6-mlp.yaml"

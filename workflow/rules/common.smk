@@ -42,6 +42,7 @@ from ddp_ladder.climb.forecasts import forecast_text
 from ddp_ladder.climb.snakemake import ended_by
 from ddp_ladder.climb.ladder import Ladder, preflight_scale, stages_up_to
 from ddp_ladder.climb.production import production_text
+from ddp_ladder.production.plan import rehearsal_text
 from ddp_ladder.common.messages import BEHIND_PIPE, UserError, columns, for_terminal, notify, stop
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.preflight.variables import check_variables
@@ -130,10 +131,10 @@ def awaited_records(stage):
     return ladder.awaited_records(stage) if workflow.executor_plugin else ladder.stage_records(stage)
 
 
-def asked_production():
-    """Check what production does; a dry run also prints it."""
+def asked(text_of):
+    """Check what production or its rehearsal does; a dry run also prints it. text_of: says it."""
     try:
-        text = production_text(ladder)
+        text = text_of()
         if workflow.is_main_process and workflow.dryrun:
             print(for_terminal(text, sys.stdout), flush=True)
     except UserError as error:

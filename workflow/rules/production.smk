@@ -8,7 +8,7 @@ makes: results/production/, and in it final_report.html, .md and .csv
 rule production:
     """Train at the proven scale, in as many jobs as it takes, within production.up_to_hours."""
     input:
-        lambda wildcards: asked_production(),
+        lambda wildcards: asked(lambda: production_text(ladder)),
     log:
         f"{ladder.results}/logs/production.log",
     localrule: True
@@ -31,7 +31,7 @@ rule production:
 rule rehearsal:
     """Test whether the script goes on where it has saved: start it twice, at a small scale, for two minutes each."""
     input:
-        ladder.prepared_data,
+        lambda wildcards: asked(lambda: rehearsal_text(ladder.settings)),
     log:
         f"{ladder.results}/logs/rehearsal.log",
     localrule: True

@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = Names.of_this_machine(
         results if results.exists() else Path(), accounts(settings), settings.experiment.workload.secrets
     )
-    content = make_archive(results, settings, names, date.today(), arguments.warning)
+    content = make_archive(
+        results, settings, names, date.today(), arguments.warning, say=lambda line: print(line, flush=True)
+    )
     out = arguments.out or results / archive_name(names.out_of(settings.site.site), date.today())
     write_atomically(out, content)
     print(f"written  {out} ({len(content) / 1e6:,.1f} MB)", flush=True)

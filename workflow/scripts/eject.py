@@ -15,6 +15,7 @@ from pathlib import Path
 import ddp_ladder.common.requirements  # noqa: F401
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import RunDirectory, make_directory, write_atomically, write_json
+from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.job_script.script import PRODUCTION_SCRIPT, climb_script, production_script, write_job_script
 from ddp_ladder.plan.plan import Plan, read_plan
@@ -33,11 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     arguments = parser.parse_args(argv)
     plan, runs = read_plan(arguments.plan), arguments.plan.parent / "runs"
+    print(f"writing {count(len(plan.runs), 'script')} of runs", flush=True)
     one_node: Path | None = None  # a ladder may start at several nodes
     for job in plan.jobs:
         for spec in job.runs:
             written = write_job_script(job, spec, RunDirectory(runs / spec.name))
-            print(f"written: {written}")
+            print(f"written: {written}", flush=True)
             if spec.nodes == 1:
                 one_node = written
     climb = arguments.plan.parent / "climb.sh"

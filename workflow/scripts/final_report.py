@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"), help=of_ladder)
     results: Path = parser.parse_args(argv).results
     directory = chain_directory(results)
+    print(f"reading  {directory}: jobs, records and raw files of the links", flush=True)
     for warning in update_or_warn(directory)[1]:
         notify(f"warning: {warning}")
     report = FinalReport(read_campaign(results, time.time()), date.today())

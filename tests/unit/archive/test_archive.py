@@ -123,6 +123,11 @@ def test_homes_of_colleagues_have_no_name(home: str) -> None:
     assert shown.count("user") >= 4
 
 
+def test_a_directory_of_the_name_of_a_user_of_this_machine_names_one() -> None:
+    names = Names().with_those_in(["/scratch/nobody/data/x.bin, /scratch/somebody/data, /usr/games/x"])
+    assert names.out_of("nobody, somebody, games") == "user1, somebody, games"
+
+
 WORDS = ("max", "data", "weak", "failed", "world", "default", "steps")
 
 
@@ -203,7 +208,8 @@ def test_the_command_knows_who_archives_and_which_account_pays(
     cluster.write_text(text.replace("account: null", "account: project_465") + HOURS)
     given = [f"--results={results}", f"--config={OWN / 'config/config.yaml'}", f"--cluster={cluster}"]
     assert archive_command.main([*given, f"--out={tmp_path / 'a.zip'}"]) == 0
-    assert "a.zip" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == ["reading", "looking", "drawing", "drawing", "written", "next"]
     with zipfile.ZipFile(tmp_path / "a.zip") as file:
         assert "account: account" in file.read("settings/cluster.yaml").decode()
         log = file.read("runs/default/weak/1x1/r1/train.log").decode()

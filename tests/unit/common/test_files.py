@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from ddp_ladder.common.files import canonical_sha256, read_json, sha256, write_atomically, write_json
+from ddp_ladder.common.files import NotWritten, canonical_sha256, read_json, sha256, write_atomically, write_json
 
 
 @pytest.mark.parametrize("content", ["größe\n", b"\x00\xff", ""])
@@ -98,3 +98,9 @@ def test_texts_of_others_are_read_without_what_steers_a_terminal(tmp_path: Path,
     file.write_text(json.dumps({"exception": said, said: [{"host": said}]}, ensure_ascii=ascii_only))
     clean = "red ab2Jc\td\ne \u2713"
     assert read_json(file) == {"exception": clean, clean: [{"host": clean}]}
+
+
+def test_where_no_files_are_kept_no_room_is_looked_for() -> None:
+    with pytest.raises(NotWritten) as caught:
+        write_atomically(Path("/proc/none/file"), "")
+    assert str(caught.value.problem.next).startswith("/proc keeps no files: name another directory in `results`")

@@ -251,7 +251,9 @@ def test_what_is_no_table_is_named_on_the_page_and_in_the_terminal(
     make(table)
     assert final_report.main(["--results", str(tmp_path)]) == 0
     said = f"{table.name} cannot be read: it is no regular file"
-    assert f"warning: {table.parent}: {said}" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out.startswith(f"reading  {table.parent}")
+    assert f"warning: {table.parent}: {said}" in err
     assert said in (table.parent / "final_report.md").read_text()
 
 

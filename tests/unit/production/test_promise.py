@@ -11,7 +11,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.plan import fit as fits
 from ddp_ladder.plan.fit import Fit, Trial, fit_file, planned
 from ddp_ladder.plan.plan import make_plan
-from ddp_ladder.production.plan import Production, dry_run_text, production_of, rehearsal_plan
+from ddp_ladder.production.plan import Production, dry_run_text, production_of, rehearsal_plan, rehearsal_text
 from ddp_ladder.production.rehearsal import Rehearsal
 from ddp_ladder.production.rehearsed import rehearsal_directory, rehearsed, write_rehearsal
 from ddp_ladder.settings.keys import Settings
@@ -71,6 +71,10 @@ def test_the_batch_that_a_search_chose_is_that_of_ladder_rehearsal_and_productio
     }
     assert "batch      32 per GPU, 64 in all" in text
     assert f"promised   {RATE}; slower" in text
+    text = rehearsal_text(given)
+    assert "scale      1x2: 1 node, 2 ranks" in text
+    assert "two, one after the other; SIGUSR1 after 2 min 00 s, the end" in text
+    assert "python train.py --batch-size 32" in text
     # Of an edited script it is another search; the batch of the last one can be written down.
     Path("train.py").write_text("another")
     with pytest.raises(UserError, match="the last search chose 32, for others"):

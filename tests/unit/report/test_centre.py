@@ -285,10 +285,11 @@ def test_the_pages_of_a_form_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "report/proposal.pdf").exists()
 
 
-def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
+def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     view, said = view_of([], make_specs(["1x1"])), []
     written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"), said.append)
-    assert said[-1] == "setting  proposal.pdf, with pdflatex"
+    assert said[-1] == "setting  no proposal.pdf: this machine has no pdflatex"
     assert {found.figure for _, found in written.rules} == {"nothing was measured"}
     assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 

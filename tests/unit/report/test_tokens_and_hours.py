@@ -145,7 +145,11 @@ def test_dry_run_and_forecast_say_them(tmp_path: Path) -> None:
     text = plan_text(plan, plan.stages, {"1x2": plan.job(plan.runs[2].scale).runs, "2x1": plan.jobs[2].runs})
     # Two jobs of 20 minutes, of two GPUs each: 3 nodes x 1/3 h x 1.5.
     assert "At most 1.33 process hours (1.50 node h) from here" in text
-    assert text.splitlines()[2].endswith("process h  node h")
+    table = text.split("\n\n")[1].splitlines()
+    assert table[0].endswith("process h  node h")
+    assert max(map(len, table)) <= 80
+    runs = " ".join(line[26:].split("  ")[0] for line in table[2:])
+    assert runs.count("2 (default; weak; 2 repeats)") == 3
     shutil.rmtree(tmp_path / "runs/default/weak/2x1")
     forecast = make_forecast(plan, "stage3", RunRecords(tmp_path), (), is_open=True)
     assert forecast

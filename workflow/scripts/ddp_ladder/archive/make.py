@@ -8,7 +8,7 @@ import platform
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir
 from dataclasses import replace
 from datetime import date
@@ -49,14 +49,23 @@ def archive_name(site: str, made_on: date) -> str:
     return f"archive-{re.sub(r'[^A-Za-z0-9._-]+', '-', site) or 'site'}-{made_on.isoformat()}.zip"
 
 
-def make_archive(results: Path, settings: Settings, names: Names, made_on: date, warning: str = "") -> bytes:
+def make_archive(
+    results: Path,
+    settings: Settings,
+    names: Names,
+    made_on: date,
+    warning: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> bytes:
     """Return the zip. names: those that are known beforehand; others are found. Raises UserError.
 
-    warning: what the settings of now differ in from those of the runs.
+    warning: what the settings of now differ in from those of the runs. say: is told what is done next.
     """
+    say(f"reading  {results}: records and raw files")
     data, believed = _data(results, settings)
     texts, left_out = _add_files(results, data)
     own = texts_in([value for name, value in data.items() if name.startswith("settings/")])
+    say(f"looking  for names and secrets in {count(len(data) + len(texts), 'file')}")
     names = names.with_those_in((*texts_in(data), *texts.values()), own)
     members = without_names(names, data, texts)
     manifest = Manifest(
@@ -71,7 +80,7 @@ def make_archive(results: Path, settings: Settings, names: Names, made_on: date,
     )
     wanted = sum(name.endswith("record.json") for name in members)
     try:
-        members |= _report(manifest, members, wanted)
+        members |= _report(manifest, members, wanted, say)
     except (UserError, ValueError) as error:
         what = "its files cannot be read any more, once names and secrets are replaced"
         advice = f"is one of them also a word of the settings, such as a variant? {in_short(names.shown, 20)}"
@@ -146,7 +155,7 @@ def _dumped(name: str, data: Any) -> bytes:
     return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode()
 
 
-def _report(manifest: Manifest, members: Mapping[str, bytes], wanted: int) -> Members:
+def _report(manifest: Manifest, members: Mapping[str, bytes], wanted: int, say: Callable[[str], None]) -> Members:
     """Return the report of the members, which thus has no other name. wanted: the number of records."""
     with tempfile.TemporaryDirectory() as part, chdir(part):
         directory = Path("results")  # as texts name it
@@ -156,7 +165,7 @@ def _report(manifest: Manifest, members: Mapping[str, bytes], wanted: int) -> Me
         if len(ladder.records) != wanted:
             lost = f"{wanted - len(ladder.records)} of {count(wanted, 'record')}"
             raise ValueError("; ".join((lost, *ladder.warnings)))
-        write_report(ladder, date.fromisoformat(manifest.made_on))
+        write_report(ladder, date.fromisoformat(manifest.made_on), say=say)
         made = sorted(file for file in (directory / "report").rglob("*") if file.is_file())
         return {file.relative_to(directory).as_posix(): read_bytes(file) for file in made}
 

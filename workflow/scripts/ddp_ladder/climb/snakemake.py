@@ -34,7 +34,7 @@ from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import UserError, notify, stop
 from ddp_ladder.common.process import SIGNALS, ignored_from_the_start
 from ddp_ladder.settings.sources import WITHOUT_TRAINING
-from ddp_ladder.settings.terms import PRODUCTION, STAGES
+from ddp_ladder.settings.terms import PRODUCTION, REHEARSAL, STAGES
 from ddp_ladder.slurm.lock import START, Lock, held
 
 
@@ -70,7 +70,7 @@ def patch_execution(workflow: Any, ladder: Ladder, rule_name: Callable[[str], st
 # would have to be an installed package, and named on the command line.
 
 # Targets of which a dry run shows the ladder's plan in place of Snakemake's list of jobs.
-PLANNED = frozenset({"all", *STAGES, PRODUCTION})
+PLANNED = frozenset({"all", *STAGES, PRODUCTION, REHEARSAL})
 # Never shown: Snakemake prints these before it knows that it is in a dry run.
 HEAD = ("Workflow has started!", "Assuming unrestricted shared filesystem usage")
 # Snakemake's messages on a failure, which has the ladder's box.

@@ -37,8 +37,11 @@ class NotWritten(OSError):
 
     @property
     def problem(self) -> Problem:
-        directory = quote(str(nearest(Path(self.filename).parent)))
-        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}").format(there=directory)
+        directory = nearest(Path(self.filename).parent)
+        advice = FULL.get(self.errno or 0, "look at the file system: df -h {there}")
+        if not os.statvfs(directory).f_blocks:  # such as /proc
+            advice = "{there} keeps no files: name another directory in `results`"
+        advice = advice.format(there=quote(str(directory)))
         next_step = f"{advice}; then start snakemake again: it repeats what is missing"
         return Problem(str(self.filename), f"it cannot be written: {self.strerror}", lost=self.lost, next=next_step)
 

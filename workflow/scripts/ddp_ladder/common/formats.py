@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 DASH = "\u2013"  # en dash: between the ends of a range, and for an unknown value
 UNKNOWN = DASH
+TERMINAL, LEAST_WRAPPED = 80, 16  # columns
 NARROW_SPACE = "\u00a0"  # no break between a figure and its unit
 
 
@@ -179,15 +181,33 @@ def signal_of(code: int) -> str | None:
         return f"signal {number}" if code < 0 else None  # most real-time signals have no name
 
 
-def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """Return the lines of a table. right: the headings of columns that are right-aligned."""
+def text_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), wrapped: str = ""
+) -> list[str]:
+    """Return the lines of a table. right: the headings of columns that are right-aligned.
+
+    wrapped: of a column whose cells take several lines where the table would be wider than a terminal.
+    """
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    if wrapped:
+        place = headings.index(wrapped)
+        room = max(LEAST_WRAPPED, TERMINAL - sum(widths) - 2 * (len(widths) - 1) + widths[place])
+        rows = [line for row in rows for line in _wrapped(row, place, room)]
+        widths[place] = max(len(row[place]) for row in (headings, *rows))
 
     def line(texts: Sequence[str]) -> str:
         aligned = zip(texts, headings, widths, strict=True)
         return "  ".join(f"{text:{'>' if name in right else '<'}{width}}" for text, name, width in aligned).rstrip()
 
     return [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
+
+
+def _wrapped(row: Sequence[str], place: int, room: int) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a row, the cell at ``place`` in that many columns."""
+    first, *more = textwrap.wrap(row[place], room, break_long_words=False, break_on_hyphens=False) or [""]
+    yield (*row[:place], first, *row[place + 1 :])
+    for text in more:
+        yield tuple(text if k == place else "" for k in range(len(row)))
 
 
 def fields(text: str) -> dict[str, str]:

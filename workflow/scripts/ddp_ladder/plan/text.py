@@ -34,7 +34,7 @@ def plan_text(plan: Plan, stages: Sequence[str], to_do: Mapping[str, Sequence[Ru
         missing_runs, at_most = _range(len(missing), len(missing) + further), f"{job.runtime_min} min"
         hours = [f"{cost.gpus:.2f}", *(f"{cost.of_centre(unit.centre):.2f}" for _ in of_centre)]
         rows.append((job.stage, str(job.scale), str(gpus), _runs(job), missing_runs, at_most, *hours))
-    table = text_table((*map(unit.of_device, HEADINGS), *of_centre), rows)
+    table = text_table((*map(unit.of_device, HEADINGS), *of_centre), rows, wrapped="runs")
     lines = [f"The plan for site {plan.site}:", "", *table, "", *_start(plan.first_scale)]
     lines += [f"{stage} {_gate(plan.gates[stage])}" for stage in stages]
     whole = f"At most {to_do_cost.gpus:.2f} {unit.device} hours{unit.beside(to_do_cost)} from here"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count as from_one
@@ -22,6 +22,7 @@ from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.fit import last_fit, resolved
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, used_hours
 from ddp_ladder.production.chain import decide as next_step
@@ -327,5 +328,26 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
     if chain.training_hours is not None:
         needed = unit.in_words(chain.cost(chain.training_hours * chain.gpus))
         rows["training"] = f"about {significant(chain.training_hours)} h, {needed} (report)"
+    return _told(PRODUCTION, rows, production.doubts)
+
+
+def rehearsal_text(settings: Settings) -> str:
+    """Return what `snakemake rehearsal` would do, and what it can cost. Raises UserError."""
+    plan, keys = rehearsal_plan(settings), settings.experiment.production
+    (job,) = plan.jobs
+    spec, scale, minutes = job.runs[0], job.scale, job.runtime_min
+    cost = Hours.held(minutes / 60, scale.nodes, scale.world_size)
+    signal, end = duration(keys.rehearse_s), duration(keys.warn_before_s)
+    rows = {
+        "scale": f"{scale}: {count(scale.nodes, 'node')}, {count(scale.world_size, 'rank')}",
+        "batch": f"{spec.batch_per_gpu} per GPU, {spec.global_batch} in all",
+        "command": " ".join(("python", spec.script, *spec.args)),
+        "starts": f"two, one after the other; SIGUSR1 after {signal}, the end {end} later at the latest",
+        "job": f"one, of at most {duration(60 * minutes)}, {plan.hour_unit.in_words(cost)}",
+    }
+    return _told(REHEARSAL, rows)
+
+
+def _told(title: str, rows: Mapping[str, str], doubts: Sequence[str] = ()) -> str:
     lines = [f"{label:<10} {text}" for label, text in rows.items()]
-    return "\n".join(["production", *(f"  {line}" for line in (*lines, *(f"warning: {d}" for d in production.doubts)))])
+    return "\n".join([title, *(f"  {line}" for line in (*lines, *(f"warning: {doubt}" for doubt in doubts)))])

@@ -21,7 +21,7 @@ from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
 from ddp_ladder.report.hours import per_million, planned
-from ddp_ladder.report.pdf import pdf_of
+from ddp_ladder.report.pdf import MISSING, can_set, pdf_of
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
 from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.rendering import as_html, as_markdown, as_tex
@@ -68,7 +68,7 @@ def write_report(
     chapters, pdf, of_page = centre.chapters if centre else (), None, []
     application = proposal(view, chapters)
     if chapters:
-        say("setting  proposal.pdf, with pdflatex")
+        say("setting  proposal.pdf, with pdflatex" if can_set() else f"setting  no proposal.pdf: {MISSING}")
         pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
     if centre:
         rules = judged(centre, view, pdf)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 SET_WITHIN_S = 60.0
+MISSING = "this machine has no pdflatex"
 _LENGTH = re.compile(r"^ddp-ladder: (\d+) pages in chapter \d+$", re.MULTILINE)
 
 
@@ -23,10 +24,15 @@ class Pdf:
     why: str = ""
 
 
+def can_set() -> bool:
+    """Return True if this machine can set a PDF."""
+    return shutil.which("pdflatex") is not None
+
+
 def pdf_of(tex: str, pictures: Mapping[str, bytes]) -> Pdf:
     """Set a document with pdflatex. pictures: its files, by name."""
-    if shutil.which("pdflatex") is None:
-        return Pdf(None, why="this machine has no pdflatex")
+    if not can_set():
+        return Pdf(None, why=MISSING)
     with TemporaryDirectory(prefix="ddp-ladder-") as name:
         directory = Path(name)
         for picture, content in pictures.items():
