@@ -85,7 +85,7 @@ dist.destroy_process_group()
 """
 SLURM = ("--profile", "profiles/slurm")
 PRODUCTION: Mapping[str, Any] = {
-    "scale": "2x1", "args": ["{run_dir}"], "runtime": 4, "up_to_hours": 1.0, "warn_before_s": 30,
+    "scale": "2x1", "args": ["{run_dir}"], "runtime": 2, "up_to_hours": 0.5, "warn_before_s": 30,
     "unproven": True, "unrehearsed": True,
 }  # fmt: skip
 STAGES: Mapping[str, Any] = {"stage1": {"scales": ["2x1"], "runtime": 5}}

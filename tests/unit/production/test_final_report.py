@@ -334,6 +334,16 @@ def test_a_killed_link_holds_at_most_until_the_next_one_begins_and_what_it_kept_
     assert "at least " in FinalReport(campaign, date(2026, 11, 28)).headline.lower()
 
 
+def test_a_link_that_a_person_ended_is_no_failure(tmp_path: Path) -> None:
+    ends, seen = ("SIGINT", "SIGKILL", None), []
+    for ended_by in ends:
+        results = tmp_path / str(ended_by)
+        write_world(results, [Made(1.0, 6, {4: 2.0}, "failed"), Made(1.0, 6, {4: 2.0}, "complete")])
+        edit(results / "production/jobs/1x2/1.json", lambda file, by=ended_by: file.update(ended_by=by))
+        seen.append(read_campaign(results, STARTED_AT_S + 1e6).failures)
+    assert seen == [0, 1, 1]
+
+
 def test_a_link_that_runs_counts_with_its_hours_alone(tmp_path: Path) -> None:
     directory, now_s = begin_chain(tmp_path), time.time()
     write_job(directory, "here", job_id="here", begun_at_s=now_s - 1800, ended_at_s=None, **LINK)

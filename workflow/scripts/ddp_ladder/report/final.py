@@ -211,7 +211,8 @@ class FinalReport:
         campaign = self.campaign
         first_s, last = campaign.links[0].link.begun_at_s, campaign.links[-1].link
         until_s = last.ended_at_s if last.ended_at_s is not None else campaign.now_s
-        yield f"from the begin of the first link it took {span(until_s - first_s)}, with all that was between links"
+        if until_s > first_s:  # by one clock
+            yield f"from the begin of the first link it took {span(until_s - first_s)}, with all that was between links"
         known = [each for each in campaign.links if each.queue_wait_s is not None]
         if campaign.queue_wait_s is None:
             yield "the time in the queue is not known: Slurm's accounting has no times of these links"
