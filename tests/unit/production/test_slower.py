@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.files import NotWritten, RunDirectory, write_json
 from ddp_ladder.measuring.windows import Window
 from ddp_ladder.nodes.critical_rank import StepParts
 from ddp_ladder.production.chain import End, Link, decide, expected_end_s
@@ -18,6 +19,7 @@ from ddp_ladder.production.slower import (
     SpeedWatch,
     append_row,
     last_window,
+    read_windows,
     row_of,
     signs_of_nodes,
     what_grew,
@@ -154,6 +156,18 @@ def test_a_figure_that_is_not_known_is_an_empty_cell(tmp_path: Path) -> None:
     last = last_window(path)
     assert last is not None
     assert (last.link, last.samples_per_s) == (199, None)
+
+
+def test_a_line_that_was_cut_costs_only_itself_and_a_pipe_stops_nobody(tmp_path: Path) -> None:
+    path, row = tmp_path / "windows.csv", row_of(1, "8", Window(1.0, 61.0, 5, 10.0, 12.0, 0.1, None), None)
+    append_row(path, row)
+    path.write_bytes(path.read_bytes()[:-20])
+    append_row(path, row)
+    rows, damaged = read_windows(path)
+    assert ([each.samples_per_s for each in rows], damaged) == ([10.0], 1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotWritten):
+        append_row(tmp_path / "pipe", row)
 
 
 # The chain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -269,12 +270,17 @@ def row_of(link: int, job_id: str, window: Window, memory_bytes: float | None) -
 
 
 def append_row(path: Path, row: Sequence[Cell]) -> None:
-    """Append a line, in one piece; a new table begins with its header. Raises NotWritten."""
+    """Append a line, in one piece; a new table begins with its header. Raises NotWritten, also for a pipe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    with writing(path), path.open("ab") as file:
+    with (
+        writing(path),
+        open(path, "a+b", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666)) as file,
+    ):
         if file.tell() == 0:
             writer.writerow(COLUMNS)
+        elif file.seek(-1, os.SEEK_END) and file.read() != b"\n":
+            text.write("\n")  # a line that a killed job has cut stays the only one that is lost
         writer.writerow(["" if cell is None else cell for cell in row])
         file.write(text.getvalue().encode())
 
