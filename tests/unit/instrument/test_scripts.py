@@ -111,7 +111,7 @@ def is_compiled(measured: Measured, what: str) -> None:
         assert "UserWarning" not in ran.err
         record = measured.ran.rank(rank)
         assert record["fingerprint"]["compiled_graphs"] >= graphs
-        assert record["startup_s"]["compile"] > 0
+        assert record["startup_s"]["compile"] > record["startup_s"]["compile_later"] >= 0
 
 
 def test_compiled_by_the_default_compiler(warm: Warm, tmp_path: Path) -> None:

@@ -404,9 +404,12 @@ def _observed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]
 def _startup(measurement: Measurement) -> dict[str, float | None]:
     """Return the start-up times in seconds that are not judged; they exclude what the script did in between."""
     observer, launched_at_s = measurement.observer, measurement.run.launched_at_s
+    compile_s = measurement.not_measured.attempt("startup_s.compile", host.compile_s)
+    first_s = None if observer is None else observer.first_compile_s
     return {
         "spawn": measurement.started_at_s - launched_at_s if launched_at_s is not None else None,
         "import_torch": measurement.import_torch_s,
         "process_group": observer.process_group_s if observer is not None else None,
-        "compile": measurement.not_measured.attempt("startup_s.compile", host.compile_s),
+        "compile": compile_s,
+        "compile_later": None if compile_s is None or first_s is None else max(0.0, compile_s - first_s),
     }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, loader_hooks, torch_facts
+from ddp_ladder_instrument import accelerator, batch_sizes, collectives, hooks, host, loader_hooks, torch_facts
 from ddp_ladder_instrument.contract import FIRST_SAMPLES, FIRST_STATE
 from ddp_ladder_instrument.ddp import DdpTimings
 from ddp_ladder_instrument.files import NotMeasured, RunSettings, write_atomically
@@ -52,6 +52,7 @@ class TorchObserver:
         self.autocast_dtypes: set[str] = set()
         self.slow_modes: set[str] = set()
         self.process_group_s: float | None = None
+        self.first_compile_s: float | None = None  # until the end of the first step
         self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
         self.witness = Witness() if run.is_witness else None
         self._trained = hooks.Trained(recorder.stepped)
@@ -116,6 +117,8 @@ class TorchObserver:
             self._recorder.read_at = 0
 
     def _on_optimizer(self, optimizer: Any) -> None:
+        if not self.optimizers:
+            self.first_compile_s = self._not_measured.attempt("startup_s.compile", host.compile_s)
         self.optimizers.add(torch_facts.optimizer_name(optimizer))
         self.world.observe()
         self._use_device(self.kept.add_optimizer(optimizer))

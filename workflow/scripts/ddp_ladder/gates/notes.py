@@ -10,7 +10,6 @@ from ddp_ladder.gates.groups import RepeatGroup
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.measuring.fingerprint import Difference, all_differences
 from ddp_ladder.measuring.statistic import median
-from ddp_ladder.measuring.timing import startup_of
 from ddp_ladder.records.record import DOUBTFUL_COUNT, MEDIAN_OF_BLOCKS, SAMPLES_PER_TIME, SOURCE_IN_WORDS, STRONGEST
 
 LEAST_EXPLAINED = 0.5  # of the time of slow blocks beyond that of the others
@@ -130,19 +129,17 @@ def _unsteady(point: ScalePoint, group: RepeatGroup) -> list[str]:
 def _compiled_again(group: RepeatGroup) -> str:
     """Return that torch.compile may be what slow blocks of a repeat have in common; empty if it is not.
 
-    It is if what it took beyond the first step is at least half of what these blocks took beyond the median one.
+    It is if what it took after the first step is at least half of what these blocks took beyond the median one.
     """
     for run in group.good:
-        times, startup = run.step_times, startup_of(run.record.ranks) or {}
-        compile_s, first_step_s = startup.get("startup_compile_s"), startup.get("startup_first_step_s")
-        if compile_s is None or first_step_s is None:
-            continue
+        times = run.step_times
         excess_s = float((times.over - median(times.values) * times.under).clip(min=0).sum())
-        if compile_s - first_step_s > LEAST_EXPLAINED * excess_s > 0:
+        later_s = max(rank.startup_s.get("compile_later") or 0.0 for rank in run.record.ranks)
+        if later_s > LEAST_EXPLAINED * excess_s > 0:
             return (
-                f"torch.compile took {significant(compile_s)} s, and the first step {significant(first_step_s)} s: it "
-                "probably compiled again in later steps (TORCH_LOGS=recompiles says why; often the last batch of a "
-                "pass is smaller: drop_last=True, or torch.compile(..., dynamic=True))"
+                f"torch.compile took {significant(later_s)} s after the first step: it compiled again "
+                "(TORCH_LOGS=recompiles says why; often the last batch of a pass is smaller: drop_last=True, or "
+                "torch.compile(..., dynamic=True))"
             )
     return ""
 

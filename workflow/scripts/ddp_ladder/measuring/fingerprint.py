@@ -405,9 +405,10 @@ def samples_of_a_step(raw: RawRun) -> int | None:
     if not raw.has_all_ranks or not all(end.fingerprint.batch_per_gpu or end.pipeline_stage for end in raw.ends):
         return None
     singles = [files.steps.single_after(0) for files in raw.ranks.values()]
-    least = min(steps.count for steps in singles)
-    sizes = np.sum([(steps.samples + steps.padding_samples)[:least] for steps in singles], axis=0)
-    if not least:
+    sizes = np.zeros(min(steps.count for steps in singles), np.int64)
+    for steps in singles:
+        sizes += steps.samples[: len(sizes)] + steps.padding_samples[: len(sizes)]
+    if not len(sizes):
         return None
     return round(float(sizes.mean())) if _vary(sizes) else int(statistics.median_high(sizes.tolist())) or None
 

@@ -363,7 +363,9 @@ class RankSummary(Model):
     device: RankDevice
     exit_code: int
     ended_by: EndedBy
-    startup_s: Mapping[str, Duration | None]  # spawn, import_torch, process_group, first_step, compile, total
+    startup_s: Mapping[
+        str, Duration | None
+    ]  # spawn, import_torch, process_group, first_step, total, compile, compile_later
     peak_memory_bytes: Mapping[str, Count | None]  # host, device
     memory_limit_bytes: Mapping[str, Count | None] = {}  # the same, of what it can have: its share of the job's
 
