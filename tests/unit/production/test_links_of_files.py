@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from ddp_ladder.assembly.assemble import not_run
-from ddp_ladder.common.files import RunDirectory, write_json
+from ddp_ladder.common.files import Agent, RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.production import chain
 from ddp_ladder.production.chain import Link, keep_links, read_links
+from ddp_ladder.records.packed import pack
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
 from make_jobs import LINK, write_job
@@ -80,6 +81,8 @@ def test_the_saves_of_killed_ranks(tmp_path: Path, shown: int | None, lost: tupl
     assert link.steps == (STEPS if len(lost) == 1 else 0 if shown is None else 9)
     if shown is None and len(lost) == 2:  # a program that reports its own steps
         (run.ranks / "metrics0.jsonl").touch()
+        assert links_at(tmp_path)[0].steps is None
+        pack(run, Agent(0), [0])
         assert links_at(tmp_path)[0].steps is None
 
 

@@ -67,6 +67,11 @@ def test_an_answer_that_cannot_be_read_is_no_state(tools: Path, printed: str) ->
 def test_advice_names_the_key_of_the_stage() -> None:
     assert "stages.stage2.runtime" in advice(JobState("TIMEOUT"), "", "stage2", 10).next
     assert advice(JobState("SOMETHING_NEW"), "", "stage2", 10).why == "see JOB STATE CODES in `man squeue`"
+    kept = {
+        stage: advice(JobState("CANCELLED"), "", stage, 10).next.rpartition(": ")[2]
+        for stage in ("stage2", "production")
+    }
+    assert kept == {"stage2": "finished runs are kept", "production": "what the script has saved is kept"}
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ class JobsOnSlurm:
         self._job_id = job_id = self._submitter.submit(wanted)
         log = Path(shown_path(logs / f"{job_id}.log"))
         submitted = JobEnd(job_id, self._stage, self._scale, slurm_jobs.SUBMITTED, str(log))
+        jobs.submitted(self._directory, job, job_id, self._kind)  # first: what costs is known, whatever follows
         slurm_jobs.write_job_end(self._directory, submitted)
-        jobs.submitted(self._directory, job, job_id, self._kind)
         self._watch.add(WatchedJob.of(job, job_id, log, self._directory))
         while not (ends := self._watch.look()):
             time.sleep(LOOK_EVERY_S)

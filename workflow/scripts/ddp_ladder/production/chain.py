@@ -392,7 +392,9 @@ def _steps(start: _Start) -> int | None:
     if steps is None and raw is not None and record.spec.instrument and record.spec.throughput_regex is None:
         if progress := _progress(raw):
             return progress.step
-        return None if any(raw.directory.ranks.glob("metrics*.jsonl")) else 0  # reported by the program itself
+        files = ((f"metrics{rank}.jsonl", agent) for agent in raw.run.all_agents for rank in raw.run.ranks_of(agent))
+        is_reported = any(raw.content.has(raw.directory.ranks / name, agent) for name, agent in files)
+        return None if is_reported else 0  # by the program itself
     return None if steps == 0 and record.throughput is not None else steps
 
 

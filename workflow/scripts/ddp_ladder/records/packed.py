@@ -66,6 +66,14 @@ class RawContent:
         self.digests[name] = sha256(content)
         return content
 
+    def has(self, path: Path, agent: Agent) -> bool:
+        """Return True if there is such a file, packed or not. agent: whose archive may hold it."""
+        with suppress(OSError, ValueError):
+            archive = self._archive(agent)
+            if archive is not None and path.relative_to(self.directory.path).as_posix() in archive.NameToInfo:
+                return True
+        return path.exists()
+
     def _archive(self, agent: Agent) -> ZipFile | None:
         """Return an agent's archive; None without one. Raises OSError, or ValueError if it is damaged."""
         if self._held is None or self._held[0] != agent:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from ddp_ladder.common.files import read_json, sha256, write_json
 from ddp_ladder.common.formats import duration, hostlist
 from ddp_ladder.common.messages import leave_out, printable
-from ddp_ladder.settings.terms import runtime_key
+from ddp_ladder.settings.terms import PRODUCTION, runtime_key
 from ddp_ladder.slurm.query import MARK, SlurmError, records, run_command, sacct, squeue, unix_time, unknown, unreadable
 
 Phase = Literal["waiting", "running", "ended"]
@@ -68,11 +68,11 @@ class Advice:
 AGAIN = "start snakemake again: finished runs are kept"
 GO_ON = "start snakemake again: what the script has saved is kept"
 ENDS: Mapping[str, Advice] = {
-    CANCELLED: Advice("someone cancelled it (scancel), or Slurm did", f"if it was not you, ask why; then {AGAIN}"),
-    FAILED: Advice("its batch script failed", f"read the end of its log; then {AGAIN}"),
+    CANCELLED: Advice("someone cancelled it (scancel), or Slurm did", "if it was not you, ask why; then {again}"),
+    FAILED: Advice("its batch script failed", "read the end of its log; then {again}"),
     NODE_FAIL: Advice(
         "one of its nodes died",
-        f"{AGAIN}; if it comes again, `sinfo --Node --states=down` shows which node it is; {leave_out()}",
+        f"{{again}}; if it comes again, `sinfo --Node --states=down` shows which node it is; {leave_out()}",
     ),
     "OUT_OF_MEMORY": Advice(
         "it used more memory than it had asked for",
@@ -80,16 +80,16 @@ ENDS: Mapping[str, Advice] = {
     ),
     "PREEMPTED": Advice(
         "a job of higher priority took its nodes",
-        f"{AGAIN}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
+        "{again}, or take a partition or QOS that is not preempted (slurm.partition, slurm.qos in cluster.yaml)",
     ),
     TIMEOUT: Advice(
         "its time was up",
         "raise {key} in config.yaml (now {runtime}), or shorten its runs with measure.max_steps or "
         "measure.max_seconds, and start snakemake again",
     ),
-    GONE: Advice("neither squeue nor sacct knows it any more", f"ask your site what became of it, or {AGAIN}"),
+    GONE: Advice("neither squeue nor sacct knows it any more", "ask your site what became of it, or {again}"),
 }
-_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", AGAIN)
+_UNKNOWN_END = Advice("see JOB STATE CODES in `man squeue`", "{again}")
 
 
 def slurms_words(log: str) -> list[str]:
@@ -103,20 +103,21 @@ def advice(job: JobState, words: str, stage: str, asked_min: int, killed: str = 
     words: Slurm's message in its log. asked_min: the time that it asked for. killed: the host on which it left its lock
     behind.
     """
+    again = GO_ON if stage == PRODUCTION else AGAIN
     if job.state == NODE_FAIL and (dead := _dead(job.nodes)):
         why = f"{hostlist(dead)} does not answer Slurm: it died, or its network did"
-        return Advice(why, f"start snakemake again, which keeps finished runs; if it comes again, {leave_out(*dead)}")
+        return Advice(why, f"{again}; if it comes again, {leave_out(*dead)}")
     is_of_memory = _OUT_OF_MEMORY.search(words)
     ran_s = job.since_start_s
     if job.state == TIMEOUT and ran_s is not None and ran_s < 60 * (asked_min - SLURMS_MIN):
         why = f"its time was up {duration(ran_s)} after its start, and it had asked for {asked_min} min"
-        return Advice(f"{why}: someone has shortened it", f"ask your site who did, and why; or {AGAIN}")
+        return Advice(f"{why}: someone has shortened it", f"ask your site who did, and why; or {again}")
     if job.state == FAILED and killed and not is_of_memory:
         look = f"run `dmesg` or `journalctl -k` on {killed}: often it was the out-of-memory killer; then raise "
-        look += f"node.memory_mb in cluster.yaml, and {AGAIN}"
-        return Advice("its run_scale.py ended without a word and left its lock behind: it was killed", look)
+        look += f"node.memory_mb in cluster.yaml, and {again}"
+        return Advice("its process ended without a word and left its lock behind: it was killed", look)
     usual = ENDS.get("OUT_OF_MEMORY" if is_of_memory else job.state, _UNKNOWN_END)
-    return Advice(usual.why, usual.next.format(key=runtime_key(stage), runtime=asked_min))
+    return Advice(usual.why, usual.next.format(key=runtime_key(stage), runtime=asked_min, again=again))
 
 
 # Of `man squeue`, JOB REASON CODES, those that a job of a ladder often has; any other is shown by its name alone.
