@@ -252,6 +252,9 @@ def test_no_finding_on_what_was_used_grows_with_the_nodes() -> None:
     ranks = tuple(RankUse(k, k % GPUS, k // GPUS, gpu=str(k)) for k in range(RANKS))
     one = node_usage(make_samples(about, **hot), make_timeline(), ranks[:GPUS])
     nodes = tuple(one.model_copy(update={"node_rank": k, "node": f"node{k}"}) for k in range(NODES))
-    found = findings(RunUse(nodes[1:], ranks, simulated=False, on_gpus=True))
-    assert [each.kind for each in found] == ["GPU throttled"]
+    cool = node_usage(make_samples(about), make_timeline(), ranks[:GPUS])
+    found = findings(RunUse((cool, *nodes[1:]), ranks, simulated=False, on_gpus=True))
+    assert [(each.kind, each.place) for each in found] == [
+        ("GPU throttled", f"GPUs 0-{GPUS - 1} of node[1-{NODES - 1}]")
+    ]
     assert len(longest(found[0].model_dump())) < LONGEST_TEXT / 2

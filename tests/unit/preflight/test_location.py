@@ -25,6 +25,7 @@ from ddp_ladder.preflight.result import PreflightFinding, finding_line
 from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
+from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
 from ddp_ladder_probe.collectives import checks, neighbours
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -227,6 +228,15 @@ def test_four_ranks_on_one_device_of_each_node_are_one_finding() -> None:
     )
     assert len(found.model_dump_json()) < 500
     assert len(finding_line(found)) < 400
+
+
+def test_both_nodes_of_each_pair_that_hangs_are_named() -> None:
+    spec = make_spec(f"1024x{A_NODE}")
+    late = f"{LATE} 60 s"
+    known = ranks(spec, doing=lambda _: OVER_PAIRS, error=lambda _: late, step=lambda k: 8 if k in (511, 512) else 9)
+    (found,) = unfinished(run_file(spec, Path("/results/preflight/x")), names(1024), known, [], [])
+    assert (found.kind, found.place) == ("link", "jwb[0511-0512]")
+    assert found.measured.startswith("ranks 2044-2051 are still all-reducing over pairs of nodes after 60 s")
 
 
 @pytest.mark.parametrize(

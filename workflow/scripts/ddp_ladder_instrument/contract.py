@@ -18,6 +18,7 @@ FIRST_SAMPLES = "first samples"  # begins that on digests that raised
 WITNESS_STEPS = 200  # of a run that follows its batches, at most
 WARMUP_STEPS = 20  # at least left out on a GPU: clocks rise, memory and kernel caches fill
 LATE = "not over after"  # begins the error of a preflight's rank that its time limit ended
+OVER_PAIRS = "all-reducing over pairs of nodes"  # what such a rank does then
 BUFFERS, SYNC_BATCH_NORM = "buffers", "SyncBatchNorm"  # kinds of communication that no function of torch names
 
 FIRST_STATE = "rank{}.first.json"  # of a link's rank, until its end record has it

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder_instrument.contract import LATE, RUN_VARIABLE
+from ddp_ladder_instrument.contract import LATE, OVER_PAIRS, RUN_VARIABLE
 from ddp_ladder_instrument.files import NotMeasured, write_atomically
 from ddp_ladder_instrument.program import die_with_parent
 from ddp_ladder_instrument.reading import read_bytes
@@ -98,13 +98,13 @@ def _measure(
         file.now(f"all-reducing more than {entry['bytes']} bytes")
     if spec["nodes"] < 3:
         return
-    file.now("all-reducing over pairs of nodes")
+    file.now(OVER_PAIRS)
     group = collectives.Group(device, time.monotonic() + share_s)
     pairs = collectives.Pairs(group, spec["nodes"], collectives.pair_size(file.content["sizes"]), timeout)
     for in_round in itertools.chain(pairs.in_rounds(), pairs.checked()):
         if in_round:
             file.add("pairs", in_round)
-        file.now("all-reducing over pairs of nodes")  # the pair that hangs has the fewest steps
+        file.now(OVER_PAIRS)  # the pair that hangs has the fewest steps
     for alone in pairs.alone():
         file.add("pairs", alone)
 

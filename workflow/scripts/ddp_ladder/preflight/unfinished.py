@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddp_ladder_instrument.contract import LATE
+from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
 
 from ddp_ladder.common.formats import count, hostlist, rank_numbers, short_list
 from ddp_ladder.common.grouping import grouped
@@ -106,7 +106,10 @@ def _why(
     if together:
         return _Why(f"all ranks are {doing}" if spec.world_size > 1 else f"rank {last.rank} is {doing}")
     alike = [rank.rank for rank in silent or behind if (rank.step, rank.frame) == (last.step, last.frame)]
-    return _Why(f"{rank_numbers(alike)} {'is' if len(alike) == 1 else 'are'} {doing}", of(alike))
+    what = f"{rank_numbers(alike)} {'is' if len(alike) == 1 else 'are'} {doing}"
+    if last.doing == OVER_PAIRS and len(of(alike)) > 1:  # both ends of each pair that hangs
+        return _Why(what, of(alike), f"{leave_out(*of(alike))}; {IN_GENERAL}", "link")
+    return _Why(what, of(alike))
 
 
 def _silent_nodes(nodes: int, per_node: int, quiet: Sequence[int], ends: Sequence[AgentEnd]) -> frozenset[int]:
