@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", type=float, required=True, metavar="S", help="seconds until the signal")
     parser.add_argument("--warn", type=float, required=True, metavar="S", help="seconds from the signal to the end")
     arguments = job_arguments(parser, argv)
-    directory, (job,) = arguments.plan.parent, read_plan(arguments.plan).jobs
+    plan = read_plan(arguments.plan, "run `snakemake rehearsal`, which writes it again")
+    directory, (job,) = arguments.plan.parent, plan.jobs
     context = context_of(job, directory)
 
     def rehearse() -> list[Path]:

@@ -16,8 +16,7 @@ from pathlib import Path
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.common.command import command, job_arguments, parser_of
-from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.production.chain import read_chain, read_links, used_hours
+from ddp_ladder.production.chain import read_chain, read_chain_plan, read_links, used_hours
 from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
 from ddp_ladder.run.job import carry_out, context_of
 from ddp_ladder.run.link import run_link
@@ -33,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=int, help="the link's time limit (default: that of the plan)")
     arguments = job_arguments(parser, argv)
     directory = arguments.plan.parent
-    chain, plan = read_chain(directory), read_plan(arguments.plan)
+    chain, plan = read_chain(directory), read_chain_plan(directory)
     (job,) = plan.jobs
     if arguments.minutes is not None:
         job = replace(job, runtime_min=arguments.minutes)

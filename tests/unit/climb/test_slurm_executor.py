@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ddp_ladder.accounting.jobs import accounted
 from ddp_ladder.climb import executor, job_watch
 from ddp_ladder.climb.executor import LadderJobs, ladder_executor
 from ddp_ladder.climb.job_watch import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob
+from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm
@@ -25,6 +28,7 @@ from ddp_ladder.slurm.jobs import GONE, JobEnd, JobState, Submission
 from ddp_ladder.slurm.lock import Held, Holder
 from ddp_ladder.slurm.query import SlurmError
 from make_files import write_programs
+from make_records import make_plan_of, make_specs
 from snakemake_executor_plugin_slurm import Executor as SlurmExecutor
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
@@ -227,6 +231,28 @@ def test_how_long_a_job_ran_is_told_by_slurm_or_not_at_all(desk: Desk) -> None:
     desk.later(0, JobState("PENDING"))
     desk.later(90, JobState("CANCELLED"))
     assert "1 min 30 s after its submission" in desk.text
+
+
+def test_a_job_that_could_not_do_its_work_says_why_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to one who sees of it only what Slurm tells: FAILED, NonZeroExitCode."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    job = make_plan_of(make_specs(["1x1"])).jobs[0]
+    cluster = Cluster()
+    watch = JobWatch(cluster.ask, Console(io.StringIO()))
+    watch.add(WatchedJob.of(job, "7", tmp_path / "7.log", tmp_path))
+    why = Problem(
+        "stage1 1x1, workload.batch_per_gpu", "the search needs more time", next="raise stages.stage1.runtime"
+    )
+    with suppress(UserError), accounted(tmp_path, job, "7", "fit"):
+        raise UserError(why)
+    cluster.states["7"] = JobState("FAILED", "NonZeroExitCode", "node1")
+    (end,) = watch.look()
+    assert end.in_words == (
+        "job 7 ended FAILED on node1: stage1 1x1, workload.batch_per_gpu: the search needs more time (NonZeroExitCode)"
+    )
+    assert end.next == "raise stages.stage1.runtime"
 
 
 def test_a_bad_end_says_why_and_what_to_do(desk: Desk) -> None:

@@ -11,7 +11,7 @@ from ddp_ladder.climb.start import MOST_LINES, FailedJob, announcements, boxes, 
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.sources import CLUSTER, CONFIG
-from ddp_ladder.slurm.jobs import NOT_SUBMITTED, JobEnd, new_job_name, write_job_end
+from ddp_ladder.slurm.jobs import JobEnd, new_job_name, write_job_end
 from ddp_ladder.slurm.lock import Lock, held
 from make_files import write_files, write_programs
 from make_runs import write_run
@@ -97,10 +97,14 @@ def test_a_slurm_job_is_reported_by_the_gate_or_in_the_executors_words(tmp_path:
     job = FailedJob("measure_stage1", "logs/measure_1x1.log", None, "job 12 ended CANCELLED. Next: x.")
     (box,) = texts(tmp_path, job)
     assert "the job measure_1x1 failed found job 12 ended CANCELLED. Next: x. log logs/measure_1x1.log" in box
-    write_job_end(tmp_path, JobEnd("", "stage1", "1x1", NOT_SUBMITTED, ""))
-    assert texts(tmp_path, job) == [box]  # the disk was too full for the gate
+    end = JobEnd("12", "stage1", "1x1", "FAILED", "12.log", why="the search needs more time", next="raise the runtime")
+    write_job_end(tmp_path, end)
+    (box,) = texts(tmp_path, job)  # the disk was too full for the gate
+    assert "found job 12 ended FAILED: the search needs more time log logs/" in box
+    assert box.endswith("next raise the runtime +" + "-" * 94 + "+")
     write_files(tmp_path, {"gates/stage1.closed.json": "{}"})
     assert texts(tmp_path, job) == []
+    assert len(texts(tmp_path, replace(job, rule="search_batch", log="logs/fit_1x1.log"))) == 1  # no gate says it
 
 
 def test_every_job_that_has_not_said_it_has_a_box_with_its_last_lines(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, read_json, write_atomically, write_json
+from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
 from ddp_ladder.common.process import Interrupted
 from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
@@ -29,8 +30,8 @@ from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
 from ddp_ladder.records.raw_models import Job, RunEnd
-from ddp_ladder.records.record import Record
-from ddp_ladder.slurm.jobs import GONE, JobState, ask, scale_of_name
+from ddp_ladder.records.record import Failure, Record
+from ddp_ladder.slurm.jobs import AGAIN, GONE, Advice, JobState, ask, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
 from ddp_ladder.slurm.query import SlurmError, sacct, tres, unix_time
 
@@ -94,6 +95,7 @@ class JobFile(Model):
     number: Count = 0  # its place among those that began; 0: it has none yet, or a version without numbers made it
     has_begun: bool = True  # False: whoever submitted it wrote the file, and the job has not
     ended_by: str | None = None  # the signal that ended it before its work was done
+    problem: Failure | None = None  # why it could not do its work, in its own words
 
     @property
     def has_held(self) -> bool:
@@ -151,7 +153,7 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
     Its length is not that of the clock, which may be set meanwhile.
     """
     path, file = _new_file(results, job, job_id, kind, _is_in_allocation(os.environ))
-    begun_s, ended_by = time.monotonic(), None
+    begun_s, ended_by, problem = time.monotonic(), None, None
     with suppress(OSError):
         write_json(path, file.model_dump())
     try:
@@ -159,10 +161,21 @@ def accounted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> Iterator
     except Interrupted as interrupted:
         ended_by = str(interrupted)
         raise
+    except (UserError, NotWritten) as error:
+        first = error.problem if isinstance(error, NotWritten) else error.problems[0]
+        problem = Failure(verdict=f"{first.where}: {first.what}", why=first.found or "", next=first.next or AGAIN)
+        raise
     finally:
         ended_at_s = file.begun_at_s + time.monotonic() - begun_s
         with suppress(OSError):
-            write_json(path, file.replace(ended_at_s=ended_at_s, ended_by=ended_by).model_dump())
+            write_json(path, file.replace(ended_at_s=ended_at_s, ended_by=ended_by, problem=problem).model_dump())
+
+
+def own_problem(results: Path, scale: str, job_id: str) -> Advice | None:
+    """Return why a job of Slurm could not do its work, in its own words; None if it left none."""
+    own = (file.problem for _, file in job_files(results) if (file.scale, file.slurm_id) == (scale, job_id))
+    problem = next(filter(None, own), None)
+    return Advice(": ".join(filter(None, (problem.verdict, problem.why))), problem.next) if problem else None
 
 
 def submitted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> None:

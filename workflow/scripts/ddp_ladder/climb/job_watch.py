@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from ddp_ladder.accounting.jobs import own_problem
 from ddp_ladder.common.files import NotWritten, check_room, file_text, opened
 from ddp_ladder.common.formats import duration
 from ddp_ladder.plan.plan import ScaleJob
@@ -45,6 +47,7 @@ class WatchedJob:
     held: Callable[[], Held | None]  # the scale's lock
     touched_s: Callable[[], float]  # when the lock was last touched, by any clock
     places: Sequence[Path] = ()  # the directories that it writes to
+    problem: Callable[[], Advice | None] = lambda: None  # why it could not do its work, in its own words
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     submitted_s: float = 0.0
     started_s: float | None = None
@@ -64,7 +67,8 @@ class WatchedJob:
         """Return the job of Slurm that makes a planned one."""
         scale, lock = str(job.scale), Lock.of_scale(results, str(job.scale), "")
         lasts = job.runtime_min, lambda: look(lock), lambda: lock.touched_s
-        return cls(job_id, job.stage, scale, log, *lasts, places=(log.parent, results))
+        places, problem = (log.parent, results), partial(own_problem, results, scale, job_id)
+        return cls(job_id, job.stage, scale, log, *lasts, places=places, problem=problem)
 
     @property
     def label(self) -> str:
@@ -254,7 +258,9 @@ class JobWatch:
         well = state == slurm_jobs.ENDED_WELL or (state in (slurm_jobs.GONE, slurm_jobs.NODE_FAIL) and job.is_finished)
         asked = job.asked_min, job.left_lock_on
         cause = Advice("", "") if well else slurm_jobs.advice(job.state, words, job.stage, *asked)
-        if not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
+        if not well and (own := job.problem()):
+            cause = own
+        elif not well and not words and (full := _full(job.places)):  # it could not say so: its log is there too
             cause = full
         named, reason = (job.id, job.stage, job.scale, state, str(job.log)), words or job.state.reason
         end = JobEnd(*named, ok=well, nodes=job.state.nodes, reason=reason, why=cause.why, next=cause.next)

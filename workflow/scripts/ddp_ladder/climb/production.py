@@ -134,6 +134,8 @@ class JobsOnSlurm:
             return Step("stop", "the job was not submitted", str(error), error.next)
         slurm_jobs.write_job_end(self._directory, end)
         self._job_id, self.nodes = None, end.nodes
+        if own := jobs.own_problem(self._directory, self._scale, end.job_id):
+            return Step("stop", f"job {end.job_id} could not do its work", own.why, own.next)
         begun = any(file.job_id == end.job_id and file.has_begun for _, file in jobs.job_files(self._directory))
         return None if begun else Step("stop", f"job {end.job_id} began no link", end.in_words, end.next)
 

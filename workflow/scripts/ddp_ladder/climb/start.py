@@ -25,7 +25,7 @@ from ddp_ladder.preflight.variables import check_variables
 from ddp_ladder.run.training_data import data_problem
 from ddp_ladder.run.training_module import module_problem
 from ddp_ladder.settings.keys import Settings
-from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, NamedJob, ask, job_left, jobs_by_name, read_job_end
+from ddp_ladder.slurm.jobs import AGAIN, GO_ON, GONE, JobEnd, NamedJob, ask, job_left, jobs_by_name, read_job_end
 from ddp_ladder.slurm.lock import Lock, look
 from ddp_ladder.slurm.query import SlurmError
 
@@ -221,28 +221,35 @@ def boxes(
         yield box((("verdict", f"ended by {by} ({ended_by})"), ("log", log), ("next", GO_ON if of_chain else AGAIN)))
         return
     for job in jobs:
-        if not _has_told(job, results):
-            yield box(_rows(job, log, GO_ON if of_chain else AGAIN))
+        end = _end_of(job, results)
+        if not _has_told(job, end, results):
+            yield box(_rows(job, end, log, GO_ON if of_chain else AGAIN))
 
 
-def _has_told(job: FailedJob, results: Path) -> bool:
+def _end_of(job: FailedJob, results: Path) -> JobEnd | None:
+    """Return the end of a job of Slurm (fit_1x1); None if it is not recorded, or the job was one of this machine."""
+    return None if job.exit_code is not None else read_job_end(results, job.name.rpartition("_")[2])
+
+
+def _has_told(job: FailedJob, end: JobEnd | None, results: Path) -> bool:
     """Return True if the terminal shows it: printed by the ladder's own command, or in the box of a closed gate."""
     if job.exit_code is None:
-        end = read_job_end(results, job.name.removeprefix("measure_"))
         # Else the disk is full, most likely: its end is not recorded, or the gate could not be written.
-        return end is not None and any(file.exists() for file in gate_files(results / "gates", end.stage))
+        if end is None or job.name != f"measure_{end.scale}":
+            return False
+        return any(file.exists() for file in gate_files(results / "gates", end.stage))
     return job.exit_code == 1 and job.rule != "prepare_data"
 
 
-def _rows(job: FailedJob, log: str, again: str) -> Iterator[tuple[str, str]]:
+def _rows(job: FailedJob, end: JobEnd | None, log: str, again: str) -> Iterator[tuple[str, str]]:
     name = None if job.exit_code is None else signal_of(job.exit_code)
     what = "workload.prepare" if job.rule == "prepare_data" else f"the job {job.name}"
     code = "" if job.exit_code is None else f": exit code {job.exit_code}"
     yield "verdict", f"{what} failed{code}{f' ({name})' if name else ''}"
-    if job.message:
-        yield "found", job.message
+    if end or job.message:
+        yield "found", end.in_words if end else job.message
     else:
         yield "printed", "\n".join(last_lines(Path(job.log), MOST_LINES) if job.log else []) or "its log is empty"
     yield "log", f"{job.log}\nSnakemake's: {log}"
     killed = "it was killed, most often because memory ran out; " if name == signal.SIGKILL.name else ""
-    yield "next", f"{killed}read its output, here or above; then {again}"
+    yield "next", end.next if end else f"{killed}read its output, here or above; then {again}"

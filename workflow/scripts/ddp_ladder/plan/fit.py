@@ -71,6 +71,14 @@ class Fit(Model):
         )
 
 
+class Trials(Model):
+    """The trials of a search that has not ended (results/fit/trials.json): the next job goes on from them."""
+
+    key: str  # as of Fit
+    trials: Several[Trial]
+    schema_version: Version1 = 1
+
+
 def search(least: int, most: int, trial: Callable[[int], bool]) -> None:
     """Find the largest batch that fits: doubling, then bisection. trial: tries a batch, returns whether it fits.
 
@@ -193,6 +201,19 @@ def fit_of(plan: Plan, results: Path) -> Fit | None:
     fit = last_fit(results, plan)
     is_same = fit and fit.workload == workload_key(plan) and fit.chosen == trial_spec(plan).batch_per_gpu
     return fit if is_same else None
+
+
+def trials_file(results: Path) -> Path:
+    """Return the file of the trials of a search that has not ended."""
+    return results / "fit" / "trials.json"
+
+
+def kept_trials(results: Path, key: str) -> list[Trial]:
+    """Return the trials of a search of this key that has not ended."""
+    with suppress(OSError, ValueError):
+        kept = Trials.from_json(read_json(trials_file(results)))
+        return [*kept.trials] if kept.key == key else []
+    return []
 
 
 def last_fit(results: Path, plan: Plan) -> Fit | None:

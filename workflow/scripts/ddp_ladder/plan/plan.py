@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, TypeVar
 
 from ddp_ladder_instrument.redaction import FROM_ENVIRONMENT
@@ -248,8 +247,11 @@ def _adapter() -> TypeAdapter[Plan]:
     return TypeAdapter(Plan)  # takes longer than the rest of this module, which agents import, too
 
 
-def read_plan(path: Path) -> Plan:
-    """Read plan.json. Raises UserError, with the next step, if it is missing or invalid."""
+REWRITE = "run `snakemake --cores 1 plan`, which writes it again from config/"
+
+
+def read_plan(path: Path, rewrite: str = REWRITE) -> Plan:
+    """Read plan.json. Raises UserError, with the next step, if it is missing or invalid. rewrite: what makes it."""
     try:
         return _adapter().validate_python(read_json(path))
     except FileNotFoundError:
@@ -258,7 +260,6 @@ def read_plan(path: Path) -> Plan:
     except (OSError, ValueError) as error:
         why = first_error(error) if isinstance(error, ValidationError) else str(error)
     what = "this is no plan of this version of ddp-ladder"
-    rewrite = f"run `snakemake --cores 1 {quote(str(path))}`: the plan is written again from config/"
     raise UserError(Problem(str(path), what, why, next=f"use the version that wrote it; or {rewrite}"))
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from ddp_ladder.accounting.jobs import HOUR_S, JobFile, in_order, job_files
@@ -24,7 +25,7 @@ from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
 from ddp_ladder.common.process import SIGNALS
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, unit_of
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, unit_of
 from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
@@ -126,6 +127,13 @@ def read_chain(directory: Path) -> Chain:
     except (OSError, ValueError) as error:
         advice = "start it with `snakemake production`, which writes the file"
         raise UserError(Problem(str(path), "there is no chain of jobs here", str(error), next=advice)) from error
+
+
+def read_chain_plan(directory: Path) -> Plan:
+    """Read the plan of a chain. Raises UserError."""
+    file = directory / "plan.json"
+    same = "if script, arguments and scale are what they were"
+    return read_plan(file, f"{same}, delete it (rm {quote(str(file))}): `snakemake production` writes it again")
 
 
 # Links

@@ -25,9 +25,9 @@ from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
-from ddp_ladder.plan.plan import RunSpec, ScaleJob, read_plan
+from ddp_ladder.plan.plan import RunSpec, ScaleJob
 from ddp_ladder.plan.units import Hours, Units
-from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_links
+from ddp_ladder.production.chain import Chain, Link, chain_directory, completed, read_chain, read_chain_plan, read_links
 from ddp_ladder.production.planned import Planned, read_planned
 from ddp_ladder.production.slower import TABLE, read_windows
 from ddp_ladder.records.raw_files import RankFiles, RawRun, read_raw_run
@@ -241,7 +241,7 @@ def known_sum(values: Iterable[float | None]) -> float | None:
 def read_campaign(results: Path, now_s: float) -> Campaign:
     """Read a chain, also while a link runs. results: of the ladder. Raises UserError if no link has begun."""
     directory = chain_directory(results)
-    chain, plan = read_chain(directory), read_plan(directory / "plan.json")
+    chain, plan = read_chain(directory), read_chain_plan(directory)
     (job,), records = plan.jobs, RunRecords(directory)
     lock = look(Lock.of_scale(directory, chain.scale, ""))
     links = read_links(directory, plan, now_s, lock.holder.job_id if lock and lock.is_alive else None)

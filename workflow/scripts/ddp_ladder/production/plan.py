@@ -21,10 +21,10 @@ from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.fit import last_fit, resolved
-from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan, read_plan
+from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan
 from ddp_ladder.plan.units import Hours
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, used_hours
+from ddp_ladder.production.chain import Chain, Link, Step, chain_directory, hours_of, read_chain_plan, used_hours
 from ddp_ladder.production.chain import decide as next_step
 from ddp_ladder.production.rehearsed import script_digest
 from ddp_ladder.records.record import Record
@@ -173,11 +173,12 @@ def _of_other_settings(specs: Iterable[RunSpec], runs: RunRecords) -> str:
 def _require_same_chain(spec: RunSpec, directory: Path) -> None:
     """Raise UserError if the directory has links of another script, arguments or scale: their state is not this one's.
 
-    What a link may use, and Slurm's options, may change from one link to the next.
+    What a link may use, and Slurm's options, may change from one link to the next. Without plan.json nothing is
+    compared: a person has deleted it.
     """
-    if next(job_files(directory), None) is None:
+    if next(job_files(directory), None) is None or not (directory / "plan.json").exists():
         return
-    before = read_plan(directory / "plan.json").jobs[0].runs[0]
+    before = read_chain_plan(directory).jobs[0].runs[0]
     pairs = {name: (str(getattr(before, name)), str(getattr(spec, name))) for name in ("scale", "mode", "script")}
     if before.scale == spec.scale:  # the arguments may name the run's directory
         pairs["arguments"] = join(before.args), join(spec.args)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.files import RunDirectory, write_json, writing
-from ddp_ladder.common.formats import duration
+from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.diagnosis.signatures import LONGEST_OF_SEVERAL, Words, cut, matches, read_lines
 from ddp_ladder.measuring.fingerprint import batch_per_gpu_seen
@@ -17,12 +17,15 @@ from ddp_ladder.plan.fit import (
     Fit,
     Outcome,
     Trial,
+    Trials,
     batch_range,
     choice,
     fit_file,
+    kept_trials,
     search,
     search_key,
     trial_spec,
+    trials_file,
     with_batch,
     workload_key,
 )
@@ -32,6 +35,7 @@ from ddp_ladder.run.assembling import Assembly
 from ddp_ladder.run.job import LONGER, Context, RunsSoFar, failed_preflight, leave_out_run, run_on_free_port
 from ddp_ladder.run.progress import RunConsole
 from ddp_ladder.settings.keys import Preflight
+from ddp_ladder.settings.terms import runtime_key
 
 
 class NoBatch(UserError):
@@ -39,7 +43,8 @@ class NoBatch(UserError):
 
     def __init__(self, context: Context, why: str, next_step: str, kind: LeftOut = "no batch") -> None:
         self.kind, self.why, self.next_step = kind, why, next_step
-        super().__init__(Problem(f"{context.label}, workload.batch_per_gpu", why, next=next_step))
+        where = f"{context.label}, workload.batch_per_gpu" if kind == "no batch" else context.label
+        super().__init__(Problem(where, why, next=next_step))
 
 
 def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
@@ -56,24 +61,37 @@ def fitted(context: Context, plan: Plan) -> tuple[Context, Plan]:
 
 
 def choose_batch(context: Context, plan: Plan) -> Fit:
-    """Try batches, each in results/fit/<batch>/, and write the choice. Raises NoBatch and Interrupted."""
-    wanted, trials = batch_range(plan), list[Trial]()
-    directory = context.results / "fit"
-    with writing(directory):
-        shutil.rmtree(directory, ignore_errors=True)
+    """Try batches, each in results/fit/<batch>/, and write the choice. Raises NoBatch and Interrupted.
+
+    A search that an earlier job did not end goes on from its trials.
+    """
+    wanted, trials, key = batch_range(plan), list[Trial](), search_key(plan)
+    directory, file = context.results / "fit", trials_file(context.results)
+    kept = {trial.batch_per_gpu: trial for trial in kept_trials(context.results, key)}
+    if not kept:
+        with writing(directory):
+            shutil.rmtree(directory, ignore_errors=True)
     longest_s = 0.0
 
     def fits(batch: int) -> bool:
         nonlocal longest_s
+        if batch in kept:
+            trials.append(kept[batch])
+            return trials[-1].fits
         before_s = context.left_s
         if before_s < LONGER * longest_s:
             why = f"the search needs more time: a trial takes {duration(longest_s)}, {duration(before_s)} are left"
-            raise NoBatch(context, why, f"raise stages.{context.job.stage}.runtime and start snakemake again")
+            best = choice(trials, wanted.headroom_percent)
+            take = "" if best is None else f"; or take the best so far, workload.batch_per_gpu: {best}"
+            advice = f"raise {runtime_key(context.job.stage)} and start snakemake again: the trials are kept{take}"
+            raise NoBatch(context, why, advice)
         trials.append(_tried(context, plan, batch, trials))
+        write_json(file, Trials(key=key, trials=tuple(trials)).model_dump())
         longest_s = max(longest_s, before_s - context.left_s)
         return trials[-1].fits
 
-    context.console.say(f"{context.label}: searching the batch per GPU from {wanted.least} to {wanted.most}")
+    again = f", with {count(len(kept), 'trial')} of an earlier job" if kept else ""
+    context.console.say(f"{context.label}: searching the batch per GPU from {wanted.least} to {wanted.most}{again}")
     search(wanted.least, wanted.most, fits)
     if not trials[0].fits:
         why = f"no batch fits: {trials[0].batch_per_gpu}, the smallest that was tried: {trials[0].why}"
@@ -85,7 +103,7 @@ def choose_batch(context: Context, plan: Plan) -> Fit:
         why = f"no batch from {wanted.least} on leaves {wanted.headroom_percent:g} % of the memory free"
         raise NoBatch(context, why, "lower `from` or `headroom_percent` of workload.batch_per_gpu")
     fit = Fit(
-        key=search_key(plan),
+        key=key,
         workload=workload_key(plan),
         scale=str(context.job.scale),
         headroom_percent=wanted.headroom_percent,
@@ -94,6 +112,7 @@ def choose_batch(context: Context, plan: Plan) -> Fit:
         schema_version=1,
     )
     write_json(fit_file(context.results, context.job.scale), fit.model_dump())
+    file.unlink(missing_ok=True)
     context.console.say(f"{context.label}: {fit.rule}")
     return fit
 
