@@ -274,6 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(measure(RunDirectory(arguments.one), *arguments.steps)))
         return 0
     rows: list[dict[str, float]] = []
+    machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "load_1min_before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as folder:
         genuine = genuine_run(Path(folder))
         for steps, ranks in product(arguments.steps, map(int, arguments.ranks.split(","))):
@@ -284,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_in_words(rows), flush=True)
             shutil.rmtree(directory.path)
     if arguments.out:
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count()}
+        machine |= {"load_1min_after": os.getloadavg()[0]}
         arguments.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
         print(f"written: {arguments.out}")
     return 0
