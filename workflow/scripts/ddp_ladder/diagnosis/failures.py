@@ -228,7 +228,6 @@ ROWS: tuple[Explanation, ...] = (
     agents.lost_srun,
     agents.lost_agent,
     agents.ended_from_outside,
-    agents.lost_job,
     hung,
     # Ranks that died or left, before the time limit that the others then reached.
     ranks.killed_first,
@@ -236,6 +235,7 @@ ROWS: tuple[Explanation, ...] = (
     ranks.left_early,
     ranks.saved_state,
     time_limit,
+    agents.lost_job,
     # The first failure that is no consequence of another.
     ranks.own_failure,
     not_written,
