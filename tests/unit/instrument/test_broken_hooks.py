@@ -30,7 +30,7 @@ HOOKS = [
     ("accumulate.py sync", "measurement:Measurement._device_answers"),
     ("accumulate.py sync", "measurement:Measurement._install"),
     ("accumulate.py sync", "measurement:Measurement.end"),
-    ("amp.py", "recorder:Recorder.skipped observer:TorchObserver._on_autocast"),
+    ("amp.py foreach", "recorder:Recorder.skipped observer:TorchObserver._on_autocast"),
     ("snapshots.py", "recorder:Recorder.saved"),
     ("snapshots.py", "saves:_position"),
     (VALIDATES, "recorder:Recorder.enter hooks:Trained.holds"),

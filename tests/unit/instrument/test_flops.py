@@ -105,7 +105,7 @@ def test_what_cannot_be_counted_is_said(warm: Warm, tmp_path: Path, model: str, 
         ("gan.py same", 2 * (12 + 6 + 6 + 12 + 6), 2 * (6 + 6 + 6 + 6 + 12)),
         ("gan.py twice", 2 * (2 * (12 + 6 + 6) + 12 + 6), 2 * (2 * (6 + 6) + 6 + 6 + 12)),
         ("gan.py own", None, None),  # one of the two optimizers steps at every fifth step
-        ("amp.py", 8, 8),  # with steps that GradScaler skips
+        ("amp.py foreach", 8, 8),  # with steps that GradScaler skips
     ],
 )
 def test_loops(warm: Warm, tmp_path: Path, line: str, forward: float | None, backward: float | None) -> None:

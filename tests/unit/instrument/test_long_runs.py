@@ -95,8 +95,8 @@ def test_rows_of_a_log_are_continued_by_those_that_were_counted_live(judged_step
     for k in range(judged_steps):
         judged.add(0, 0, 1.0, 0.0, k, 0.0, 1, 1, 1, k)
     judged.ddp[3] = DdpTimes(1.0, 1.0, 1.0, 1.0)
-    judged.continue_with(live)
     single = min(judged_steps, 8)
+    judged.continue_with(live, single)
     assert judged.sizes() == live.sizes()
     assert judged.samples.tolist() == [0] * single + live.samples.tolist()[single:]
     assert [*judged.ddp] == [3]

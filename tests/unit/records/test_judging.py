@@ -102,13 +102,52 @@ def test_results_of_earlier_rules_give_the_figures_of_these_and_nothing_is_measu
     assert not RunRecords(results).changes_of_rules()
 
 
+def test_a_long_run_of_which_an_earlier_version_judged_the_begin_wrongly_has_its_figures(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end record could not even be read: its first rows were those of later steps, without the log's time."""
+    results, run = tmp_path / "results", plan.runs[0]
+    directory = RunDirectory(results / "runs" / run.name)
+    rows = read_steps(directory, 0)
+    write_log(directory, 0, cut_at=20)
+    write_steps(directory, 0, [[*row[:3], "1e-12" if k < 9 else row[3], *row[4:]] for k, row in enumerate(rows)])
+    edit_rank(directory, 0, startup_s={"import_torch": 2.0, "total": -1.8e9})
+    reassemble(directory)
+    assert read_record(directory.record).checks[0].measured.startswith("ranks/rank0.json is damaged")
+    let_the_rules_change(monkeypatch)
+    runs = RunRecords(results)
+    assert not [missing for missing in runs_to_do(plan, runs).values() if run in missing]
+    now = read_results(results, plan).records[run.name]
+    assert now.failure is None
+    assert now.ranks[0].samples == 19 * TRAINED + (41 * TRAINED + 11 * 16)
+    assert now.ranks[0].startup_s["total"] == pytest.approx(float(rows[0][3]), abs=1e-5)
+    (told,) = runs.changes_of_rules()
+    assert f"{run.name}: none -> " in told
+
+
+def test_a_long_run_of_which_an_earlier_version_counted_steps_twice_is_measured_again(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path / "results" / "runs" / plan.runs[0].name)
+    write_log(directory, 0, cut_at=20)
+    rows = read_steps(directory, 0)
+    order = [*range(40), *range(18, 60)]
+    write_steps(directory, 0, [[str(n), *rows[k][1:], str(STARTED_AT_S + k)] for n, k in enumerate(order, start=1)])
+    let_the_rules_change(monkeypatch)
+    record = assemble(directory)
+    assert record.failure is not None
+    assert "go back in time" in record.checks[0].measured
+    to_do = runs_to_do(plan, RunRecords(tmp_path / "results")).values()
+    assert plan.runs[0] in [run for missing in to_do for run in missing]
+
+
 def test_of_a_long_run_the_rows_that_the_log_does_not_have_stay(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RunDirectory(tmp_path / "results" / "runs" / plan.runs[0].name)
     write_log(directory, 0, cut_at=20)
     let_the_rules_change(monkeypatch)
-    assert assemble(directory).ranks[0].samples == 20 * TRAINED + (40 * TRAINED + 10 * 16)
+    assert assemble(directory).ranks[0].samples == 19 * TRAINED + (41 * TRAINED + 11 * 16)
 
 
 def test_each_attempt_of_a_run_has_figures_of_its_own(
@@ -123,7 +162,7 @@ def test_each_attempt_of_a_run_has_figures_of_its_own(
     let_the_rules_change(monkeypatch)
     runs = RunRecords(tmp_path / "results")
     samples = [runs.stored_or_assembled(directory).ranks[0].samples for directory in (first, last)]
-    assert samples == [60 * TRAINED, 20 * TRAINED + (40 * TRAINED + 10 * 16)]
+    assert samples == [60 * TRAINED, 19 * TRAINED + (41 * TRAINED + 11 * 16)]
 
 
 def test_a_damaged_log_costs_no_figure_and_is_named(

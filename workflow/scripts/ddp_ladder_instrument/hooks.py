@@ -125,20 +125,20 @@ def patch_before_steps(notify: Callable[..., None]) -> None:
 
 
 def patch_grad_scaler(recorder: Recorder) -> None:
-    """Note each step that GradScaler skips."""
+    """Note each step that GradScaler skips. Of fused optimizers it does not skip it: the recorder looks at these."""
     skipped = eager(recorder.skipped)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _maybe_opt_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             before = recorder.calls
             result = original(self, *args, **kwargs)
             if recorder.calls == before:
                 skipped()
             return result
 
-        return _maybe_opt_step
+        return step
 
-    patch(torch.amp.GradScaler, "_maybe_opt_step", wrap)
+    patch(torch.amp.GradScaler, "step", wrap)
 
 
 def patch_call(owner: Any, name: str, after: Callable[[float, Sequence[Any]], None]) -> None:

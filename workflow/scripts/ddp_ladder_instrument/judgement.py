@@ -86,11 +86,11 @@ def ddp_summary(table: StepTable, facts: Facts | None, warmup_steps: int) -> dic
         return None
     rows: dict[int, DdpTimes] = table.ddp
     used = [times for row, times in rows.items() if row >= warmup_steps] or [*rows.values()]
-    sent = table.sent[: table.single]
+    sent = [*filter(None, table.sent[: table.single])]
     exposed_s = [max(0.0, times.comm_s - times.overlap_s) for times in used]
     return {
         **facts,
-        "exchanges": int(statistics.mode(sent)) if any(sent) else 1,
+        "exchanges": int(statistics.mode(sent)) if sent else 1,
         "samples": len(used),
         "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
     }

@@ -45,6 +45,7 @@ MARK = 21  # thing: the mark, which the device passed at ``end``
 MEASURED = 22  # the measured steps are over: what follows is only traced
 UNEVEN = 23  # DistributedDataParallel.join(): ranks may make different numbers of steps
 OVER = 25  # the program has ended. Logs of earlier versions have events 24, which nothing reads
+UNSETTLED = 26  # STEP or SKIP: the device does not tell yet. In no file
 
 NO_MARK = -1
 NOT_MARKED = -3  # in place of a COLLECTIVE's mark, on a GPU: its time is not known
@@ -59,21 +60,29 @@ recorded with it, on a GPU; of COLLECTIVE the mark after it, which follows the o
 
 
 class Log:
-    """An event log in memory. rows: its doubles; dropped: how many events of those after the whole part are gone."""
+    """An event log in memory. rows: its doubles.
+
+    The number of an event, counted from 0, stays the same. Once the whole part is full, the oldest of those after it
+    may be gone: ``_place`` says where the others are.
+    """
 
     def __init__(self, rows: array[float] | None = None) -> None:
         self.rows = array("d") if rows is None else rows
-        self.dropped = 0
-        self._whole = 0  # doubles of the whole part, once it is full
+        self._whole = sys.maxsize  # events of the whole part, once it is full
+        self._dropped = 0  # events after it that are gone
 
     def __len__(self) -> int:
         """Return the number of events so far, those that were dropped included."""
-        return len(self.rows) // COLUMNS + self.dropped
+        return len(self.rows) // COLUMNS + self._dropped
 
     @property
     def is_cut(self) -> bool:
         """True if not all steps are there event by event."""
-        return self._whole > 0
+        return self._dropped > 0
+
+    def _place(self, number: int) -> int:
+        """Return where in ``rows`` the event of this number is; of one that is gone, where the next one is."""
+        return COLUMNS * min(number, max(self._whole, number - self._dropped))
 
     def begin(self, rank: int) -> None:
         """Begin the log of a rank, with the pair of clock and unix time."""
@@ -86,18 +95,31 @@ class Log:
         self.rows.extend((kind, begin_s, end_s, thing, a, b, c))
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
-        """Yield the events from this number on, up to another one or to the last."""
+        """Yield the events from this number on that are kept, up to another number or to the last."""
         last = len(self) if stop is None else stop
-        values = iter(self.rows[(start - self.dropped) * COLUMNS : (last - self.dropped) * COLUMNS])
+        values = iter(self.rows[self._place(start) : self._place(last)])
         return zip(*[values] * COLUMNS)
 
-    def cut(self, steps: int) -> None:
-        """Drop the events after the whole part, all of them seen, once it is full. steps: so many optimizers' steps."""
-        if self._whole:
-            self.dropped += (len(self.rows) - self._whole) // COLUMNS
-            del self.rows[self._whole :]
-        elif steps >= WHOLE_STEPS or len(self.rows) >= WHOLE_EVENTS * COLUMNS:
-            self._whole = len(self.rows)
+    def first(self, kind: int, start: int) -> int | None:
+        """Return the number of the first event of a kind, from a number on that is kept; None if there is none."""
+        kinds = self.rows[self._place(start) :: COLUMNS]
+        return start + kinds.index(kind) if kind in kinds else None
+
+    def settle(self, number: int, kind: int) -> None:
+        """Give an event, which is kept, its kind."""
+        self.rows[self._place(number)] = kind
+
+    def cut(self, seen: int, steps: int) -> None:
+        """Drop the events after the whole part, once it is full, among those that were seen: the first ``seen`` ones.
+
+        steps: so many steps of optimizers are among them.
+        """
+        if self._whole < sys.maxsize:
+            first, after = self._place(self._whole), self._place(seen)
+            self._dropped += (after - first) // COLUMNS
+            del self.rows[first:after]
+        elif steps >= WHOLE_STEPS or (steps and seen >= WHOLE_EVENTS):
+            self._whole = seen
 
     def to_bytes(self) -> bytes:
         rows = array("d", self.rows)

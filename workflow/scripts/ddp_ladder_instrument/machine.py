@@ -92,7 +92,8 @@ class Machine:
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
             log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end,
             log.EPOCH: self._on_epoch, log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward,
-            log.STEP: self._on_step, log.SKIP: self._on_skip, log.ZERO: self._on_zero, log.CAPTURE: self._on_capture,
+            log.STEP: self._on_step, log.UNSETTLED: self._on_step, log.SKIP: self._on_skip, log.ZERO: self._on_zero,
+            log.CAPTURE: self._on_capture,
             log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
             log.COLLECTIVE: self._on_collective, log.SAVE: self._on_save, log.DDP: self._on_ddp,
             log.MEASURED: self._on_measured, log.UNEVEN: self._on_uneven, log.OVER: self._on_over,
@@ -514,10 +515,13 @@ class Judged(NamedTuple):
     is_uneven: bool
 
     def join(self, live: Judged) -> Judged:
-        """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone."""
-        first = min(self.table.count, live.table.single)
-        edge_s = self.table.ended_at_s[first - 1]
-        self.table.continue_with(live.table)
+        """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone.
+
+        The last of these rows is taken as it was judged live: a further step of it may be missing here.
+        """
+        first = min(max(self.table.single - 1, 0), live.table.single)
+        edge_s = self.table.ended_at_s[first - 1] if first else -math.inf
+        self.table.continue_with(live.table, first)
         spans = {
             name: [
                 *(span for span in self.phases[name] if span[0] < edge_s),
@@ -527,7 +531,7 @@ class Judged(NamedTuple):
         }
         before = (step for step in self.phases["epoch_steps"] if step <= first)
         epochs = [*before, *(step for step in live.phases.get("epoch_steps", ()) if step > first)]
-        first_s = self.first_step_ended_at_s
+        first_s = live.first_step_ended_at_s if self.first_step_ended_at_s is None else self.first_step_ended_at_s
         phases = {"epoch_steps": epochs, **spans, "saves": live.phases.get("saves")}  # live, all were seen
         return live._replace(table=self.table, phases=phases, first_step_ended_at_s=first_s)
 

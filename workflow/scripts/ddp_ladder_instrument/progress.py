@@ -173,7 +173,7 @@ class Heartbeat:
         """Write the signs and, with more than so many steps, the progress. Raises OSError."""
         with self._writing:
             self._write(self._look())
-            if self._progress is not None and self._recorder.steps > more_than:
+            if self._progress is not None and self._recorder.settled.table.count > more_than:
                 self._show(self._progress)
 
     def _show(self, path: Path) -> None:

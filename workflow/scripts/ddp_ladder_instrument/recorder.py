@@ -10,6 +10,7 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,13 @@ class Recorder:
     check_limits: called with step and current time at step ``check_at``; returns the next such step.
     marks: on a GPU, its marks. stages: of a pipeline, the first that this rank holds and their number; None without.
     joins: this process is in init_process_group().
+    machine: sees each step at once, so that all ranks end at the same one. settled: on a GPU, a fused optimizer's step
+    once the device tells that GradScaler did not skip it, which nobody waits for; else it is the same machine.
     """
 
     def __init__(self, samples_per_step: int | None = None, rank: int = 0) -> None:
         self.log = Log()
-        self.machine = Machine(samples_per_step)
+        self.machine = self.settled = Machine(samples_per_step)
         self._samples_per_step = samples_per_step
         self._rank = rank
         self.marks: Marks | None = None
@@ -61,10 +64,12 @@ class Recorder:
         self._passes = 0
         self._begun: list[int] = []  # passes that began since the last step
         self._thread = threading.get_ident()
-        self._feeding = threading.RLock()  # the garbage collector may end a pass within
+        self._feeding = threading.RLock()
+        self._is_feeding = False
         self._steps = 0  # steps that the machine may not have seen yet
         self._fed = 0  # events that the machine has seen
-        self._cut_at = 0  # steps of optimizers when the log was last cut
+        self._sure = 0  # those that ``settled`` has seen, if that is another one
+        self._unsettled: deque[tuple[int, Any]] = deque()  # the mark after each such step, and whether it is skipped
         self._ended = False
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._stepped: set[int] = set()
@@ -93,11 +98,11 @@ class Recorder:
         """Return contract.TOTALS, None for one that is not known; None before the second step. Any thread may call."""
         with self._feeding:
             self.feed()
-            table = self.machine.table
+            table = self.settled.table
             if table.count < 2:
                 return None
             sums = (table.all_samples, table.all_step_s, table.all_wait_s, table.all_collectives_s)
-            known = (table.ended_at_s[-1], table.count, *sums, *self.machine.ddp_sums)
+            known = (table.ended_at_s[-1], table.count, *sums, *self.settled.ddp_sums)
         return [round(figure, 6) if math.isfinite(figure) else None for figure in known]
 
     @property
@@ -108,19 +113,47 @@ class Recorder:
             self._steps = 0
         return self.machine.timer.evaluating
 
-    def feed(self) -> None:
-        """Let the machine see the events that it has not seen yet; any thread may call this."""
+    def feed(self, cuts: bool = True) -> None:
+        """Let the machine see the events that it has not seen yet; any thread may call this.
+
+        Events may be appended meanwhile: the garbage collector may end a pass in the middle of this, and change the
+        mode of a model. The next call sees them. cuts: what was seen may be dropped; False at the end of the log.
+        """
         with self._feeding:
-            start, self._fed = self._fed, len(self.log)
-            if start == self._fed:
+            if self._is_feeding:
                 return
-            machine = self.machine
-            machine.feed(self.log.events(start, self._fed))
-            if machine.calls > self._cut_at and threading.get_ident() == self._thread:  # which appends
-                self._cut_at = machine.calls
-                self.log.cut(machine.calls)
-                if self.log.is_cut and self.marks is not None:
-                    self.marks.keep_no_more()
+            self._is_feeding = True
+            try:
+                start, self._fed = self._fed, len(self.log)
+                self.machine.feed(self.log.events(start, self._fed))
+                seen = self._fed
+                if self.settled is not self.machine:
+                    start, self._sure = self._sure, self._settle(cuts)
+                    self.settled.feed(self.log.events(start, self._sure))
+                    seen = self._sure
+                if cuts and threading.get_ident() == self._thread:  # the one that appends
+                    self.log.cut(seen, self.machine.calls)
+                    if self.log.is_cut and self.marks is not None:
+                        self.marks.keep_no_more()
+            finally:
+                self._is_feeding = False
+
+    def _settle(self, goes_on: bool) -> int:
+        """Note of a GPU's steps whether they were skipped, as far as it tells; return how many events are sure.
+
+        At the end of the log, a step of which it does not tell counts.
+        """
+        while self._unsettled and self.marks is not None:
+            number = self.log.first(log.UNSETTLED, self._sure)
+            if number is None or number >= self._fed:
+                break
+            mark, is_skipped = self._unsettled[0]
+            is_known = self.marks.read > mark
+            if goes_on and not is_known:
+                return number
+            self.log.settle(number, log.SKIP if is_known and is_skipped else log.STEP)
+            self._unsettled.popleft()
+        return self._fed
 
     def counted(self) -> tuple[int, int, float]:
         """Return steps, their samples, and when the last one ended; any thread may call this while another one feeds.
@@ -128,7 +161,7 @@ class Recorder:
         Raises IndexError before the first step.
         """
         with self._feeding:
-            table = self.machine.table
+            table = self.settled.table
             return table.count, table.all_samples, table.ended_at_s[-1]
 
     def _mark(self) -> int:
@@ -267,11 +300,28 @@ class Recorder:
         if self.is_capturing():  # into a CUDA graph: no step is made
             self.log.add(log.CAPTURE, now_s, now_s, number)
             return
+        kind, found_inf = log.STEP, _found_inf(optimizer, kwargs)
+        if found_inf is not None and found_inf.device.type == "cpu":
+            if found_inf:
+                self.skipped()
+                return
+            found_inf = None
         for begun in self._begun:
             self.log.add(log.EPOCH, now_s, now_s, begun, self.epoch_of(begun))
         self._begun.clear()
         self._is_over = False
-        self.log.rows.extend((log.STEP, now_s, now_s, number, 0, 0, self._mark()))
+        copy = (
+            None if found_inf is None else found_inf.to("cpu", non_blocking=True)
+        )  # behind the step: it does not wait
+        mark = self._mark()
+        if copy is not None and mark != NO_MARK and not (self.settled is self.machine and self.log.is_cut):
+            kind = log.UNSETTLED
+            self._unsettled.append((mark, copy))
+            if self.settled is self.machine:
+                settled = Machine(self._samples_per_step)
+                settled.later_stage = self.machine.later_stage
+                self.settled = settled
+        self.log.rows.extend((kind, now_s, now_s, number, 0, 0, mark))
         self._let_step(now_s)
 
     def _let_step(self, now_s: float) -> None:
@@ -302,7 +352,7 @@ class Recorder:
     def hold_stage(self, first: int, stages: int) -> None:
         """Note which of a pipeline's stages this rank holds: the ranks with the first one count the samples for all."""
         self.stages = first, stages
-        self.machine.later_stage = first > 0
+        self.machine.later_stage = self.settled.later_stage = first > 0
 
     def end_measured(self) -> None:
         """Note that the steps that follow are not measured."""
@@ -313,14 +363,26 @@ class Recorder:
     def end(self) -> None:
         """End the log: the program is over, and the marks that the device has passed are known."""
         self._add_saved_aside()
-        self.feed()  # of a long run, what precedes the next step is dropped: the marks must not be
+        self.feed()
         now_s = time.perf_counter()
         if self.marks is not None:
             for number, passed_s in self.marks.passed_s():
                 self.log.add(log.MARK, passed_s, passed_s, number)
         self.log.add(log.OVER, now_s, now_s)
-        self.feed()
+        self.feed(cuts=False)  # the marks are kept
 
     def judged(self) -> Judged:
         found = judge(self.log, self._samples_per_step, self.machine.later_stage)
-        return found.join(self.machine.judged()) if self.log.is_cut else found
+        return found.join(self.settled.judged()) if self.log.is_cut else found
+
+
+def _found_inf(optimizer: Any, kwargs: Any) -> Any:
+    """Return the tensor by which an optimizer that GradScaler lets step has skipped it, if it is not 0; None without.
+
+    That of torch's fused ones has an attribute for the time of the step, that of others the scaler as an argument.
+    """
+    scaler = kwargs.get("grad_scaler")
+    if scaler is None:
+        return getattr(optimizer, "found_inf", None)
+    found = [*scaler._found_inf_per_device(optimizer).values()]
+    return found[0] if len(found) == 1 else None

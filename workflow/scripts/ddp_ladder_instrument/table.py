@@ -123,16 +123,13 @@ class StepTable:
         """Return the first row that has none of the first ``steps`` steps."""
         return min(steps, SINGLE_ROWS) + max(0, -((SINGLE_ROWS - steps) // self.block))
 
-    def continue_with(self, other: StepTable) -> None:
-        """Add what another table has beyond these steps. Blocks are those of the other one."""
-        first = self.count
-        if self.block > 1 or other.block > 1:
-            first = min(first, SINGLE_ROWS)
+    def continue_with(self, other: StepTable, first: int = 0) -> None:
+        """Keep the first rows, which are single steps, and add what another table has beyond them."""
         for column, more in zip(self._columns, other._columns):
             column[first:] = more[first:]
         self.ddp = {row: times for row, times in self.ddp.items() if row < first}
         self.ddp.update({row: times for row, times in other.ddp.items() if row >= first})
-        self.count, self.block = max(first, other.count), other.block
+        self.count, self.block = other.count, other.block
         self.all_samples, self.empty = sum(self.samples), other.empty
         self.recent_s = other.recent_s.copy()
 

@@ -14,6 +14,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers.launcher import Rendezvous
+from ddp_ladder.records.judging import is_of_other_rules, to_judge_anew
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.raw_models import RankEnd, RunEnd, RunFile
 from ddp_ladder.records.record import Record
@@ -39,7 +40,8 @@ def record_in(path: Path) -> Record:
     try:
         if directory.run.exists():
             return assemble(directory)
-        return _own_record(directory, RankEnd.from_json(read_json(directory.ranks / "rank0.json")))
+        first = read_json(directory.ranks / "rank0.json")
+        return _own_record(directory, RankEnd.from_json(to_judge_anew(first) if is_of_other_rules(first) else first))
     except (OSError, ValueError) as error:
         advice = (
             "name the directory that the summary of instrument.py names, or one below results/runs with a run.json; "
@@ -64,6 +66,7 @@ def _own_record(directory: RunDirectory, first: RankEnd) -> Record:
     )
     raw = read_raw_run(directory, run=run)
     last_s = max(end.ended_at_s for end in raw.ends)
+    first = raw.ranks[0].end if 0 in raw.ranks else first
     began_s = first.ended_at_s - (first.training_s or 0.0) - (first.startup_s.get("total") or 0.0)
     times: dict[str, Any] = {"started_at_s": began_s, "ended_at_s": last_s}
     ended = RunEnd(**run.identity, host=first.host, outcome="finished", **times)

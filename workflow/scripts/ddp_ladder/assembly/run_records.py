@@ -105,10 +105,14 @@ class RunRecords:
 
     def _judged(self, directory: RunDirectory, record: Record) -> Record:
         """Return a record as the rules of now judge its logs. Raises OSError or ValueError."""
-        if record.rules in (0, RULES):
+        # Of ranks whose files could not be read the rules are not known; they may have made impossible figures.
+        is_complete = all(check.ok for check in record.checks if check.name == "complete")
+        if record.rules == RULES or (not record.rules and is_complete):
             return record
         if directory.path not in self.judged_anew:
             anew = _assembled(directory).model_copy(update={"spec": record.spec})
+            if not (record.rules or anew.rules):
+                return record
             self.judged_anew[directory.path] = record, anew
         return self.judged_anew[directory.path][1]
 

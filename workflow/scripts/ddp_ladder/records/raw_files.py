@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from ddp_ladder_instrument.contract import FIRST_STATE
+from ddp_ladder_instrument.log import Log
+from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from ddp_ladder.common.files import (
@@ -28,7 +30,7 @@ from ddp_ladder.common.files import (
     write_json,
 )
 from ddp_ladder.plan.plan import RunSpec
-from ddp_ladder.records.judging import is_of_other_rules, judged_anew
+from ddp_ladder.records.judging import is_of_other_rules, judged_anew, log_of, to_judge_anew
 from ddp_ladder.records.packed import RawContent
 from ddp_ladder.records.raw_models import (
     AgentEnd,
@@ -208,12 +210,18 @@ def read_raw_run(
             if only_ranks is not None and k not in only_ranks:
                 continue
             with noted(path := directory.ranks / f"rank{k}.json"):
-                end = _sharing(of_run(run, RankEnd, path, content.read(path, agent)), ranks.get(k - 1))
+                data = parsed_json(content.read(path, agent), path)
+                log = _log_to_judge(content, agent, k, data)
+                end = _of(run, RankEnd, data if log is None else to_judge_anew(data))
                 with noted(path := directory.ranks / f"rank{k}.steps"):
                     if end.rank != k:
                         raise ValueError(f"its end record is that of rank {end.rank}")
-                    steps = _steps_of(content.read(path, agent), end)
-                    ranks[k] = fewer.of(_judged(content, agent, RankFiles(end, steps)))
+                    matrix = _matrix_of(content.read(path, agent), end)
+                    if log is None:
+                        steps = _steps_of(matrix, end)
+                    else:
+                        end, steps = judged_anew(end, matrix, log)
+                    ranks[k] = fewer.of(RankFiles(_sharing(end, ranks.get(k - 1)), steps))
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
             if run.spec.is_link and (state := _first_state(run, content, agent, k, ranks.get(k))):
@@ -253,28 +261,36 @@ def _sharing(end: RankEnd, before: RankFiles | None) -> RankEnd:
     return end.model_copy(update={name: other for name, value, other in pairs if value == other})
 
 
-def _judged(content: RawContent, agent: Agent, files: RankFiles) -> RankFiles:
-    """Return a rank's files as the rules of now judge its log; without a log that can be read, as they were judged."""
-    if is_of_other_rules(files.end):
-        log = content.directory.ranks / f"rank{files.end.rank}.log"
+def _log_to_judge(content: RawContent, agent: Agent, rank: int, data: Any) -> Log | None:
+    """Return the log of a rank that other rules have judged; None if it is none, or its log is not there any more."""
+    if is_of_other_rules(data):
         with contextlib.suppress(OSError, ValueError):
-            return RankFiles(*judged_anew(files.end, files.steps, content.read(log, agent)))
-    return files
+            return log_of(data, content.read(content.directory.ranks / f"rank{rank}.log", agent))
+    return None
 
 
 def of_run(run: RunFile, model: type[File], path: Path, content: bytes | None = None) -> File:
     """Return a file of this run. content: what was read of it already. Raises OSError or ValueError."""
-    file = model.from_json(parsed_json(read_bytes(path) if content is None else content, path))
+    return _of(run, model, parsed_json(read_bytes(path) if content is None else content, path))
+
+
+def _of(run: RunFile, model: type[File], data: Any) -> File:
+    file = model.from_json(data)
     if (file.spec_hash, file.job) != (run.spec_hash, run.job):
         raise ValueError(f"it is of another run, job or attempt than {run.job.id}, attempt {run.job.attempt}")
     return file
 
 
-def _steps_of(content: bytes, end: RankEnd) -> Steps:
-    """Return a rank's steps. Raises ValueError if they are not those of its end record."""
+def _matrix_of(content: bytes, end: RankEnd) -> NDArray[np.float64]:
+    """Return a rank's steps as their file has them. Raises ValueError if it is not that of its end record."""
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
-    steps = Steps.of(matrix_of(content))
+    return matrix_of(content)
+
+
+def _steps_of(matrix: NDArray[np.float64], end: RankEnd) -> Steps:
+    """Return a rank's steps. Raises ValueError if they are not those of its end record."""
+    steps = Steps.of(matrix)
     if steps.count != end.steps.count:
         raise ValueError(f"it has {steps.count} steps, not {end.steps.count}")
     return steps
