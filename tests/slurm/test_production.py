@@ -272,6 +272,8 @@ def test_a_chain_that_makes_no_progress_does_not_go_round(
     assert ends_of(checkout) == ["failed"]
     said = f"the next link: cancelled: {following}; it had not begun"
     assert (said in log_of(checkout, job)) is not is_killed
+    files = (checkout.results / "production/jobs/1x1").glob("*.json")
+    assert all(json.loads(file.read_text())["has_begun"] for file in files)
     box = last_box(log_of(checkout, following if is_killed else job))
     assert box["verdict"] == ("the job was cancelled" if is_killed else "a link ended without progress")
 

@@ -189,7 +189,7 @@ def submitted(results: Path, job: ScaleJob, job_id: str, kind: Kind) -> None:
 
 
 def withdraw(results: Path, job_id: str) -> None:
-    """Delete the file of a job that was cancelled in the queue."""
+    """Delete the file of a job that was cancelled in the queue, or found nothing to do."""
     for path, file in _not_begun(results):
         if file.job_id == job_id:
             path.unlink(missing_ok=True)

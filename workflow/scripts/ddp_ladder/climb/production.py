@@ -215,6 +215,7 @@ def run_own_link(production: Production, settings: Settings, directory: Path, sc
         since = len(links) if since is None else since
         job, step = production.following(links, since)
         if step.kind != "go on":
+            jobs.withdraw(directory, job_id)
             return _over(step, production, links)
         following = _submit_next(script, job_id, since, production.job, directory)
         try:
