@@ -14,6 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 THREADS = 2  # of a writer: each calls torch.save
 
 
+def save_samples():
+    """As into the shards of a data set."""
+    for sample in torch.rand(4, 300):
+        torch.save({"x": sample, "y": [sample, 1]}, io.BytesIO())
+
+
 def save(how, model, epoch):
     state = {"model": model.module.state_dict()}
     if how == "checkpoint":
@@ -30,12 +36,15 @@ def save(how, model, epoch):
         buffer.seek(100)
         torch.save(state, buffer)
         print("bytes", buffer.tell() - 100)
+        save_samples()
     elif dist.get_rank() == 0:
         torch.save(state, f=f"snapshot-{epoch}.pt")
 
 
 def main(how):
     dist.init_process_group("gloo")
+    save_samples()
+    torch.save(torch.rand(300, 40), f"data-{dist.get_rank()}.pt")  # of any shape, before the training
     data = TensorDataset(torch.rand(16, 300), torch.rand(16, 40))
     model = DistributedDataParallel(torch.nn.Linear(300, 40))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -57,6 +57,7 @@ def test_a_save_into_a_file_object(warm: Warm, tmp_path: Path) -> None:
     measured = run(warm, tmp_path, "checkpoints.py", "buffer", ranks=2)
     for rank, ran in enumerate(measured.ranks):
         words = ran.out.split()
+        assert measured.ran.rank(rank)["phases"]["saves"]["count"] == 3
         assert measured.ran.rank(rank)["phases"]["saves"]["bytes"] == sum(map(int, words[1::2])) > 3 * EACH
 
 

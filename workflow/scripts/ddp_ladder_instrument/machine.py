@@ -373,6 +373,7 @@ class Machine:
         table.add(samples, padding, max(0.0, seconds), wait_s, unix_s, comm_s, *counts, host_s)
         if table.count == 1:
             self.first_step_ended_s = now_s
+            self.phases.forget_saves()
         self._first_steps_of(passes)
         self._row_had_gradients = self.trained.made > 0
         self._backwards = self._made = self._sent = 0

@@ -46,7 +46,7 @@ class TorchObserver:
         self.loaders = Loaders(recorder)
         self.loader_hooks = loader_hooks.LoaderHooks(recorder, self.loaders, self._on_batch)
         self.workers = loader_hooks.WorkerTimes()
-        self.saves = Saves(recorder.saved)
+        self.saves = Saves(recorder.saved, self._shapes)
         self.device: torch.device | None = None
         self.optimizers: set[str] = set()
         self.autocast_dtypes: set[str] = set()
@@ -155,6 +155,10 @@ class TorchObserver:
         self._states.had_backward = True
         if self._recorder.steps < hooks.FIRST_STEPS:  # a mode may be on in a `with` around the passes alone
             self.slow_modes.update(torch_facts.slow_modes())
+
+    def _shapes(self) -> set[torch.Size]:
+        """Return the shapes of the trained tensors but for vectors, whose shapes others have, too."""
+        return {tensor.shape for _, tensor in self.kept.named() if tensor.dim() > 1}
 
     def _on_autocast(self, dtype: torch.dtype) -> None:
         self.autocast_dtypes.add(str(dtype).partition(".")[2])

@@ -1,17 +1,22 @@
 """The script's saves: torch.save, and save and async_save of torch.distributed.checkpoint, with the bytes they write.
 
+torch.save writes other things, too, such as samples into the shards of a data set. It counts if it leaves a file, or if
+what it writes into another one has a tensor of the shape of a trained one: those of a checkpoint may be copies.
+
 What a save calls inside it is no save of its own: save() of a checkpoint calls torch.save for each tensor, in threads
 of its own, and async_save() calls save() in another thread, which writes while the training goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,13 +29,16 @@ Note = Callable[[int, float, float, float, bool], None]
 it was made beside the training, in another thread than the main one."""
 
 _MAIN = threading.main_thread().ident
+MOST_LOOKED_AT = 10_000  # parts of what is saved
 
 
 class Saves:
     """The saves that are going on, each in the thread that called it."""
 
-    def __init__(self, note: Note) -> None:
+    def __init__(self, note: Note, shapes: Callable[[], set[torch.Size]] = set) -> None:
+        """shapes: returns those of the trained tensors; none while they are not known."""
         self._note = eager(note)
+        self._shapes = shapes
         self._bytes: dict[int, float] = {}  # that checkpoints wrote so far, by the thread; NaN: not known
 
     def patch_torch(self) -> None:
@@ -56,7 +64,7 @@ class Saves:
         patch(filesystem._FileSystemWriter, "write_data", wrap)
 
     def _wrap_torch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        position = eager(_position)
+        position, is_state = eager(_position), eager(self._is_state)
 
         def save(*args: Any, **kwargs: Any) -> Any:
             thread = threading.get_ident()
@@ -65,11 +73,24 @@ class Saves:
             before, begin_s = position(args, kwargs, False), time.perf_counter()
             result = original(*args, **kwargs)
             end_s, after = time.perf_counter(), position(args, kwargs, True)
+            if is_state(args, kwargs) is False:
+                return result
             size = math.nan if before is None or after is None else after - before
             self._note(log.TORCH_SAVE, begin_s, end_s, size, thread != _MAIN)
             return result
 
         return save
+
+    def _is_state(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Return True if what torch.save has written is a file, or may be a state of the training."""
+        file = _file(args, kwargs)
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            if stat.S_ISREG(
+                (os.stat(file) if isinstance(file, (str, os.PathLike)) else os.fstat(file.fileno())).st_mode
+            ):
+                return True
+        shapes = self._shapes()
+        return not shapes or _has_one_of(args[0] if args else kwargs.get("obj"), shapes)
 
     def _wrap_checkpoint(self, kind: int, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
@@ -98,10 +119,34 @@ def _position(args: Sequence[Any], kwargs: dict[str, Any], is_written: bool) -> 
 
     A file that is given by its name is written anew.
     """
-    file = args[1] if len(args) > 1 else kwargs.get("f")
+    file = _file(args, kwargs)
     try:
         if not isinstance(file, (str, os.PathLike)):
-            return float(file.tell())  # type: ignore[union-attr]
+            return float(file.tell())
         return float(os.path.getsize(file)) if is_written else 0.0
     except (OSError, ValueError, AttributeError):
         return math.nan
+
+
+def _file(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) > 1 else kwargs.get("f")
+
+
+def _has_one_of(saved: Any, shapes: set[torch.Size]) -> bool:
+    """Return True if there is a tensor of one of these shapes in it; also if it has too many parts to look at."""
+    left, seen = [saved], set[int]()
+    while left and len(seen) < MOST_LOOKED_AT:
+        part = left.pop()
+        if id(part) in seen or isinstance(part, (str, bytes, int, float)):
+            continue
+        seen.add(id(part))
+        if isinstance(part, torch.Tensor):
+            if part.shape in shapes:
+                return True
+        elif isinstance(part, Mapping):
+            left.extend(part.values())
+        elif isinstance(part, (list, tuple, set)):
+            left.extend(part)
+        else:
+            left.extend(getattr(part, "__dict__", {}).values())
+    return bool(left)

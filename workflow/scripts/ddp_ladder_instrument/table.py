@@ -279,6 +279,11 @@ class Phases:
         self._saves_s.append((begin_s, end_s))
         self.saves.add(end_s - begin_s, kind, size, is_aside)
 
+    def forget_saves(self) -> None:
+        """Note the end of the first step: what was saved before is no state of the training."""
+        self._saves_s.clear()
+        self.saves = Saves()
+
     def add_epoch(self, step: int) -> None:
         """Add the first step, counted from 1, of a pass over training data."""
         if not self._epoch_steps or self._epoch_steps[-1] != step:
