@@ -246,6 +246,8 @@ def test_a_slow_step_that_a_recompilation_explains_is_named_as_one(compile_later
     (point,) = scale_points([spec], records_by_name([record.replace(ranks=(rank,))]))
     assert "some blocks are far from the others" in point.note
     assert ("torch.compile took 3.80 s after the first step" in point.note) is is_named
+    (point,) = scale_points([spec], records_by_name([record.replace(ranks=())]))  # of a program without the instrument
+    assert "torch.compile" not in point.note
 
 
 def test_the_interval_of_slow_steps_that_recur_covers_the_truth() -> None:

@@ -134,7 +134,7 @@ def _compiled_again(group: RepeatGroup) -> str:
     for run in group.good:
         times = run.step_times
         excess_s = float((times.over - median(times.values) * times.under).clip(min=0).sum())
-        later_s = max(rank.startup_s.get("compile_later") or 0.0 for rank in run.record.ranks)
+        later_s = max((rank.startup_s.get("compile_later") or 0.0 for rank in run.record.ranks), default=0.0)
         if later_s > LEAST_EXPLAINED * excess_s > 0:
             return (
                 f"torch.compile took {significant(later_s)} s after the first step: it compiled again "
