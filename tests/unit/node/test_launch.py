@@ -108,6 +108,12 @@ def test_the_whole_environment() -> None:
     }
 
 
+def test_a_rank_that_the_instrument_does_not_watch_shows_where_it_stood_when_a_signal_ended_it() -> None:
+    name = "PYTHONFAULTHANDLER"
+    assert environment(make_spec(instrument=False))[name] == "1"
+    assert environment(make_spec(instrument=False, env={name: ""}))[name] == ""
+
+
 def test_nccl_writes_its_warnings_to_a_file_for_each_process() -> None:
     spec = make_spec(device="cuda", backend="nccl")
     percent = node_environment(spec, Places(Path("/"), Path("/a%h/r1")), {}, Path("run.json"), "lo", 0.0)

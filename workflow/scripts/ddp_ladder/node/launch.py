@@ -194,6 +194,8 @@ def training_environment(spec: RunSpec, places: Places) -> dict[str, str]:
         # by option (--signals-to-handle), which an older torchrun would refuse.
         "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
     }
+    if not spec.instrument:  # which shows itself where a rank stood that a signal ended
+        env["PYTHONFAULTHANDLER"] = "1"
     if not ACCELERATORS[spec.device].is_gpu:  # a CPU site uses no GPU that the machine may have
         env.update({kind.visible_variable: "" for kind in ACCELERATORS.values() if kind.visible_variable})
     if spec.directory is None:
