@@ -15,7 +15,7 @@ import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.tables import MOST_RANKS, write_tables
 from ddp_ladder.common.command import command, parser_of
-from ddp_ladder.common.files import NotWritten, RunDirectory
+from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import write_record
 
@@ -50,7 +50,7 @@ def _assembled(directory: RunDirectory) -> Path:
     raw = read_raw_run(directory)
     write_record(directory.assembled, record_of(raw))
     if raw.spec.world_size <= MOST_RANKS:
-        with suppress(NotWritten, ValueError):  # the record matters
+        with suppress(OSError, ValueError):  # the record matters
             write_tables(raw)
     return directory.assembled
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ddp_ladder.assembly.assemble import record_of
 from ddp_ladder.assembly.own_runs import record_in
+from ddp_ladder.assembly.tables import write_tables
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.measuring import pauses
 from ddp_ladder.measuring.pauses import in_equal_rows
@@ -172,6 +173,8 @@ def test_many_ranks_are_held_in_fewer_rows_with_the_same_figures(
     assert bool(found.step.timed_steps) == ddp
     assert found.step.step_s == pytest.approx(full.step.step_s, rel=0.05)
     assert found.owners_s == pytest.approx(full.owners_s, rel=0.1, abs=0.2)
+    write_tables(raw)
+    assert len((run.ranks / f"rank{ranks - 1}.csv").read_text().splitlines()) == 1 + steps
     short = as_steps(columns(0, 500), ddp)
     record(run, [short, *matrices[1:]], steps)
     write_content(run, 0, short.astype("<f8").tobytes(), 500)

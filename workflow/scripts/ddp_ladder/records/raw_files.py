@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from ddp_ladder_instrument.contract import FIRST_STATE
 from ddp_ladder_instrument.log import Log
-from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from ddp_ladder.common.files import (
@@ -210,17 +209,11 @@ def read_raw_run(
             if only_ranks is not None and k not in only_ranks:
                 continue
             with noted(path := directory.ranks / f"rank{k}.json"):
-                data = parsed_json(content.read(path, agent), path)
-                log = _log_to_judge(content, agent, k, data)
-                end = _of(run, RankEnd, data if log is None else to_judge_anew(data))
+                end, log = _end_of(run, content, agent, path)
                 with noted(path := directory.ranks / f"rank{k}.steps"):
                     if end.rank != k:
                         raise ValueError(f"its end record is that of rank {end.rank}")
-                    matrix = _matrix_of(content.read(path, agent), end)
-                    if log is None:
-                        steps = _steps_of(matrix, end)
-                    else:
-                        end, steps = judged_anew(end, matrix, log)
+                    end, steps = _judged(content.read(path, agent), end, log)
                     ranks[k] = fewer.of(RankFiles(_sharing(end, ranks.get(k - 1)), steps))
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
@@ -239,6 +232,16 @@ def read_raw_run(
     ranks.update(fewer.of_shorter(ranks))
     found = (tuple(problems), tuple(unwritten), (*stalls.values(),), profiling, first_states)
     return RawRun(content, run, ended, agents, ranks, *found)
+
+
+def steps_of_ranks(raw: RawRun) -> Iterator[tuple[int, Steps]]:
+    """Yield the steps of each rank in full, one rank at a time. Raises OSError or ValueError."""
+    for agent in raw.run.all_agents:
+        for k in raw.run.ranks_of(agent):
+            if k in raw.ranks:
+                path = raw.directory.ranks / f"rank{k}.json"
+                end, log = _end_of(raw.run, raw.content, agent, path)
+                yield k, _judged(raw.content.read(path.with_suffix(".steps"), agent), end, log)[1]
 
 
 def _first_state(
@@ -261,12 +264,13 @@ def _sharing(end: RankEnd, before: RankFiles | None) -> RankEnd:
     return end.model_copy(update={name: other for name, value, other in pairs if value == other})
 
 
-def _log_to_judge(content: RawContent, agent: Agent, rank: int, data: Any) -> Log | None:
-    """Return the log of a rank that other rules have judged; None if it is none, or its log is not there any more."""
+def _end_of(run: RunFile, content: RawContent, agent: Agent, path: Path) -> tuple[RankEnd, Log | None]:
+    """Return a rank's end record, and its log if other rules have judged that and it is still there."""
+    data, log = parsed_json(content.read(path, agent), path), None
     if is_of_other_rules(data):
         with contextlib.suppress(OSError, ValueError):
-            return log_of(data, content.read(content.directory.ranks / f"rank{rank}.log", agent))
-    return None
+            log = log_of(data, content.read(path.with_suffix(".log"), agent))
+    return _of(run, RankEnd, data if log is None else to_judge_anew(data)), log
 
 
 def of_run(run: RunFile, model: type[File], path: Path, content: bytes | None = None) -> File:
@@ -281,19 +285,20 @@ def _of(run: RunFile, model: type[File], data: Any) -> File:
     return file
 
 
-def _matrix_of(content: bytes, end: RankEnd) -> NDArray[np.float64]:
-    """Return a rank's steps as their file has them. Raises ValueError if it is not that of its end record."""
+def _judged(content: bytes, end: RankEnd, log: Log | None) -> tuple[RankEnd, Steps]:
+    """Return a rank's end record and its steps (content), by its log if there is one.
+
+    Raises ValueError if they are not those of its end record.
+    """
     if sha256(content) != end.steps.sha256:
         raise ValueError("its digest is not the one in the rank's end record")
-    return matrix_of(content)
-
-
-def _steps_of(matrix: NDArray[np.float64], end: RankEnd) -> Steps:
-    """Return a rank's steps. Raises ValueError if they are not those of its end record."""
+    matrix = matrix_of(content)
+    if log is not None:
+        return judged_anew(end, matrix, log)
     steps = Steps.of(matrix)
     if steps.count != end.steps.count:
         raise ValueError(f"it has {steps.count} steps, not {end.steps.count}")
-    return steps
+    return end, steps
 
 
 def _files(directory: RunDirectory) -> Iterator[tuple[str, os.stat_result]]:
