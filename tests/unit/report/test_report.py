@@ -350,7 +350,7 @@ FIELDS: dict[str, Any] = {
     "script_sha256": "1111aaaa", "parameter_dtype": "float32", "autocast_dtype": "float16",
     "float32_products": "medium", "optimizer": "LARS", "num_workers": 77,
     "torch": "2.99", "cuda": "13.9", "nccl": "2.88", "cudnn": 91234, "python": "3.99", "driver": "580.65",
-    "power_limit_w": [432.5], "gpu": "GPU Z1", "cpu_model": "CPU Z2", "threads": 13, "batch_per_gpu": 65,
+    "power_limit_w": [432.5], "gpu": "GPU Z1", "cpu_model": "CPU Z2", "threads": 13,
     "global_batch": 130, "gradient_bytes": 605_224, "bucket_bytes": [605_001, 223], "comm_hook": "powersgd",
     "git_commit": "3333cccc", "git_dirty": True, "cpus": 17, "cpu_sets": ["0-8", "9-16"],
     "sources": {"model.py": "4444dddd"}, "configuration": {"conf.yaml": "5555eeee"}, "libraries": {"timm": "1.99"},
