@@ -18,7 +18,6 @@ from ddp_ladder.diagnosis.hangs import main_stack
 from ddp_ladder.records.raw_models import HeartbeatHeader
 from ddp_ladder.run.hangs import Seen, read_heartbeat, stacks
 from ddp_ladder_instrument import log, progress
-from ddp_ladder_instrument.log import Event
 from ddp_ladder_instrument.progress import signs
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
 from ddp_ladder_instrument.table import StepTable
@@ -82,27 +81,6 @@ def test_a_step_in_eval_mode_ends_it_though_the_machine_sees_several_steps_at_on
     assert recorder.evaluating
     step(recorder, each)
     assert not recorder.evaluating
-
-
-def test_what_is_appended_while_the_machine_is_fed_is_seen_once() -> None:
-    recorder = Recorder()
-    recorder.begin()
-    length = recorder.log.__len__
-    events = recorder.log.events
-
-    def and_another(start: int, stop: int) -> Iterator[Event]:
-        """Let the training's thread append meanwhile."""
-        recorder.after_step(recorder, (), {}) if length() < 6 else None
-        return events(start, stop)
-
-    recorder.after_step(recorder, (), {})
-    recorder.log.events = and_another  # type: ignore[method-assign, assignment]
-    recorder.log.add(log.SKIP, 0.0, 0.0)
-    recorder.feed()
-    recorder.log.events = events  # type: ignore[method-assign]
-    recorder.feed()
-    steps = sum(event[0] == log.STEP for event in events())
-    assert (recorder.steps, recorder.machine.skips) == (steps, 1)
 
 
 def test_what_the_device_does_moves_while_the_host_waits_for_it() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddp_ladder.records.judging import judged_anew
+from ddp_ladder.records.raw_models import RankEnd
+from ddp_ladder.records.steps import matrix_of
+from ddp_ladder_instrument.log import read_log
 from instrument_support import need_compiler, oldest_python, python_named
 from instrument_support import run as run_with
 from scripts_support import MISSING, SCRIPTS, TOLERANCE, Measured, check, off_by, run, warmed
@@ -73,6 +77,19 @@ def test_batches_that_another_thread_draws_are_not_counted(warm: Warm, tmp_path:
     measured = run(warm, tmp_path / "set", "background.py", how, ranks=1, samples_per_step=4)
     assert set(measured.samples(0)) == {4}
     assert off_by(measured, 0) < 5 * TOLERANCE
+
+
+def test_of_a_run_that_is_longer_than_its_log_all_is_counted_and_the_log_gives_it_again(
+    warm: Warm, tmp_path: Path
+) -> None:
+    ran = check(warm, tmp_path, "long.py", ranks=1).ran
+    record = ran.rank()
+    assert record["log"]["is_cut"]
+    assert record["phases"]["epoch_steps"] == [1, 38]
+    assert len(record["phases"]["validations_s"]) == 2
+    end, matrix = RankEnd.from_json(record), matrix_of(ran.path(0, "steps").read_bytes())
+    again, steps = judged_anew(end, matrix, read_log(ran.path(0, "log").read_bytes()))
+    assert (again, steps.step_time_s.tolist()) == (end, [row["step_time_s"] for row in ran.rows()])
 
 
 def test_a_communication_hook_is_named(warm: Warm, tmp_path: Path) -> None:
