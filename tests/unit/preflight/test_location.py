@@ -26,7 +26,7 @@ from ddp_ladder.preflight.unfinished import unfinished
 from ddp_ladder.settings.keys import Slurm
 from ddp_ladder.settings.terms import Scale
 from ddp_ladder_instrument.contract import LATE, OVER_PAIRS
-from ddp_ladder_probe.collectives import checks, neighbours
+from ddp_ladder_probe.pairs import checks, neighbours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_preflight import GPU, JOB, agent_end, gpus_facts, node_facts, probe_rank, run_file

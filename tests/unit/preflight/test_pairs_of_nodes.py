@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ddp_ladder_probe import collectives
-from ddp_ladder_probe.collectives import checks, neighbours, rounds
+from ddp_ladder_probe.pairs import checks, neighbours, rounds
 from rank_support import on_ranks
 
 

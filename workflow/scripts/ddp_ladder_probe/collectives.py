@@ -6,7 +6,6 @@ Rank 0 decides what comes next and broadcasts it, so that all ranks do the same 
 
 from __future__ import annotations
 
-import bisect
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ddp_ladder_instrument import accelerator
+
+from ddp_ladder_probe.pairs import checks, neighbours, rounds
 
 SMALLEST, GROWTH = 4 * 1024, 4  # bytes
 MIB = 1024**2
@@ -28,7 +29,6 @@ BLOCKS = 3
 MOST_ITERATIONS = 20  # of a block
 PAIR_S = 0.25  # time of one all-reduce that a pair of nodes is measured with, at most
 SLOWEST = 8  # pairs of nodes are measured again alone
-SLOW = 2.0  # times the shortest time of a pair
 WEIGHTS = {torch.int64: 1 << 20, torch.float32: 61}  # of ranks; float32 is exact up to 2^24
 KINDS = (torch.int64, torch.float32)
 WRONG_NAMED = 3
@@ -142,36 +142,10 @@ def _each_s(group: Group, values: torch.Tensor, iterations: int, ranks: dist.Pro
     return statistics.median(times_s)
 
 
-def neighbours(nodes: int) -> list[tuple[int, int]]:
-    """Return each node with the next one; the last with the first. Two nodes have one pair, which is all of them."""
-    return [tuple(sorted((node, (node + 1) % nodes))) for node in range(nodes)] if nodes > 2 else []  # type: ignore[misc]
-
-
 def pair_size(measured: Sequence[dict[str, Any]]) -> int:
     """Return the largest size that takes all ranks at most PAIR_S."""
     quick = [entry["bytes"] for entry in measured if entry["time_s"] <= PAIR_S]
     return int(max(quick, default=SMALLEST))
-
-
-def rounds(nodes: int) -> list[list[tuple[int, int]]]:
-    """Return the neighbours in rounds in which no node is in two pairs: two rounds, three of an odd number of nodes."""
-    ring, even = neighbours(nodes), nodes - nodes % 2
-    return [pairs for pairs in (ring[0:even:2], ring[1::2], ring[even:]) if pairs]
-
-
-def checks(nodes: int, times_s: Sequence[float]) -> list[tuple[int, int]]:
-    """Return each node of a slow pair with a far one that is in none, no node twice: is it the node, or its link?
-
-    times_s: of the neighbours, in their order; 0: not measured.
-    """
-    shortest = min((time_s for time_s in times_s if time_s > 0), default=0.0)
-    slow = sorted({node for k, pair in enumerate(neighbours(nodes)) if times_s[k] > SLOW * shortest for node in pair})
-    free = sorted({*range(nodes)} - {*slow})
-    pairs = []
-    for node in slow[: len(free)]:
-        other = free.pop(bisect.bisect(free, (node + 3 * nodes // 8) % nodes) % len(free))
-        pairs.append((min(node, other), max(node, other)))
-    return pairs
 
 
 class Pairs:
