@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ JOB = f"local-{os.getpid()}"  # of each pytest worker its own: runs of one job a
 def make_runs(plan: Plan, job: ScaleJob, results: Path, nodes: Nodes, time_s: float) -> list[Record]:
     """Make the runs of a job below this directory; return their records."""
     context = Context(job, results, nodes, time.monotonic() + time_s, RunConsole(len(job.runs), sys.stderr))
-    run_scale(context, replace(plan, jobs=(job,)), {})
+    with closing(context.assembler):
+        run_scale(context, replace(plan, jobs=(job,)), {})
     return [read_record(RunDirectory(results / "runs" / spec.name).record) for spec in job.runs]
 
 
@@ -76,7 +78,8 @@ class Here:
         job = replace(shipped, runs=(shipped.runs[0].replace(**changes),), preflight=Preflight(enabled=False))
         deadline_s = time.monotonic() + 2 * (each_s + warn_before_s)
         context = Context(job, self.path, ThisMachine(JOB), deadline_s, RunConsole(1, sys.stderr))
-        starts = run_twice(context, each_s, warn_before_s)
+        with closing(context.assembler):
+            starts = run_twice(context, each_s, warn_before_s)
         assert not isinstance(starts, Failure), starts
         return judge_rehearsal(*starts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,7 +84,8 @@ def test_a_link_that_becomes_slow_is_reported_with_its_cause_and_ended_as_at_its
         label, promised = "production 1x2 link 1", lambda: windows_of_promise(chain, here.path)
         watch = SpeedWatch(chain, production, 1, label, console.say, promised, every_s=1.0, windows=3)
         context = Context(job, production, ThisMachine(JOB), time.monotonic() + 200, console, watch=watch)
-        record = run_link(context, chain.warn_before_s)
+        with closing(context.assembler):
+            record = run_link(context, chain.warn_before_s)
         said = out.getvalue()
         assert "production 1x2 link 1: slower than promised: " in said
         assert "of the ladder's" in said

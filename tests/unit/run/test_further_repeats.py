@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,7 +70,8 @@ class Job:
         made = as_made(plan, RunRecords(self.results))
         until_s = self._now_s + time_s
         context = Context(made.job(scale), self.results, ThisMachine("job"), until_s, RunConsole(1, said))
-        run_scale(context, made, {})
+        with closing(context.assembler):
+            run_scale(context, made, {})
         self.said = said.getvalue()
         return self.made
 

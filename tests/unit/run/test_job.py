@@ -102,7 +102,7 @@ def test_a_plain_baseline_has_a_multiple_of_the_longest_run_under_the_launcher_t
 def assembler() -> Iterator[Assembler]:
     made = Assembler()
     yield made
-    made.end()
+    made.close()
 
 
 def test_one_process_assembles_the_records_of_a_job_and_is_replaced_if_it_dies(
@@ -126,7 +126,7 @@ def test_one_process_assembles_the_records_of_a_job_and_is_replaced_if_it_dies(
     assert again.is_done
     (other,) = children() - before
     assert other != process
-    assembler.end()
+    assembler.close()
     assert children() == before
 
 

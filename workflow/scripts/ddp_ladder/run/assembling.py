@@ -62,13 +62,13 @@ class Assembler:
         while waiting.poll(None if timeout_s is None else 1000 * timeout_s):
             answers = os.read(self._process.stdout.fileno(), len(self._asked) + 1)
             if not answers:
-                self.end()
+                self.close()
                 return
             for answer in answers:
                 self._asked.popleft().is_assembled = answer == ord("1")
             timeout_s = 0.0
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process; what it has not assembled, the job assembles if it needs it."""
         process, self._process = self._process, None
         while self._asked:

@@ -129,7 +129,7 @@ def carry_out(context: Context, kind: Kind, work: Callable[[], Iterable[Path]], 
         say(f"{context.label}: interrupted by {interrupted}; {kept}")
         return 128 + interrupted.signum
     finally:
-        context.assembler.end()
+        context.assembler.close()
     say(f"{context.label}: {LAST_WORDS_OF[kind]}")
     for file in written:
         print(f"written: {file}")
