@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -21,7 +21,15 @@ from ddp_ladder_instrument.saves import Saves
 from ddp_ladder_instrument.states import States
 from ddp_ladder_instrument.stop import RunLimits
 from ddp_ladder_instrument.torch_facts import Kept, Named, RankFacts
-from ddp_ladder_instrument.witness import Witness
+
+if TYPE_CHECKING:
+    from ddp_ladder_instrument.witness import Witness
+
+
+def _new_witness() -> Witness:
+    from ddp_ladder_instrument.witness import Witness  # it imports parts of torch that other runs can do without
+
+    return Witness()
 
 
 class TorchObserver:
@@ -54,7 +62,7 @@ class TorchObserver:
         self.process_group_s: float | None = None
         self.first_compile_s: float | None = None  # until the end of the first step
         self.flops = StepFlops(recorder, run.warmup_steps) if run.count_flops and self.world.rank == 0 else None
-        self.witness = Witness() if run.is_witness else None
+        self.witness = _new_witness() if run.is_witness else None
         self._trained = hooks.Trained(recorder.stepped)
         self._run = run
         self._states = States(self.kept.named, lambda: recorder.is_capturing(), self._keep_first_state)
