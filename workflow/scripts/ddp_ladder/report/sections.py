@@ -30,7 +30,7 @@ MOST_NOTES = 24
 MOST_OPEN = 2  # tables of variants; with more of them all but the first of each mode are closed
 MOST_FILES = 6  # of a wrapper, of a run
 MOST_HOSTS = 3  # of a run in the page
-MOST_RUNS = 1_000  # in the table of the page
+MOST_RUNS = 500  # in the table of the page
 FORECASTS = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
     "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
