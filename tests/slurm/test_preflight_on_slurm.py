@@ -26,6 +26,9 @@ pytestmark = pytest.mark.slurm
 CPUS = os.cpu_count() or 1
 # A second network; the first is Slurm's, which needs it.
 FAST = {"node1": "10.9.0.1", "node2": "10.9.0.2"}
+# The network is the limit of what nodes exchange, as on a cluster: without one, a busy CPU would be.
+LIMIT = "tc qdisc replace dev ib0 root tbf rate {mbit}mbit burst 64kb latency 300ms"
+USUAL, SLOW = (LIMIT.format(mbit=mbit) for mbit in (500, 100))
 # Takes the port of the preflight as soon as its job has chosen it.
 LISTENER = """
 import json, pathlib, socket, sys, time
@@ -66,7 +69,7 @@ FAULTS = {
         "node3",
         "node3 is slow",
         scale="4x1",
-        on_node=("tc qdisc add dev ib0 root tbf rate 100mbit burst 64kb latency 300ms", "tc qdisc del dev ib0 root"),
+        on_node=(SLOW, USUAL),
         min_busbw_gb_per_s=1000,
         timeout_s=60,
     ),
@@ -82,6 +85,8 @@ def four_nodes(module_cluster: Callable[[Spec], Cluster]) -> Cluster:
         link = f"link add {name}fast type veth peer name fast0 netns {node.pid}"
         machines.ip(cluster.machine(), link, f"link set {name}fast master fast up")
         machines.ip(node, f"address add {address}/24 dev fast0", "link set fast0 up")
+    for name in ("node1", "node2", "node3", "node4"):
+        cluster.run(USUAL.split(), node=name)
     return cluster
 
 
