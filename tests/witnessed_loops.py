@@ -499,6 +499,22 @@ def lists(tally):
         learn(m, o, x, y, tally)
 
 
+@loop
+def step_refused(tally):
+    m = net()
+    o = torch.optim.SparseAdam(m.parameters())
+    for x, y in data():
+        m.zero_grad()
+        cross_entropy(m(x), y).backward()
+        try:
+            o.step()
+        except RuntimeError:  # does not support dense gradients
+            with torch.no_grad():
+                for p in m.parameters():
+                    p -= 0.1 * p.grad
+        tally.append(len(x))
+
+
 @doubted(UNSEEN)
 def numpy_kernel(tally):
     m = net()

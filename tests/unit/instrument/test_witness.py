@@ -15,7 +15,7 @@ from ddp_ladder_instrument import loader_hooks
 from ddp_ladder_instrument.contract import WITNESS_STEPS
 from ddp_ladder_instrument.recorder import Recorder
 from ddp_ladder_instrument.samplers import Loaders
-from ddp_ladder_instrument.witness import Witness
+from ddp_ladder_instrument.witness import NONE, RAW, WHOLE, Range, Tag, Tagged, Witness
 from instrument_support import INSTRUMENT, python_named, run_plainly, script
 from rank_support import on_ranks
 from witnessed_loops import DOUBTS, LOOPS, OF_TWO_RANKS
@@ -67,6 +67,16 @@ def test_so_it_is_on_two_ranks(of_two: list[Told], name: str) -> None:
     for rank in of_two:
         tally, told = rank[name]
         assert (told["samples"], told["not_followed"]) == (tally, {})
+
+
+def test_what_is_left_of_an_overwritten_batch_has_no_rows() -> None:
+    """Else one of the three rows that are left of four would be a third of the batch."""
+    tagged, batch = Tagged(torch.zeros(4).untyped_storage()), frozenset({Tag(0, RAW, False, WHOLE)})
+    tagged.write(Range(0, 16, batch, row=4), replaces=True)
+    tagged.write(Range(16, 32, NONE, 0), replaces=True)  # beside it
+    assert {tag.part for tag in tagged.read(4, 8)} == {(0.25, 0.5)}
+    tagged.write(Range(0, 4, NONE, 0), replaces=True)
+    assert tagged.read(4, 8) == batch
 
 
 TRAIN = """

@@ -41,6 +41,14 @@ def lines_here() -> tuple[str, ...]:
     return tuple(_lines(sys._getframe(1)))
 
 
+def frame_outside() -> FrameType:
+    """Return the innermost frame that is none of the instrument's."""
+    frame = sys._getframe(1)
+    while OWN in frame.f_code.co_filename and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 def _lines(frame: FrameType | None) -> Iterator[str]:
     """Yield file:line, up to the outermost line of the script."""
     is_between = True

@@ -15,10 +15,12 @@ It is slow, and what it sees it cannot time. Only the main thread is followed, a
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +34,7 @@ from ddp_ladder_instrument.batch_sizes import tensors_of
 from ddp_ladder_instrument.files import one_line
 from ddp_ladder_instrument.loader_hooks import LoaderHooks
 from ddp_ladder_instrument.samplers import LoaderPass
-from ddp_ladder_instrument.testimony import MANUAL, Drawn, Step, content, lines_here
+from ddp_ladder_instrument.testimony import MANUAL, Drawn, Step, content, frame_outside, lines_here
 
 RAW = -1
 WHOLE = (0.0, 1.0)
@@ -84,6 +86,21 @@ class Range(NamedTuple):
     row: int
 
 
+class Running(NamedTuple):
+    """A step that an optimizer makes, the frame that makes it, and its parameters with what was in them before."""
+
+    optimizer: int
+    frame: FrameType
+    probes: list[tuple[torch.Tensor, list[float]]]
+
+    def is_over(self) -> bool:
+        """Return True if it is not among the calls that lead here: it has raised."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is None
+
+
 class Tagged:
     """The tags of a storage."""
 
@@ -97,7 +114,7 @@ class Tagged:
     def write(self, new: Range, replaces: bool) -> None:
         if replaces:
             self.ranges = [
-                each._replace(begin=begin, end=end)
+                each if (begin, end) == each[:2] else Range(begin, end, each.tags, 0)
                 for each in self.ranges
                 for begin, end in ((each.begin, min(each.end, new.begin)), (max(each.begin, new.end), each.end))
                 if begin < end
@@ -136,7 +153,7 @@ class Witness:
         self._plans: dict[Any, Plan] = {}
         self._now = 0  # steps of all optimizers so far
         self._selections = 1
-        self._running: list[tuple[int, list[tuple[torch.Tensor, list[float]]]]] = []  # optimizers that make a step
+        self._running: list[Running] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._since: dict[int, int] = {}  # the value of _now after each optimizer's last step
         self._arrived: dict[int, set[Tag]] = {}
@@ -179,15 +196,21 @@ class Witness:
         for parameter in parameters:
             self.add_sink(parameter, True)
         probes = [(part, _probe(part)) for parameter in parameters for part in _parts(parameter) if part.numel()]
-        self._running.append((number, probes))
+        self._forget_raised()
+        self._running.append(Running(number, frame_outside(), probes))
 
     def after_step(self, optimizer: Any) -> None:
-        number, probes = self._running.pop()
+        self._forget_raised()
+        number, _, probes = self._running.pop()
         for part, before in probes:
             if part.untyped_storage()._cdata not in self._written and _probe(part) != before:
                 self.not_followed[UNSEEN] += 1
         self._written.clear()
         self._end_step(number)
+
+    def _forget_raised(self) -> None:
+        while self._running and self._running[-1].is_over():
+            self._running.pop()
 
     def see_module(self, module: Any) -> None:
         """Note the buffers of a module whose forward pass begins; a move to a device has given them other storages."""
@@ -349,7 +372,8 @@ class Witness:
             self._put(tensor, tags, replaces)
         elif sink:
             self._written.add(key)
-            number = self._running[-1][0] if self._running else MANUAL
+            self._forget_raised()
+            number = self._running[-1].optimizer if self._running else MANUAL
             if tags or number != MANUAL:
                 self._wrote.add(number)
                 self._arrived.setdefault(number, set()).update(tags)
