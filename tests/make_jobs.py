@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddp_ladder.accounting.jobs import JobFile, JobRow
 from ddp_ladder.common.files import write_json
+from ddp_ladder.ledger.jobs import JobFile, JobRow
 from ddp_ladder.production.chain import Chain
 from make_runs import STARTED_AT_S
 

@@ -9,8 +9,8 @@ import pytest
 from climbs import CONF, HANG, SAMPLES, Climb, await_samples, climb, kill_processes, new_checkout
 from cluster import Cluster
 from cluster_config import Spec
-from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.common.files import Agent, RunDirectory
+from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.records.packed import RawContent
 from machines import System
 from project_copy import last_box

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
-from ddp_ladder.accounting.jobs import read_rows
+from ddp_ladder.ledger.jobs import read_rows
 from project_copy import EXPERIMENT, NO_TORCH, Checkout, copy_project
 from scales import GPU_SITE, MEASURE, WITNESS, salloc, witnesses
 

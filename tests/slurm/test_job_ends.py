@@ -13,7 +13,7 @@ import pytest
 from climbs import CONF, HANG, Climb, await_samples, climb, kill_processes, new_checkout
 from cluster import Cluster
 from cluster_config import Spec
-from ddp_ladder.accounting.jobs import read_rows
+from ddp_ladder.ledger.jobs import read_rows
 from project_copy import NO_TORCH
 
 pytestmark = pytest.mark.slurm

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from cluster_config import ACCOUNT
-from ddp_ladder.accounting.jobs import read_rows
+from ddp_ladder.ledger.jobs import read_rows
 from project_copy import NO_TORCH, Checkout, copy_project
 
 pytestmark = pytest.mark.slurm

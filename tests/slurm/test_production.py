@@ -17,7 +17,7 @@ import yaml
 from climbs import Climb
 from cluster import Cluster
 from cluster_config import Spec
-from ddp_ladder.accounting.jobs import read_rows
+from ddp_ladder.ledger.jobs import read_rows
 from faults import NO_SHARED_MEMORY, PREFLIGHT, SITE
 from project_copy import NO_TORCH, Checkout, copy_project, environment, last_box
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.messages import for_terminal, notify
+from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.production.chain import chain_directory
 from ddp_ladder.production.final import read_campaign
 from ddp_ladder.report.final import FinalReport

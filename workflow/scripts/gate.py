@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.climb.to_do import restore_records
@@ -18,6 +17,7 @@ from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.messages import notify
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import closed_box, outcome_line
+from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.plan.plan import read_plan
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.analysis.history import Ladder, histories, in_order
 from ddp_ladder.archive.archive import read_archive
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.grouping import grouped
 from ddp_ladder.common.messages import Problem, UserError, notify
+from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.history import history_files, summary_text
 from ddp_ladder.report.results import LadderResults, read_results

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.common.command import command, job_arguments, parser_of
+from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.production.chain import read_chain, read_chain_plan, read_links, used_hours
 from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
 from ddp_ladder.run.job import carry_out, context_of
@@ -40,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> list[Path]:
         *before, this = read_links(directory, plan, time.time(), context.nodes.job_id)
-        hours = used_hours(before)
+        hours, held = used_hours(before), chain.holding([*before, this])
         console = LinkConsole(
             this.number,
             chain.promised_samples_per_s,
-            lambda held_s: chain.used(hours + chain.gpus * held_s / HOUR_S, job),
+            lambda held_s: held.used(hours + this.gpus * held_s / HOUR_S, job),
             is_measured,
         )
         watch, label = None, f"{context.label} link {this.number}"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
-from ddp_ladder.accounting.jobs import Kind
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.gates.gate import require_open_gate
 from ddp_ladder.gates.verdict import closed_variants
+from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.fit import fit_file
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.preflight.result import result_file

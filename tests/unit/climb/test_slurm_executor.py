@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting.jobs import accounted
 from ddp_ladder.climb import executor, job_watch
 from ddp_ladder.climb.executor import LadderJobs, ladder_executor
 from ddp_ladder.climb.job_watch import ASK_EVERY_S, GONE_AFTER_S, JobWatch, WatchedJob
 from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.ledger.jobs import accounted
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console
 from ddp_ladder.settings.keys import Slurm

@@ -133,13 +133,14 @@ LINKS = st.builds(
 @given(
     worlds=st.lists(st.tuples(LINKS, st.floats(0.01, 1.0)), max_size=40),
     up_to_hours=st.floats(0.05, 30),
+    held=st.sampled_from([0, 8]),
     stopped_after=st.integers(0, 3),
 )
 def test_no_chain_goes_in_a_circle_or_over_its_hours(
-    worlds: list[tuple[Link, float]], up_to_hours: float, stopped_after: int
+    worlds: list[tuple[Link, float]], up_to_hours: float, held: int, stopped_after: int
 ) -> None:
     """worlds: how each link ends, if it is begun, and the part of its time that it takes."""
-    chain, links = CHAIN.replace(up_to_hours=up_to_hours), list[Link]()
+    chain, links = CHAIN.replace(up_to_hours=up_to_hours, gpus_held=held), list[Link]()
     since, restarts = 0, 0
     for number, (end, part) in enumerate(worlds, start=1):
         _, job, *_ = arguments = _next(links, chain, since)

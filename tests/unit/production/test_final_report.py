@@ -17,11 +17,11 @@ from typing import Any
 import final_report
 import numpy as np
 import pytest
-from ddp_ladder.accounting.jobs import update
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.common.files import write_json
 from ddp_ladder.common.formats import UNKNOWN, significant
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.ledger.jobs import update
 from ddp_ladder.nodes.read import parse_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.units import Units

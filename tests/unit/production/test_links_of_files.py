@@ -11,12 +11,13 @@ import pytest
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.common.files import Agent, RunDirectory, write_json
 from ddp_ladder.plan.plan import Plan
+from ddp_ladder.plan.units import Hours
 from ddp_ladder.production import chain
 from ddp_ladder.production.chain import Link, keep_links, read_links
 from ddp_ladder.records.packed import pack
 from ddp_ladder.records.record import write_record
 from ddp_ladder.slurm.jobs import JobEnd, write_job_end
-from make_jobs import LINK, write_job
+from make_jobs import LINK, make_chain, make_row, write_job
 from make_records import make_plan_of, make_spec
 from make_runs import STARTED_AT_S, STEPS, edit, edit_rank, rank_end, write_run
 
@@ -93,6 +94,18 @@ def test_another_rank_than_the_first_may_save(tmp_path: Path) -> None:
     edit_rank(run, 1, phases={"epoch_steps": [1], "validations_s": [], "saves_s": [(1.0, 2.0)]})
     (link,) = links_at(tmp_path)
     assert (link.end, link.saves, link.hours) == ("saved", 1, pytest.approx(2 * 50 / HOUR_S))
+
+
+def test_hours_are_of_the_gpus_that_the_job_held_which_its_ranks_need_not_use(tmp_path: Path) -> None:
+    """By the job's own environment; then by sacct, which knows more."""
+    begin(tmp_path, 7, ended_at_s=50.0, gpus_allocated=8)
+    start(tmp_path, 7)
+    ((by_itself,), row) = links_at(tmp_path), {"scale": "2x1", "gpus": 16, "elapsed_s": 60.0}
+    edit(tmp_path / "jobs/2x1/7.json", lambda file: file.update(row=make_row(**row).model_dump()))
+    (by_sacct,) = links_at(tmp_path)
+    assert [(each.gpus, each.hours * HOUR_S) for each in (by_itself, by_sacct)] == [(8, 400), (16, 960)]
+    chain = make_chain(scale="2x1").holding([by_sacct])
+    assert (chain.cost(16.0), chain.full_links_left(PLAN.jobs[0], 0.0)) == (Hours(16.0, 2.0), 7)
 
 
 def test_all_ranks_end_with_0_or_it_is_not_complete(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import report as report_command
-from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.assembly.run_records import FullyCheckedRecords, RunRecords
 from ddp_ladder.common.files import RunDirectory, read_bytes, touched_s, write_json
 from ddp_ladder.diagnosis.signatures import read_lines
 from ddp_ladder.gates.gate import judge, write_verdict
+from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.live.status import Reader
 from ddp_ladder.nodes.describe import machine_directory
 from ddp_ladder.plan.plan import read_plan

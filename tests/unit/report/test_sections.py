@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import report as report_command
-from ddp_ladder.accounting import advice as accounting
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.climb.forecasts import after_gate
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import UNKNOWN
 from ddp_ladder.gates.gate import judge
+from ddp_ladder.ledger import advice as accounting
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.preflight.result import PreflightResult
 from ddp_ladder.records.record import Record, read_record

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import report
-from ddp_ladder.accounting.advice import totals
 from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.forecast import forecast_line, make_forecast
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
+from ddp_ladder.ledger.advice import totals
 from ddp_ladder.plan.plan import Plan
 from ddp_ladder.plan.text import plan_text
 from ddp_ladder.plan.units import Units

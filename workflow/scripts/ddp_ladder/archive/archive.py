@@ -16,13 +16,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ddp_ladder import __version__
-from ddp_ladder.accounting.jobs import read_rows
 from ddp_ladder.analysis.cost import Work
 from ddp_ladder.assembly.run_records import RecordOrError, RunRecords
 from ddp_ladder.common.files import opened, parsed_json, read_json, sha256, write_atomically
 from ddp_ladder.common.formats import in_short
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Count, Model, Several
+from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import RunSpec, read_plan
 from ddp_ladder.records.record import Record, read_record
 from ddp_ladder.report.results import LadderResults, read_results

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from ddp_ladder.accounting.jobs import update_or_warn
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import check_before_submission
 from ddp_ladder.common.files import NotWritten, shown_path
 from ddp_ladder.common.messages import notify
+from ddp_ladder.ledger.jobs import update_or_warn
 from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.run.progress import Console
 from ddp_ladder.settings.terms import STAGES

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.accounting.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.analysis.forecast import forecast_line, make_forecast, planned_forecasts, series_of_job, write_forecast
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import Problem
 from ddp_ladder.gates.verdict import Verdict, closed_variants
+from ddp_ladder.ledger.advice import NEARLY_USED, OR_LESS_TIME, runtime_for
 from ddp_ladder.measuring.statistic import median
 from ddp_ladder.plan.plan import Plan, RunSpec
 

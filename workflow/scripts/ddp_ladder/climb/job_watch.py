@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ddp_ladder.accounting.jobs import own_problem
 from ddp_ladder.common.files import NotWritten, check_room, file_text, opened
 from ddp_ladder.common.formats import duration
+from ddp_ladder.ledger.jobs import own_problem
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.run.progress import LAST_WORDS_OF, Console, progress_in

@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import join
 
-from ddp_ladder.accounting import jobs
-from ddp_ladder.accounting.jobs import Kind
 from ddp_ladder.climb.job_watch import LOOK_EVERY_S, JobWatch, WatchedJob, submission
 from ddp_ladder.climb.ladder import Ladder
 from ddp_ladder.climb.start import require_admission
@@ -21,6 +19,8 @@ from ddp_ladder.common.files import SCRIPTS, make_directory, shown_path, write_j
 from ddp_ladder.common.formats import count, signal_of
 from ddp_ladder.common.messages import Problem, UserError, box, notify
 from ddp_ladder.common.process import Interrupted, adopt_orphans, end_descendants
+from ddp_ladder.ledger import jobs
+from ddp_ladder.ledger.jobs import Kind
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.preflight import bad_nodes
 from ddp_ladder.production import rehearsed

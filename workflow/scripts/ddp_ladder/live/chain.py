@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.messages import UserError
+from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.live.status import LadderState, Reader, RunState, ScaleState
 from ddp_ladder.production.chain import Chain, Link, chain_directory, expected_end_s, read_chain, read_links
 from ddp_ladder.production.slower import TABLE, WindowRow, last_window
@@ -89,6 +89,6 @@ class ChainReader:
         if link.end != "running":
             return link
         scale = state.scales[0]
-        hours = max(0.0, state.now_s - link.begun_at_s) / HOUR_S * scale.job.runs[0].gpus
+        hours = max(0.0, state.now_s - link.begun_at_s) / HOUR_S * link.gpus
         progress = scale.running.progress if scale.running else None
         return link.replace(hours=hours, steps=progress.step if progress else 0)

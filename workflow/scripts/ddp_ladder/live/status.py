@@ -21,9 +21,9 @@ from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
 from ddp_ladder.nodes.last_sample import last_sample, of_gpus
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan
-from ddp_ladder.records.raw_models import Job, RunFile, read_run_file
+from ddp_ladder.records.raw_models import Job, Progress, RunFile, read_progress, read_run_file
 from ddp_ladder.records.record import Record, read_record
-from ddp_ladder.run.progress import Progress, expected_steps, read_progress
+from ddp_ladder.run.progress import expected_steps
 from ddp_ladder.slurm.jobs import SUBMITTED, JobEnd, JobState, ask, job_end_file, read_job_end
 from ddp_ladder.slurm.lock import Held, Lock, look
 from ddp_ladder.slurm.query import SlurmError

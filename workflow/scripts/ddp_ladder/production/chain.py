@@ -18,21 +18,22 @@ from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from ddp_ladder.accounting.jobs import HOUR_S, JobFile, in_order, job_files
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_json, write_json
 from ddp_ladder.common.formats import count, duration, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Several, Version1
 from ddp_ladder.common.process import SIGNALS
+from ddp_ladder.ledger.entries import HOUR_S
+from ddp_ladder.ledger.jobs import JobFile, in_order, job_files
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, read_plan, unit_of
 from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.production.resumption import resumptions
 from ddp_ladder.records.raw_files import RawRun, of_run, read_raw_run
-from ddp_ladder.records.raw_models import Job, SlowFile, read_run_file
+from ddp_ladder.records.raw_models import Job, Progress, SlowFile, read_progress, read_run_file
 from ddp_ladder.records.record import Failure, Record, read_record
 from ddp_ladder.run.limits import MARGIN_S, limits_s
-from ddp_ladder.run.progress import Progress, good_end, read_progress
+from ddp_ladder.run.progress import good_end
 from ddp_ladder.settings.keys import CentreHours
 from ddp_ladder.settings.terms import PRODUCTION, Scale, runtime_key
 from ddp_ladder.slurm.jobs import CANCELLED, ENDS, SUBMITTED, TIMEOUT, read_job_end
@@ -53,9 +54,10 @@ class Chain(Model):
 
     schema_version: Version1 = 1
     scale: str
-    gpus: Positive
+    gpus: Positive  # that its ranks use
+    gpus_held: Count = 0  # that Slurm gives to a job, which a centre bills; 0: not known
     runtime_min: Positive  # of each link
-    up_to_hours: Amount  # GPU hours of all links
+    up_to_hours: Amount  # hours of the GPUs that all links hold
     warn_before_s: float  # of the script's time in a link
     preflight_s: Amount = 0.0  # of a link, as it was measured; without a measurement, as long as it may take
     is_on_slurm: bool = True  # False: nothing ends a link beside itself
@@ -67,13 +69,21 @@ class Chain(Model):
     training_samples: float | None = None  # of one training; None: unknown
     centre_hours: CentreHours | None = None  # in which its costs are said, too
 
+    def holding(self, links: Sequence[Link]) -> Chain:
+        """Return it with the GPUs that these links were given: a node may be held whole by ranks that use a part."""
+        return self.replace(gpus_held=max((self.gpus_held, *(link.gpus for link in links))))
+
+    @property
+    def billed_gpus(self) -> int:
+        return self.gpus_held or self.gpus
+
     def most_hours(self, job: ScaleJob) -> float:
-        """Return the GPU hours that a link can use."""
-        return self.gpus * job.runtime_min / 60
+        """Return the GPU hours that a link can hold."""
+        return self.billed_gpus * job.runtime_min / 60
 
     def cost(self, gpu_hours: float) -> Hours:
-        """Return the cost of GPU hours at its scale."""
-        return Hours.held(gpu_hours / self.gpus, Scale.parse(self.scale).nodes, self.gpus)
+        """Return the cost of hours of the GPUs that it holds."""
+        return Hours.held(gpu_hours / self.billed_gpus, Scale.parse(self.scale).nodes, self.billed_gpus)
 
     def hour_unit(self, job: ScaleJob) -> HourUnit:
         return HourUnit(unit_of(job.runs), self.centre_hours)
@@ -103,7 +113,7 @@ class Chain(Model):
 
     def within_hours(self, job: ScaleJob, used: float) -> ScaleJob:
         """Return the next link's job, shortened to the hours that are left if that leaves it time before the signal."""
-        minutes = int(self.hours_left(used) * 60 / self.gpus)
+        minutes = int(self.hours_left(used) * 60 / self.billed_gpus)
         if not 1 <= minutes < job.runtime_min:
             return job
         return replace(job, runtime_min=minutes) if self.before_signal_s(minutes) >= self.warn_before_s else job
@@ -150,7 +160,8 @@ class Link(Model):
     job_id: str
     begun_at_s: float
     ended_at_s: float | None  # None: it goes on, or was killed
-    hours: Amount  # GPU hours that it held, so far
+    hours: Amount  # of the GPUs that it held, so far
+    gpus: Count = 0  # that it held; 0: an earlier version wrote it
     end: End
     state: str | None = None  # Slurm's, of a job that is over; None: not known
     attempt: Count = 0  # its last start of the script; 0: it made none
@@ -249,7 +260,9 @@ def read_links(directory: Path, plan: Plan, now_s: float, alive: str | None = No
         if known is None or file.row is not None:
             most_s = math.inf if goes_on else 60.0 * job.runtime_min
             held_s = _held_s(file, most_s, (now_s, following.begun_at_s if following else now_s))
-            link = link.replace(hours=held_s * file.gpus / HOUR_S)
+            link = link.replace(hours=held_s * file.gpus_held / HOUR_S, gpus=file.gpus_held)
+        elif not link.gpus:
+            link = link.replace(gpus=file.gpus)
         links.append(link)
     return tuple(links)
 
@@ -462,13 +475,13 @@ def end_of(record: Record, raw: RawRun | None) -> End:
 
 
 def used_hours(links: Sequence[Link]) -> float:
-    """Return the GPU hours that links have held, so far."""
+    """Return the hours of the GPUs that links have held, so far."""
     return sum(link.hours for link in links)
 
 
 def hours_of(chain: Chain, links: Sequence[Link], job: ScaleJob) -> str:
     """Return what the links have used, of what they may."""
-    return chain.used(used_hours(links), job)
+    return chain.holding(links).used(used_hours(links), job)
 
 
 def expected_end_s(chain: Chain, links: Sequence[Link], now_s: float, global_batch: int) -> float | None:

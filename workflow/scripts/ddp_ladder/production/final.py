@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_ladder.accounting.jobs import HOUR_S, JobFile, JobRow, job_files
 from ddp_ladder.analysis.cost import kwh
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory
 from ddp_ladder.common.formats import count
 from ddp_ladder.common.messages import Problem, UserError
+from ddp_ladder.ledger.entries import HOUR_S
+from ddp_ladder.ledger.jobs import JobFile, JobRow, job_files
 from ddp_ladder.measuring.node_usage import read_node_samples
 from ddp_ladder.nodes.usage import energy_of_gpus_j
 from ddp_ladder.plan.plan import RunSpec, ScaleJob
@@ -267,7 +268,7 @@ def read_campaign(results: Path, now_s: float) -> Campaign:
 
 def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start: Start | None) -> LinkUse:
     """Return what a link used. start: its last one of the script; None: it made none, or goes on."""
-    wall_hours = link.hours / chain.gpus
+    wall_hours = link.hours / link.gpus
     is_lost = following is not None and following.is_anew
     if link.steps == 0 or is_lost:
         kept: Kept | None = Kept(0.0, 0.0, 0.0)
@@ -276,7 +277,7 @@ def _use(link: Link, following: Link | None, file: JobFile, chain: Chain, start:
     return LinkUse(
         link=link,
         elapsed_s=HOUR_S * wall_hours,
-        hours=Hours.held(wall_hours, file.nodes, chain.gpus),
+        hours=Hours.held(wall_hours, file.nodes, link.gpus),
         queue_wait_s=file.row.queue_wait_s if file.row else None,
         parts_s={}
         if link.end == "running"

@@ -10,7 +10,6 @@ from itertools import count as from_one
 from pathlib import Path
 from shlex import join, quote
 
-from ddp_ladder.accounting.jobs import job_files
 from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
 from ddp_ladder.assembly.run_records import RunRecords, as_made
@@ -19,6 +18,7 @@ from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.verdict import Verdict
+from ddp_ladder.ledger.jobs import job_files, read_rows
 from ddp_ladder.measuring.fingerprint import OTHER_PLACE, changes, spec_changes
 from ddp_ladder.plan.fit import last_fit, resolved
 from ddp_ladder.plan.plan import Plan, RunSpec, ScaleJob, chain_plan
@@ -72,8 +72,9 @@ class Production:
 
     def following(self, links: Sequence[Link], since: int) -> tuple[ScaleJob, Step]:
         """Return the job of the next link, and whether it follows. since: as in decide."""
-        job = self.chain.within_hours(self.job, used_hours(links))
-        return job, next_step(self.chain, job, [link for link in links if link.end != "running"], since)
+        chain = self.chain.holding(links)
+        job = chain.within_hours(self.job, used_hours(links))
+        return job, next_step(chain, job, [link for link in links if link.end != "running"], since)
 
 
 def production_of(
@@ -109,6 +110,7 @@ def production_of(
     chain = Chain(
         scale=str(scale),
         gpus=scale.world_size,
+        gpus_held=max((row.gpus for row in read_rows(results) if row.scale == str(scale)), default=0),
         runtime_min=keys.runtime,
         up_to_hours=keys.up_to_hours,
         warn_before_s=keys.warn_before_s,
@@ -307,17 +309,19 @@ def rehearsal_plan(settings: Settings) -> Plan:
 
 def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) -> str:
     """Return what `snakemake production` would do, and what it can cost. rehearsed: the rehearsal in words."""
-    chain, job = production.chain, production.job
+    chain, job = production.chain.holding(links), production.job
     used = used_hours(links)
-    each = chain.most_hours(job)
     rate, unit, spec = chain.promised_samples_per_s, chain.hour_unit(job), job.runs[0]
     slower = f"slower by {percent(chain.slower_percent / 100)} or more: {chain.slower}"
     arguments = f"; of other arguments ({production.measured})" if production.measured else ""
+    cost = unit.in_words(chain.cost(chain.most_hours(job)))
+    if chain.billed_gpus != chain.gpus:
+        cost += f", as Slurm gives it {chain.billed_gpus} GPUs"
     rows = {
         "scale": f"{chain.scale}, {count(chain.gpus, 'rank')} ({production.rule})",
         "batch": f"{spec.batch_per_gpu} per GPU, {spec.global_batch} in all",
         "command": " ".join(("python", spec.script, *spec.args)),
-        "link": f"at most {duration(60 * job.runtime_min)}, {unit.in_words(chain.cost(each))}; {chain.signal_in_words}",
+        "link": f"at most {duration(60 * job.runtime_min)}, {cost}; {chain.signal_in_words}",
         "next": production.following(links, since=len(links))[1].verdict,
         "hours": f"{hours_of(chain, links, job)} used by {count(len(links), 'link')}; "
         f"at most {count(chain.full_links_left(job, used), 'further link')} of full length",
@@ -327,7 +331,7 @@ def dry_run_text(production: Production, links: Sequence[Link], rehearsed: str) 
         "rehearsal": rehearsed,
     }
     if chain.training_hours is not None:
-        needed = unit.in_words(chain.cost(chain.training_hours * chain.gpus))
+        needed = unit.in_words(chain.cost(chain.training_hours * chain.billed_gpus))
         rows["training"] = f"about {significant(chain.training_hours)} h, {needed} (report)"
     return _told(PRODUCTION, rows, production.doubts)
 

@@ -21,9 +21,8 @@ from ddp_ladder.common.model import Model, Several
 from ddp_ladder.production.chain import End, end_of
 from ddp_ladder.production.resumption import GOOD, Kind, Resumption, resumptions
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import TrainingState
+from ddp_ladder.records.raw_models import TrainingState, read_progress
 from ddp_ladder.records.record import Failure
-from ddp_ladder.run.progress import read_progress
 
 LONGER = "raise production.rehearse_s, and run `snakemake rehearsal` again"
 SHORTER = "lower production.rehearse_s, so that the signal comes before the training is complete"

@@ -533,6 +533,27 @@ class SlowFile(RawFile):
     action: Literal["warn", "stop"]  # stop: it was ended for the first one
 
 
+Number = Annotated[float, Field(ge=0, strict=False)]
+
+
+class Progress(Model):
+    """What rank 0 writes once a second (progress.json)."""
+
+    step: Count
+    saves: Count | None = None  # of rank 0; None: an earlier version wrote it
+    elapsed_s: float  # since the end of the first step
+    samples_per_s: Number | None  # None before the second step
+    updated_at_s: Number
+
+
+def read_progress(path: Path) -> Progress | None:
+    """Return rank 0's latest progress; None before its first step. Raises OSError, or ValueError for anything else."""
+    try:
+        return Progress.from_json(read_json(path))
+    except FileNotFoundError:
+        return None
+
+
 class RankStall(Model):
     """One rank that makes no step."""
 

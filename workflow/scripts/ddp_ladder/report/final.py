@@ -9,7 +9,6 @@ from datetime import date
 from functools import cached_property
 
 from ddp_ladder import __version__
-from ddp_ladder.accounting.jobs import HOUR_S
 from ddp_ladder.analysis.cost import kwh
 from ddp_ladder.common.formats import (
     UNKNOWN,
@@ -23,6 +22,7 @@ from ddp_ladder.common.formats import (
     share,
     significant,
 )
+from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.plan.plan import unit_of
 from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.production.chain import clock

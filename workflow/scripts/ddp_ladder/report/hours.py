@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ddp_ladder.accounting.advice import totals
 from ddp_ladder.common.formats import capitalised, count, duration, full_stop, interval, percent, significant
 from ddp_ladder.gates.figures import EFFICIENCY, GPU_HOURS_TO_SOLUTION, OF_CENTRE, SAMPLES_PER_S
 from ddp_ladder.gates.points import ScalePoint
+from ddp_ladder.ledger.advice import totals
 from ddp_ladder.plan.units import Hours
 from ddp_ladder.production.planned import Planned, PlannedTraining
 from ddp_ladder.report.document import Block, blank

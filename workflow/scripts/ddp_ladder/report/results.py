@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ddp_ladder.accounting.jobs import JobRow
 from ddp_ladder.analysis.cost import Work, with_tokens
 from ddp_ladder.analysis.utilisation import with_flops
 from ddp_ladder.assembly.run_records import RunRecords, as_made
@@ -21,6 +20,7 @@ from ddp_ladder.gates.gate import judge
 from ddp_ladder.gates.points import ScalePoint
 from ddp_ladder.gates.scaling import scale_points
 from ddp_ladder.gates.verdict import Verdict, gate_files
+from ddp_ladder.ledger.jobs import JobRow
 from ddp_ladder.nodes.describe import NodeDescription, read_machines
 from ddp_ladder.plan.fit import Fit, fit_of
 from ddp_ladder.plan.plan import Plan, RunSpec

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
-from ddp_ladder.accounting import advice as accounting
 from ddp_ladder.analysis.forecast import error_rows, forecast_line, planned_forecasts
 from ddp_ladder.common.formats import UNKNOWN, capitalised, count, full_stop, in_short, seconds, share, stage_name
 from ddp_ladder.gates.attribution import Attribution, attribution, baseline_of
 from ddp_ladder.gates.figures import Column, Table, columns, figures_in
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
+from ddp_ladder.ledger import advice as accounting
 from ddp_ladder.measuring.owners import OWNERS
 from ddp_ladder.plan.fit import HEADINGS, Fit
 from ddp_ladder.plan.plan import wrapper_directory

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ddp_ladder.accounting.advice import terminal_lines
 from ddp_ladder.analysis.forecast import error_rows, planned_forecasts
 from ddp_ladder.analysis.prediction import outlooks
 from ddp_ladder.common.formats import DASH, NARROW_SPACE, full_stop, shortened, text_table
@@ -16,6 +15,7 @@ from ddp_ladder.common.messages import for_terminal
 from ddp_ladder.gates.figures import SPEEDUP, TOKENS_PER_S, TOKENS_PER_S_PER_GPU, Column, columns
 from ddp_ladder.gates.points import ScalePoint, findings_across_scales
 from ddp_ladder.gates.verdict import Verdict, closed_box
+from ddp_ladder.ledger.advice import terminal_lines
 from ddp_ladder.plan.units import HourUnit
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.view import gate_words, headline, scale_names, scale_notes

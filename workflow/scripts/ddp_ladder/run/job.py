@@ -16,7 +16,6 @@ from queue import Empty
 from typing import Any, Protocol
 from uuid import uuid4
 
-from ddp_ladder.accounting.jobs import Kind, accounted
 from ddp_ladder.assembly.assemble import not_run
 from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import NotWritten, RunDirectory, check_room, make_directory, write_json, writing
@@ -26,6 +25,7 @@ from ddp_ladder.diagnosis.agent_failures import silence_in_words
 from ddp_ladder.diagnosis.hangs import hang_failure
 from ddp_ladder.gates.repeats import next_repeat, repeats_in_words
 from ddp_ladder.job_script.script import write_job_script
+from ddp_ladder.ledger.jobs import Kind, accounted
 from ddp_ladder.node.launch import is_module
 from ddp_ladder.node.software import git_state
 from ddp_ladder.plan.plan import OWN_DIRECTORY, WRAPPER_DIRECTORY, Plan, RunSpec, ScaleJob

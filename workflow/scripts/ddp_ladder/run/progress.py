@@ -10,15 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Literal, TextIO
 
-from pydantic import Field
-
-from ddp_ladder.common.files import read_json
 from ddp_ladder.common.formats import duration, percent, significant
 from ddp_ladder.common.messages import for_terminal, printable
-from ddp_ladder.common.model import Count, Model
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_models import Progress, read_progress
 from ddp_ladder.records.record import Record, placed
 
 # In a pipe or a log, lines get rarer the longer a run takes, so that a run of a day does not print thousands.
@@ -31,26 +28,6 @@ LAST_WORDS_OF = {  # the last line of a scale's job, by its kind
     "production": "the link has left its record",
     "rehearsal": "the rehearsal has left its result",
 }
-
-Amount = Annotated[float, Field(ge=0, strict=False)]
-
-
-class Progress(Model):
-    """What rank 0 writes once a second (progress.json)."""
-
-    step: Count
-    saves: Count | None = None  # of rank 0; None: an earlier version wrote it
-    elapsed_s: float  # since the end of the first step
-    samples_per_s: Amount | None  # None before the second step
-    updated_at_s: Amount
-
-
-def read_progress(path: Path) -> Progress | None:
-    """Return rank 0's latest progress; None before its first step. Raises OSError, or ValueError for anything else."""
-    try:
-        return Progress.from_json(read_json(path))
-    except FileNotFoundError:
-        return None
 
 
 def expected_steps(spec: RunSpec, records: Iterable[Record]) -> int | None:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_ladder.accounting import jobs
-from ddp_ladder.accounting.jobs import Accounted, JobRow, accounted, accounting_file, ask_sacct, job_files, update
 from ddp_ladder.assembly import assemble
 from ddp_ladder.common.files import RunDirectory, read_json
 from ddp_ladder.common.process import Interrupted
+from ddp_ladder.ledger import jobs
+from ddp_ladder.ledger.jobs import Accounted, JobRow, accounted, accounting_file, ask_sacct, job_files, update
 from ddp_ladder.preflight.bad_nodes import BadNode, add_bad_node, bad_nodes_file
 from ddp_ladder.preflight.result import error
 from ddp_ladder.slurm import query
@@ -253,31 +253,38 @@ def test_a_job_has_the_length_of_no_clock_and_the_next_number(results: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("state", "least_s", "most_s"),
+    ("state", "least_s", "most_s", "has_begun"),
     [
-        (JobState("RUNNING", nodes="node1"), None, None),
-        (JobState("PENDING"), None, None),
-        (JobState("CANCELLED"), 0, 0),
-        (JobState("TIMEOUT", nodes="node1", start="300 s ago"), 300, 5000),
-        (JobState("CANCELLED", nodes="node1"), 5000, 5000),
-        (JobState("GONE"), 5000, 5000),
+        (JobState("RUNNING", nodes="node1"), None, None, False),
+        (JobState("PENDING"), None, None, False),
+        (JobState("CANCELLED"), 0, 0, False),
+        (JobState("TIMEOUT", nodes="node1", start="300 s ago"), 300, 5000, False),
+        (JobState("CANCELLED", nodes="node1"), 5000, 5000, False),
+        (JobState("GONE"), 5000, 5000, False),
+        (JobState("GONE"), 5000, 5000, True),
+        (JobState("NODE_FAIL", nodes="node1", start="300 s ago"), 300, 300, True),
     ],
 )
-def test_what_a_job_held_that_wrote_nothing(
-    results: Path, monkeypatch: pytest.MonkeyPatch, state: JobState, least_s: int | None, most_s: int | None
+def test_what_a_job_held_that_did_not_write_its_end(
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: JobState,
+    least_s: int | None,
+    most_s: int | None,
+    has_begun: bool,
 ) -> None:
     if state.start:
         state = replace(state, start=time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 300)))
     monkeypatch.setattr(jobs, "ask", lambda job_ids: dict.fromkeys(job_ids, state))
     monkeypatch.setattr(jobs.shutil, "which", lambda name: name)
-    write_job(results, "9", job_id="9", begun_at_s=time.time() - 9000, ended_at_s=None, has_begun=False)
+    write_job(results, "9", job_id="9", begun_at_s=time.time() - 9000, ended_at_s=None, has_begun=has_begun)
     jobs.settle(results, most_s=5000.0)
     files = [file for _, file in job_files(results)]
     if most_s == 0:
         assert files == []
         return
     (file,) = files
-    assert file.has_held == (most_s is not None)
+    assert file.has_held == (most_s is not None or has_begun)
     if least_s is not None:
         assert file.ended_at_s is not None
         assert least_s - 1 <= file.ended_at_s - file.begun_at_s <= most_s + 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import shutil
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,11 +25,13 @@ from ddp_ladder.common.files import NotWritten, RunDirectory, canonical_sha256, 
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.common.model import Amount, Count, Model, Positive, Version1
 from ddp_ladder.common.process import Interrupted
-from ddp_ladder.measuring.owners import END, LAUNCHER, PROFILE, STARTUP, training_s
+from ddp_ladder.ledger.entries import HOUR_S, PREFLIGHT, TRAINING, Ledger, RunShare
+from ddp_ladder.measuring.owners import END, LAUNCHER, NOT_TOLD_APART, PROFILE, STARTUP
 from ddp_ladder.plan.plan import ScaleJob
 from ddp_ladder.preflight.bad_nodes import bad_nodes
 from ddp_ladder.preflight.result import result_of
-from ddp_ladder.records.raw_models import Job, RunEnd
+from ddp_ladder.records.raw_files import of_run
+from ddp_ladder.records.raw_models import Progress, RunEnd, RunFile, read_progress, read_run_file
 from ddp_ladder.records.record import Failure, Record
 from ddp_ladder.slurm.jobs import AGAIN, GONE, Advice, JobState, ask, scale_of_name
 from ddp_ladder.slurm.lock import CLOCKS_S
@@ -37,7 +39,6 @@ from ddp_ladder.slurm.query import SlurmError, sacct, tres, unix_time
 
 SACCT = "JobIDRaw,JobName,State,Submit,End,ElapsedRaw,NNodes,NodeList,ReqTRES,AllocTRES"
 ANSWER_WITHIN_S = 10.0  # a gate and a report wait for this
-HOUR_S = 3600.0
 RUNS = JobState("RUNNING")  # of a job of which nobody can be asked
 SIGNIFICANT = 10
 DIGITS = 10
@@ -87,6 +88,7 @@ class JobFile(Model):
     job_id: str  # Slurm's; without Slurm local-<host>-<time>-<process>
     nodes: Positive
     gpus: Positive  # of the scale; without a GPU a process counts as one
+    gpus_allocated: Count | None = None  # that Slurm gave to it, as its own environment shows; None: not known
     runs_planned: Count  # without the plain baseline
     specs: str  # digest of the planned runs: jobs of the same runs can be compared
     begun_at_s: float  # of one that has not begun: of its submission
@@ -101,6 +103,15 @@ class JobFile(Model):
     def has_held(self) -> bool:
         """Return True if it has held nodes, as far as is known."""
         return self.has_begun or self.ended_at_s is not None or (self.row is not None and self.row.elapsed_s > 0)
+
+    def had_at(self, at_s: float, end_s: float) -> bool:
+        """Return True unless it is one of several starts in an allocation, and was not there then (unix times)."""
+        return not self.in_allocation or self.begun_at_s - 1 <= at_s <= end_s + 1
+
+    @property
+    def gpus_held(self) -> int:
+        """Return the GPUs that it holds, which a centre bills; those of the scale if nothing tells more."""
+        return (self.row and self.row.gpus) or self.gpus_allocated or self.gpus
 
     @property
     def slurm_id(self) -> str | None:
@@ -196,24 +207,28 @@ def withdraw(results: Path, job_id: str) -> None:
 
 
 def settle(results: Path, most_s: float, but: str | None = None) -> None:
-    """End the accounts of jobs that are over and never began theirs, and delete those of jobs that held no node.
+    """End the accounts of jobs that are over and did not, and delete those of jobs that held no node.
 
     most_s: the time of a job: it held its nodes for no longer, and for that long if nothing tells more. but: a job that
     is not over. Raises SlurmError.
     """
-    silent = {file.job_id: (path, file) for path, file in _not_begun(results) if file.job_id != but}
+    silent = {
+        file.job_id: (path, file)
+        for path, file in job_files(results)
+        if file.ended_at_s is None and file.row is None and file.slurm_id not in (None, but)
+    }
     states = ask(silent) if silent and shutil.which("squeue") else {}
     for job_id, (path, file) in silent.items():
         state = states.get(job_id, RUNS)
         if state.phase != "ended":
             continue
-        if state.state != GONE and not state.nodes:
+        if state.state != GONE and not state.nodes and not file.has_begun:
             path.unlink(missing_ok=True)
             continue
         since_s = (state.since_start_s, time.time() - file.begun_at_s)
         held_s = min(most_s, *(seconds for seconds in since_s if seconds is not None and seconds >= 0))
-        ended = file.replace(ended_at_s=file.begun_at_s + held_s, number=_next_number(path.parent))
-        write_json(path, ended.model_dump())
+        number = file.number or _next_number(path.parent)
+        write_json(path, file.replace(ended_at_s=file.begun_at_s + held_s, number=number).model_dump())
 
 
 def note_end(results: Path, job: ScaleJob, ended_by: str | None, held_s: float) -> None:
@@ -253,6 +268,7 @@ def _new_file(results: Path, job: ScaleJob, job_id: str, kind: Kind, in_allocati
         job_id=job_id,
         nodes=job.scale.nodes,
         gpus=job.scale.world_size,
+        gpus_allocated=_allocated(job.scale.nodes, os.environ) if not in_allocation else None,
         runs_planned=runs_of(job) if kind == "measure" else 0,
         specs=specs_digest(job),
         begun_at_s=time.time(),
@@ -266,6 +282,12 @@ def _is_in_allocation(environment: Mapping[str, str]) -> bool:
     """Return True in a Slurm job that is not the ladder's own. In that, Snakemake removes the name, or it is ours."""
     name = environment.get("SLURM_JOB_NAME")
     return "SLURM_JOB_ID" in environment and name is not None and scale_of_name(name) is None
+
+
+def _allocated(nodes: int, environment: Mapping[str, str]) -> int | None:
+    """Return the GPUs that Slurm gave to the job that this process is; None if it does not tell."""
+    on_node = environment.get("SLURM_GPUS_ON_NODE", "")
+    return nodes * int(on_node) if on_node.isdecimal() else None
 
 
 # --- What sacct knows.
@@ -317,44 +339,81 @@ def _accounted(line: Mapping[str, str]) -> Accounted | None:
 # --- What a job did when, from its own files.
 
 
-Parts = defaultdict[str, float]
-"""Sums over the runs that a job has begun, and the time of its preflight, by the fields of JobRow."""
+@dataclass(frozen=True)
+class Start:
+    """One start of a run's script, as its files tell of it."""
+
+    run: RunFile
+    record: Record
+    ended: RunEnd | None  # None: it ended with its job
+    progress: Progress | None  # of rank 0, the last one
+
+    @classmethod
+    def read(cls, records: RunRecords, directory: RunDirectory, run: RunFile) -> Start:
+        """Read it. Raises OSError or ValueError."""
+        ended, progress = None, None
+        with suppress(OSError, ValueError):
+            ended = of_run(run, RunEnd, directory.ended)
+        with suppress(OSError, ValueError):
+            progress = read_progress(directory.progress)
+        return cls(run, records.stored_or_assembled(directory), ended, progress)
+
+    def is_of(self, file: JobFile, end_s: float) -> bool:
+        """Return True if a job made it. Several starts in one allocation have the same job id, and differ in times."""
+        if self.run.link is not None:
+            return self.run.link == file.number
+        at_s = self.ended.started_at_s if self.ended else self.progress.updated_at_s if self.progress else math.inf
+        return file.had_at(at_s, end_s)
+
+    def owners_s(self, wall_s: float, end_s: float) -> Mapping[str, float]:
+        """Return whose its seconds are; empty if nothing tells it. wall_s: what it took. end_s: unix time of its end.
+
+        Of ranks that were killed the progress tells, which is there from the first step on.
+        """
+        record, progress = self.record, self.progress
+        if record.owners_s:
+            return record.owners_s
+        if record.timing:
+            startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
+            return {STARTUP: startup_s, NOT_TOLD_APART: wall_s - startup_s}
+        if progress:
+            loop_s = min(progress.elapsed_s, wall_s)
+            after_s = min(max(0.0, end_s - progress.updated_at_s), wall_s - loop_s)
+            return {STARTUP: wall_s - loop_s - after_s, NOT_TOLD_APART: loop_s, END: after_s}
+        is_silent = not record.spec.instrument or record.spec.throughput_regex is not None
+        return {} if is_silent or any(rank.steps for rank in record.ranks) else {STARTUP: wall_s}
 
 
-def parts_of(results: Path, file: JobFile, end_s: float) -> Parts:
-    """Return the parts of a job. Several starts in one allocation have the same job id, and differ in their times."""
-    parts, records = Parts(float), RunRecords(results)
-
-    def is_own(job: Job, started_at_s: float) -> bool:
-        is_then = not file.in_allocation or file.begun_at_s - 1 <= started_at_s <= end_s + 1
-        return job.id == file.job_id and is_then
-
-    with suppress(OSError, ValueError):
-        preflight = result_of(results, file.scale)
-        if preflight and is_own(preflight.job, preflight.started_at_s):
-            parts["preflight_s"] = preflight.took_s
+def starts_of(results: Path, file: JobFile, end_s: float) -> list[Start]:
+    """Return the starts of scripts that a job made, oldest first."""
+    records, found = RunRecords(results), []
     for path in sorted((results / "runs").glob(f"*/*/{file.scale}/r*")):
         for directory in map(RunDirectory, (*sorted(path.glob("attempts/*")), path)):
             with suppress(OSError, ValueError):
-                ended = RunEnd.from_json(read_json(directory.ended))  # no record has when its run began
-                if is_own(ended.job, ended.started_at_s):
-                    _add_run(parts, records.stored_or_assembled(directory), ended)
-    return parts
+                run = read_run_file(directory)
+                if run.job.id == file.job_id and (start := Start.read(records, directory, run)).is_of(file, end_s):
+                    found.append(start)
+    return sorted(found, key=lambda start: start.ended.started_at_s if start.ended else math.inf)
 
 
-def _add_run(parts: Parts, record: Record, ended: RunEnd) -> None:
-    if owners_s := record.owners_s:
-        parts["startup_s"] += owners_s[STARTUP]
-        parts["training_s"] += training_s(owners_s)
-        parts["launcher_s"] += owners_s[LAUNCHER]
-        parts["end_s"] += owners_s[END] + owners_s.get(PROFILE, 0.0)
-    elif record.timing:
-        startup_s = record.timing.startup_s or 0.0  # a program that reports its own steps does not tell
-        parts["startup_s"] += startup_s
-        parts["training_s"] += ended.wall_s - startup_s
-    if not record.spec.is_plain:
-        parts["runs_measured"] += ended.outcome == "finished"
-        parts["runs_ok"] += record.status == "ok"
+def ledger_of(
+    results: Path, file: JobFile, starts: Sequence[Start], elapsed_s: float, gpus: int, end_s: float
+) -> Ledger:
+    """Return the ledger of a job that held so many GPUs for so long. end_s: its end, by its own clock."""
+    preflight_s, left_s, shares = 0.0, elapsed_s, []
+    with suppress(OSError, ValueError):
+        preflight = result_of(results, file.scale)
+        if preflight and preflight.job.id == file.job_id and file.had_at(preflight.started_at_s, end_s):
+            preflight_s = preflight.took_s
+    left_s -= preflight_s + math.fsum(start.ended.wall_s for start in starts if start.ended)
+    for start in starts:
+        if start.ended:
+            owners_s = start.owners_s(start.ended.wall_s, start.ended.ended_at_s)
+        else:
+            owners_s, left_s = start.owners_s(max(0.0, left_s), end_s), 0.0
+        samples = sum(rank.samples for rank in start.record.ranks) or None
+        shares.append(RunShare(start.record.spec.name, owners_s, samples))
+    return Ledger.of_job(file.job_id, elapsed_s, (gpus, file.gpus), preflight_s, shares)
 
 
 # --- The rows.
@@ -406,26 +465,31 @@ def _own_figures(file: JobFile, end_s: float) -> dict[str, Any]:
         "ended_at": _utc(end_s),
         "elapsed_s": max(0.0, end_s - file.begun_at_s),
         "nodes": file.nodes,
-        "gpus": file.gpus,
+        "gpus": file.gpus_allocated,
     }
 
 
 def _row(results: Path, name: str, file: JobFile, known: Mapping[str, Any], end_s: float) -> JobRow:
     """Return the row of a job that is over. name: of its file. known: sacct's figures, or its own."""
-    parts = parts_of(results, file, file.ended_at_s or end_s)
-    left_s, shares = known["elapsed_s"], {}
-    for part in ("training_s", "startup_s", "preflight_s", "launcher_s", "end_s"):  # Slurm rounds the whole to seconds
-        shares[part] = min(parts[part], left_s)
-        left_s -= shares[part]
-    gpus = file.gpus if known["gpus"] is None else known["gpus"]
+    end_s = file.ended_at_s or end_s
+    gpus = known["gpus"] or file.gpus_allocated or file.gpus
+    starts = starts_of(results, file, end_s)
+    ledger = ledger_of(results, file, starts, known["elapsed_s"], gpus, end_s)
     same = {key: getattr(file, key) for key in ("kind", "stage", "scale", "specs", "runs_planned")}
+    counted = [start for start in starts if start.ended and not start.record.spec.is_plain]
+    training_s = ledger.seconds(*TRAINING)
     return JobRow(
         job_id=name,
-        **{**same, **known, **shares, "gpus": gpus},
-        runs_measured=int(parts["runs_measured"]),
-        runs_ok=int(parts["runs_ok"]),
-        gpu_hours_held=known["elapsed_s"] * gpus / HOUR_S,
-        gpu_hours_training=parts["training_s"] * file.gpus / HOUR_S,
+        **{**same, **known, "gpus": gpus},
+        runs_measured=sum(start.ended is not None and start.ended.outcome == "finished" for start in counted),
+        runs_ok=sum(start.record.status == "ok" for start in counted),
+        preflight_s=ledger.seconds(PREFLIGHT),
+        startup_s=ledger.seconds(STARTUP),
+        training_s=training_s,
+        launcher_s=ledger.seconds(LAUNCHER),
+        end_s=ledger.seconds(END, PROFILE),
+        gpu_hours_held=ledger.gpu_hours(),
+        gpu_hours_training=training_s * file.gpus / HOUR_S,
     )
 
 

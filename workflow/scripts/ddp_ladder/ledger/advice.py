@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from ddp_ladder.accounting.jobs import HOUR_S, JobRow, accounting_file, runs_of, specs_digest
 from ddp_ladder.common.formats import count, duration
 from ddp_ladder.common.messages import columns
+from ddp_ladder.ledger.entries import HOUR_S
+from ddp_ladder.ledger.jobs import JobRow, accounting_file, runs_of, specs_digest
 from ddp_ladder.plan.plan import Plan, ScaleJob
 from ddp_ladder.plan.units import Hours, HourUnit
 from ddp_ladder.slurm.jobs import ENDED_WELL
