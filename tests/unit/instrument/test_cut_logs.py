@@ -17,8 +17,6 @@ from ddp_ladder_instrument.judgement import judged_fields
 from ddp_ladder_instrument.log import Event, Log, read_log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
 from ddp_ladder_instrument.recorder import Recorder
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from worlds import CHOICES, Loop, Script, World, clear, ordinary, worlds
 
 FACTS = {
@@ -75,12 +73,6 @@ class Interrupted(Machine):
             super().feed(iter((event,)))
 
 
-SEEDS = st.integers(0, 2**32)
-many = settings(
-    max_examples=600, deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def limits() -> Iterator[None]:
     before = log.WHOLE_STEPS, log.WHOLE_EVENTS
@@ -88,9 +80,9 @@ def limits() -> Iterator[None]:
     log.WHOLE_STEPS, log.WHOLE_EVENTS = before
 
 
-def cut_run(world: World, seed: int) -> tuple[Script, Recorder]:
+def cut_run(world: World) -> tuple[Script, Recorder]:
     """Run a loop whose log keeps few events."""
-    random = Random(seed)
+    random = Random(repr(world))
     script = Loop(world).run()
     log.WHOLE_STEPS, log.WHOLE_EVENTS = random.choice(((random.randint(1, 30), 10**6), (10**6, random.randint(1, 150))))
     return script, Moments(script, random).run()
@@ -100,10 +92,9 @@ def columns(judged: Judged) -> list[list[float]]:
     return [each.tolist() for each in judged.table._columns]
 
 
-@many
-@given(worlds(clear, *CHOICES), SEEDS)
-def test_rows_are_those_of_the_kept_part_and_then_those_of_all_events(world: World, seed: int) -> None:
-    script, recorder = cut_run(world, seed)
+@worlds(600, clear, *CHOICES)
+def test_rows_are_those_of_the_kept_part_and_then_those_of_all_events(world: World) -> None:
+    script, recorder = cut_run(world)
     online = Machine()
     online.feed(script.log.events())
     live, found = online.judged(), recorder.judged()
@@ -143,9 +134,8 @@ def check_file(recorder: Recorder, found: Judged) -> None:
             np.testing.assert_array_equal(getattr(steps, name), column)
 
 
-@many
-@given(worlds(ordinary, *(name for name in CHOICES if name not in ("ahead", "val_grad"))), SEEDS)
-def test_what_is_kept_gives_the_rows_of_the_whole(world: World, seed: int) -> None:
-    script, recorder = cut_run(world, seed)
+@worlds(600, ordinary, *(name for name in CHOICES if name not in ("ahead", "val_grad")))
+def test_what_is_kept_gives_the_rows_of_the_whole(world: World) -> None:
+    script, recorder = cut_run(world)
     table = recorder.judged().table
     assert list(zip(table.samples, table.padding_samples, strict=True)) == script.rows

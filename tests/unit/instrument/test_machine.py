@@ -8,14 +8,7 @@ from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import read_log
 from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, judge
 from ddp_ladder_instrument.table import StepTable, csv_lines
-from hypothesis import HealthCheck, given, settings
 from worlds import CHOICES, Loader, Loop, Script, World, clear, ordinary, sensible, worlds
-
-
-def many(number: int) -> settings:
-    """Return how so many worlds are drawn: 50,000 in this file."""
-    checks = [HealthCheck.too_slow]
-    return settings(max_examples=number, deadline=None, database=None, derandomize=True, suppress_health_check=checks)
 
 
 DATA = ("count", "size", "last", "padding", "epochs", "source", "stop_at", "ahead", "group", "buffer", "second")
@@ -48,14 +41,12 @@ def assert_exact(judged: Judged, script: Script) -> None:
     assert [ours for ours, _ in known] == pytest.approx([true for _, true in known], abs=1e-9)
 
 
-@many(7_500)
-@given(worlds(clear, *DATA, *STEPS))
+@worlds(3_000, clear, *DATA, *STEPS)
 def test_how_batches_are_drawn_and_used(world: World) -> None:
     check(Loop(world).run())
 
 
-@many(7_500)
-@given(worlds(clear, *STEPS, *LEFT_OUT, "count", "ahead", "second", "source"))
+@worlds(3_000, clear, *STEPS, *LEFT_OUT, "count", "ahead", "second", "source")
 def test_what_is_left_out(world: World) -> None:
     """The gradients of several batches that are thrown away together count as one that is not trained on."""
     script = Loop(world).run()
@@ -66,20 +57,17 @@ def test_what_is_left_out(world: World) -> None:
         assert found.untrained == untrained
 
 
-@many(7_500)
-@given(worlds(clear, *MODES, "count", "epochs", "ahead", "body", "accumulate", "remainder", "wrapped"))
+@worlds(3_000, clear, *MODES, "count", "epochs", "ahead", "body", "accumulate", "remainder", "wrapped")
 def test_validation_and_modes(world: World) -> None:
     check(Loop(world).run())
 
 
-@many(7_500)
-@given(worlds(clear, *CHOICES))
+@worlds(3_000, clear, *CHOICES)
 def test_all_together(world: World) -> None:
     check(Loop(world).run())
 
 
-@many(12_500)
-@given(worlds(sensible, *CHOICES))
+@worlds(5_000, sensible, *CHOICES)
 def test_what_is_not_exact_is_doubtful(world: World) -> None:
     script = Loop(world).run()
     judged = judge(script.log, None)
@@ -87,14 +75,12 @@ def test_what_is_not_exact_is_doubtful(world: World) -> None:
         assert_exact(judged, script)
 
 
-@many(5_000)
-@given(worlds(ordinary, *CHOICES))
+@worlds(2_000, ordinary, *CHOICES)
 def test_no_doubt_is_said_of_ordinary_loops(world: World) -> None:
     assert not is_doubtful(check(Loop(world).run()))
 
 
-@many(2_500)
-@given(worlds(clear, *(name for name in CHOICES if name not in ("buffer", "ahead", "skip_at"))))
+@worlds(1_000, clear, *(name for name in CHOICES if name not in ("buffer", "ahead", "skip_at")))
 def test_rows_online_are_those_of_the_whole(world: World) -> None:
     """Limits depend on the number of rows after each step. The log's file holds the log.
 
