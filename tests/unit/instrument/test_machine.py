@@ -10,7 +10,6 @@ from ddp_ladder_instrument.machine import MOST_STEPS, Judged, Machine, judge
 from ddp_ladder_instrument.table import StepTable, csv_lines
 from worlds import CHOICES, Loader, Loop, Script, World, clear, ordinary, sensible, worlds
 
-
 DATA = ("count", "size", "last", "padding", "epochs", "source", "stop_at", "ahead", "group", "buffer", "second")
 STEPS = ("body", "times", "accumulate", "remainder", "zero", "wrapped", "visible")
 LEFT_OUT = ("skip_at", "skips", "scaler", "ends_at", "fails", "warm_step")
