@@ -3,8 +3,8 @@
     sudo make example
 
 Six nodes on one machine, each with its own network, host name and a share of a CPU core; Slurm, Gloo, no GPU. Writes to
-docs/example/ the report, with the application in the form of EuroHPC as a PDF; to docs/ the pictures of its page. It
-takes 20 minutes on two cores, and needs what the tests on Slurm need, LaTeX, Chromium and control groups.
+docs/example/ the report, with the application in the form of EuroHPC; to docs/ the pictures of its page. It takes 20
+minutes on two cores, and needs what the tests on Slurm need, Chromium and control groups.
 """
 
 from __future__ import annotations
@@ -104,9 +104,8 @@ def keep(report: Path) -> None:
     example = DOCS / "example"
     shutil.rmtree(example, ignore_errors=True)
     shutil.copytree(report, example, ignore=shutil.ignore_patterns(".*"))
-    # The runs themselves are not kept, nor what would be pages of the docs: no links to these files.
-    for file in example.glob("*.md"):
-        file.unlink()
+    # The runs themselves are not kept; proposal.md becomes a page of the docs: no links to these files.
+    (example / "scaling.md").unlink()
     page = example / "index.html"
     page.write_text(re.sub(r'<a href="(?:\.\./[^"]*|[^"/]*\.md)">(.*?)</a>', r"\1", page.read_text()))
     browser = ("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={PAGE_SIZE}")

@@ -22,7 +22,7 @@ FIRST = [
     "Two minutes", "My script", "My cluster", "Why a gate is closed", "The application", "The training itself",
     "The final report",
 ]  # fmt: skip
-PROGRAMS = "snakemake|make|python|git|cp|sbatch|salloc|srun|pdflatex|enroot|sudo|source"
+PROGRAMS = "snakemake|make|python|git|cp|sbatch|salloc|srun|enroot|sudo|source"
 # A line of a block of code, or code inside a sentence.
 COMMAND = re.compile(rf"(?m)^    ((?:{PROGRAMS}) .*)$|`((?:snakemake|make|python) [^`]*)`")
 # What only other programs can judge: the test that runs it, and a word of it there.
@@ -31,7 +31,6 @@ ELSEWHERE = {
     "sbatch results/production/production.sh": ("tests/slurm/test_production.py", "sbatch .*production"),
     "sbatch results/climb.sh": ("tests/slurm/test_eject_on_slurm.py", "sbatch"),
     "salloc": ("tests/slurm/test_inside_allocation.py", "salloc"),
-    "pdflatex": ("tests/unit/report/test_proposal.py", "pdflatex"),
     "snakemake --report": ("tests/workflow/test_snakemake_citizen.py", '"--report"'),
     "snakemake production": ("tests/workflow/test_resuming_scripts.py", '"production", "--profile"'),
     "snakemake ladder_": ("tests/workflow/test_snakemake_citizen.py", "ladder_*"),

@@ -6,8 +6,8 @@ Example, after a ladder or while one is climbing:
 
 It reads plan.json and, below runs/, the records and the raw files that they are of, all in the results
 directory, and judges again the gates that have been judged. It writes report/ there: index.html (open it
-in a browser), scaling.md, scaling.csv, runs.csv, proposal.md and proposal.tex (the scalability section of
-an application), and the plots as SVG and PNG; and accounting.csv beside report/.
+in a browser), scaling.md, scaling.csv, runs.csv, proposal.md (the scalability section of an application), and the
+plots as SVG and PNG; and accounting.csv beside report/.
 """
 
 from __future__ import annotations

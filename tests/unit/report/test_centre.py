@@ -1,7 +1,6 @@
 """The rules of a computing centre: read from their files, and judged on a ladder."""
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -16,7 +15,7 @@ from ddp_ladder.common.messages import UserError
 from ddp_ladder.records.record import Job, Record
 from ddp_ladder.report.centre import (
     CHECKS,
-    UNKNOWN,
+    NOT_COUNTED,
     Centre,
     JudgedScales,
     Ruling,
@@ -27,14 +26,13 @@ from ddp_ladder.report.centre import (
     summary,
 )
 from ddp_ladder.report.page import write_report
-from ddp_ladder.report.proposal import DEFAULT, proposal
+from ddp_ladder.report.proposal import proposal
 from ddp_ladder.report.rendering import as_markdown
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import read_sources
 from make_records import make_record, make_specs, repeated
 from make_results import make_results
 from make_runs import write_ladder
-from needed import need
 
 TODAY = date(2026, 11, 20)
 GOOD = {"1x1": 1000.0, "1x4": 3800.0, "2x4": 7200.0, "4x4": 13600.0}
@@ -203,12 +201,10 @@ def test_the_command_writes_the_section(tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert re.search(r"centre   csc-large: \d of 11 rules pass, 4 fail \(node counts, ", said)
     assert [line.partition(" ")[0] for line in said.splitlines()[:3]] == ["reading", "drawing", "drawing"]
-    page, *proposals = (
-        (tmp_path / "report" / name).read_text() for name in ("index.html", "proposal.md", "proposal.tex")
-    )
+    page, application = ((tmp_path / "report" / name).read_text() for name in ("index.html", "proposal.md"))
     assert "run it on the centre&#39;s machine" in page
-    for text in (page, *proposals):
-        assert "Rules of the centre" in text
+    assert "Rules of the centre" in page
+    assert "Rules of the centre" in application
 
 
 @pytest.mark.parametrize("smaller", [{}, {"1x1": 2000.0}], ids=["", "a smaller first scale"])
@@ -263,33 +259,15 @@ def test_a_form_has_its_headings_in_order_and_the_marks_with_their_place_at_the_
     assert re.findall(r"(?m)^\d+\. .* \(.+\)$", end) == re.findall(r"(?m)^\d+\. .*$", end)
 
 
-def test_the_pages_of_a_form_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need(shutil.which("pdflatex"), "pdflatex is missing: install texlive-latex-base")
-    records = records_of(modes=["weak", "strong"])
-
-    def length(results: Path, name: str = "lumi", **changes: Any) -> Ruling:
-        found = make_results(records, directory=results, work=Work(samples=1e8, runs=12))
-        written = write_report(found, TODAY, read_centre(name).replace(**changes))
-        return {rule.check: found for rule, found in written.rules}["length"]
-
-    for name, pages in (("eurohpc", "2 pages"), ("lumi", "1 page")):
-        assert length(tmp_path, name) == Ruling("pass", f"{pages} in proposal.pdf, its marks not yet filled in")
-    assert (tmp_path / "report/proposal.pdf").read_bytes().startswith(b"%PDF")
-    too_long = DEFAULT[0].replace(title="all", max_pages=1)
-    found = length(tmp_path / "long", chapters=(too_long,))
-    assert (found.verdict, found.next.partition(":")[0]) == ("fail", "shorten all in proposal.tex")
-    # Without LaTeX nothing is counted, and no PDF of an earlier report is left.
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = length(tmp_path)
-    assert (found.verdict, found.figure) == (UNKNOWN, "this machine has no pdflatex")
-    assert not (tmp_path / "report/proposal.pdf").exists()
+def test_a_form_with_a_page_limit_asks_to_count_its_pages() -> None:
+    rules = judged(read_centre("eurohpc"), view_of(records_of()))
+    (found,) = [(rule.asks, found) for rule, found in rules if rule.check == "length"]
+    assert found == ("Performance of Software: at most 2 pages", NOT_COUNTED)
 
 
-def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    view, said = view_of([], make_specs(["1x1"])), []
-    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"), said.append)
-    assert said[-1] == "setting  no proposal.pdf: this machine has no pdflatex"
+def test_nothing_measured_makes_a_form_that_says_so(tmp_path: Path) -> None:
+    view = view_of([], make_specs(["1x1"]))
+    written = write_report(replace(view.results, directory=tmp_path), TODAY, read_centre("eurohpc"))
     assert {found.figure for _, found in written.rules} == {"nothing was measured"}
     assert "There is nothing to write yet" in (tmp_path / "report/proposal.md").read_text()
 

@@ -1,8 +1,6 @@
 """The section for an application: every figure comes from a record, blanks are marked, limits are said."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -21,14 +19,13 @@ from ddp_ladder.report.document import Block, Document, Section, blank
 from ddp_ladder.report.hours import milestones
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_markdown, as_tex, markdown_text, tex_text
+from ddp_ladder.report.rendering import as_markdown, markdown_text
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.view import ReportView
 from make_preflight import write_preflight
 from make_records import make_failed_record, make_gate, make_record, make_spec, make_specs, repeated
 from make_results import make_results
 from make_runs import add_ddp_times, edit, reassemble, write_ladder
-from needed import need
 
 TODAY = date(2026, 11, 20)
 RATES = {"1x1": 1000.0, "1x4": 3700.0, "2x4": 6900.0, "4x4": 12000.0}
@@ -63,11 +60,8 @@ def test_why_there_are_no_flops_is_said() -> None:
     assert "TFLOP/s" not in view.headline.text
 
 
-def text_of(results: LadderResults, kind: str = "md") -> str:
-    view = ReportView(results, TODAY)
-    document = proposal(view)
-    text = as_markdown(document) if kind == "md" else as_tex(document)
-    return text.replace("\u00a0", " ").replace("\u2013", "-")
+def text_of(results: LadderResults) -> str:
+    return as_markdown(proposal(ReportView(results, TODAY))).replace("\u00a0", " ").replace("\u2013", "-")
 
 
 def section(text: str, title: str) -> str:
@@ -216,14 +210,12 @@ def test_the_table_has_a_row_for_each_mode_and_scale_with_what_a_reviewer_compar
     assert len(re.findall(r"(?m)^\| 4x4 \((?:weak|strong) scaling\) \| 3 \|", text)) == 2
 
 
-def test_blanks_are_marked_and_listed_in_both_files() -> None:
-    results = make_results(records_of())
-    text, tex = text_of(results), text_of(results, "tex")
+def test_blanks_are_marked_and_listed() -> None:
+    text = text_of(make_results(records_of()))
     marked = re.findall(r"\*\*\\\[FILL IN: ([^.].*?)\\\]\*\*", text)
-    assert len(marked) == tex.count(r"\fillin{") == 4
+    assert len(marked) == 4
     listed = re.findall(r"(?m)^\d+\. [^:]+: (.*) \(.*\)$", text)
     assert listed == marked
-    assert tex.count(r"\item ") >= len(marked)
 
 
 def test_nothing_measured_is_said() -> None:
@@ -315,31 +307,13 @@ def test_runs_that_were_cut_are_called_so() -> None:
     assert "The runs were ended early on purpose (measure.max\\_steps: 200); they are no whole trainings." in text
 
 
-# Markdown and LaTeX
+# Markdown
 
 
-@pytest.mark.parametrize(
-    ("text", "tex"),
-    [
-        ("50 % & $x_1 #2", r"50 \% \& \$x\_\allowbreak{}1 \#2"),
-        (r"\input{x}~^", r"\textbackslash{}input\{x\}\textasciitilde{}\textasciicircum{}"),
-        ("--lr=1e-3 | <a>", r"-{-}lr=\allowbreak{}1e-3 \textbar{} \textless{}a\textgreater{}"),
-        ("[80\u201390\u00a0%]", r"{[}80\textendash\penalty900{}90~\%{]}"),
-        ("計\n2 \u00b5s", r"{[}U+8A08{]} 2 $\mu$s"),
-        ("Jos\u00e9 \u0141 Gr\u00f6\u00dfe \u017e", r"Jos\'{e} \L{} Gr\"{o}\ss{}e \v{z}"),
-        ("a\x1b", "a{[}U+001B{]}"),
-    ],
-)
-def test_text_becomes_latex_in_ascii(text: str, tex: str) -> None:
-    assert tex_text(text) == tex
-    assert tex_text(text).isascii()
-
-
-def test_a_blank_survives_both_escapes() -> None:
+def test_a_blank_survives_the_escape() -> None:
     text = f"see {blank('the name & size', 'its page')}, please"
     document = Document("t", (Section("s", (Block(text),)),))
     assert "see **\\[FILL IN: the name &amp; size\\]**, please" in as_markdown(document)
-    assert r"see \fillin{the name \& size}, please" in as_tex(document)
     assert markdown_text("a|b") == "a\\|b"
 
 
@@ -347,29 +321,7 @@ def test_hostile_text_stays_in_its_cell() -> None:
     hostile = "a | b & c \\\\ \\end{document} <script> $ % [x](y)"
     table = Block("t", headings=("h", hostile), rows=((hostile, "1"), ("2", hostile)), figures=1)
     document = Document(hostile, (Section(hostile, (table, Block(hostile), Block(items=(hostile,)))),), hostile)
-    markdown, tex = as_markdown(document), as_tex(document)
+    markdown = as_markdown(document)
     assert "<script" not in markdown
     rows = [line for line in markdown.splitlines() if line.startswith("|")]
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3, 3]
-    assert tex.count(r"\end{document}") == 2  # its end, and the comment at its top
-    assert tex.isascii()
-    rows = [line for line in tex.splitlines() if line.endswith(r" \\")]
-    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [1, 1, 1]
-    body = re.sub(r"(?m)^%.*\n", "", tex)
-    assert len(re.findall(r"(?<!\\)\{", body)) == len(re.findall(r"(?<!\\)\}", body))
-    assert sorted(re.findall(r"\\begin\{(\w+)\}", body)) == sorted(re.findall(r"\\end\{(\w+)\}", body))
-
-
-def test_it_is_set_with_pdflatex_within_its_margins(ladder: Path, tmp_path: Path) -> None:
-    need(shutil.which("pdflatex"), "pdflatex is missing: install texlive-latex-base")
-    name = 'José Łódź ő_1 & 50 % #2 {x} 2 µs → 計 $\\input~^ "a" [b] `c` <d|e> --f'
-    script, cpu = "/a/long.path" * 20, "x" * 90
-    specs = make_specs(["1x1", "2x2"], variants=["default", name], script=script, env={"A": name})
-    records = [make_record(spec, 1e6 * spec.world_size, fingerprint={"cpu_model": cpu}) for spec in specs]
-    gate = Verdict.from_json(make_gate("stage2", "closed", why=name))
-    write_report(replace(make_results(records, gates={"stage2": gate}, warnings=(name,)), directory=tmp_path), TODAY)
-    for results in (ladder, tmp_path):
-        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "proposal.tex"]
-        done = subprocess.run(command, cwd=results / "report", capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-2000:]
-        assert re.findall(r"Overfull.*\n.*", done.stdout) == []

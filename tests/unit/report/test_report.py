@@ -51,7 +51,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 PLOTS = ("throughput", "scalability", "efficiency", "attribution")
 FILES = [
-    "index.html", "scaling.md", "proposal.md", "proposal.tex", "runs.csv", "scaling.csv",
+    "index.html", "scaling.md", "proposal.md", "runs.csv", "scaling.csv",
     *(f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")),
 ]  # fmt: skip
 TODAY = date(2026, 11, 20)
@@ -569,14 +569,11 @@ def test_a_ladder_that_starts_above_one_gpu_is_not_compared_with_one(tmp_path: P
         records.append(with_ranks(record, compute_s=compute, exposed_comm_s=exposed, data_wait_s=data))
     files = written(tmp_path, found(specs, records, open_gates("stage1", "stage2", "stage3")))
     page = re.sub(r"<svg.*?</svg>|<style.*?</style>|<script.*?</script>", "", files["index.html"], flags=re.DOTALL)
-    texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md", "proposal.tex")}}
+    texts = {"index.html": page, **{name: files[name] for name in ("scaling.md", "proposal.md")}}
     for name, text in texts.items():
         words = " ".join(re.sub("<[^>]*>", "", text).split())
         for wrong in ("1x1", "against one GPU", "than one GPU", "x one GPU", "Stage 1 is one GPU"):
-            if name == "proposal.tex" or wrong not in words:
-                continue
-            place = words.index(wrong)
-            raise AssertionError(f"{name}: {words[place - 80 : place + 80]}")
+            assert wrong not in words, name
     shown = " ".join(page.split()).replace("\u00a0", " ")
     assert "2x4 runs at 6,500 samples/s, 3.42x the rate of 1x2, 86 % efficiency" in shown
     assert "against 1x2 of the same variant and mode, where the ladder starts" in shown

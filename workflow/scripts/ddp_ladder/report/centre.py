@@ -7,7 +7,7 @@ and for a failure what to do.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -27,7 +27,6 @@ from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block, Cell, Section
 from ddp_ladder.report.hours import HOW_LONG
 from ddp_ladder.report.parts import PARTS
-from ddp_ladder.report.pdf import Pdf
 from ddp_ladder.report.proposal import Chapter
 from ddp_ladder.report.view import ReportView
 from ddp_ladder.settings.sources import centre_file
@@ -72,6 +71,9 @@ class Ruling:
 
 
 NOTHING = Ruling(UNKNOWN, "nothing was measured", "run the ladder: snakemake --profile profiles/slurm")
+NOT_COUNTED = Ruling(
+    UNKNOWN, "Markdown has no pages", "fill in its marks and count the pages: pandoc proposal.md -o proposal.pdf"
+)
 
 
 def read_centre(name: str) -> Centre:
@@ -99,28 +101,13 @@ def read_centre(name: str) -> Centre:
 Judged = Sequence[tuple[Rule, Ruling]]
 
 
-def judged(centre: Centre, view: ReportView, pdf: Pdf | None = None) -> Judged:
-    """Return each rule with what was found; last the length of the form's chapters. pdf: of the proposal."""
+def judged(centre: Centre, view: ReportView) -> Judged:
+    """Return each rule with what was found; last the length of the form's chapters, which nobody has counted yet."""
     case = case_of(view)
     rules = [(rule, CHECKS[rule.check][0](case, rule.parameters) if case else NOTHING) for rule in centre.rules]
-    return [*rules, *_lengths(centre, pdf if case else None)]
-
-
-def _lengths(centre: Centre, pdf: Pdf | None) -> Iterator[tuple[Rule, Ruling]]:
-    for number, chapter in enumerate(centre.chapters):
-        if chapter.max_pages is not None:
-            rule = Rule(check="length", asks=f"{chapter.title}: at most {count(chapter.max_pages, 'page')}")
-            yield rule, _length(chapter.title, chapter.max_pages, number, pdf)
-
-
-def _length(title: str, most: int, number: int, pdf: Pdf | None) -> Ruling:
-    if pdf is None or number >= len(pdf.pages):
-        why = pdf.why if pdf else NOTHING.figure
-        return Ruling(UNKNOWN, why, "set proposal.tex on a machine with LaTeX and count: pdflatex proposal.tex")
-    pages = pdf.pages[number]
-    figure = f"{count(pages, 'page')} in proposal.pdf, its marks not yet filled in"
-    shorter = f"shorten {title} in proposal.tex: leave out scales or a table"
-    return Ruling("pass", figure) if pages <= most else Ruling("fail", figure, shorter)
+    limits = {chapter.title: chapter.max_pages for chapter in centre.chapters if chapter.max_pages}
+    lengths = (f"{title}: at most {count(most, 'page')}" for title, most in limits.items())
+    return [*rules, *((Rule(check="length", asks=asks), NOT_COUNTED if case else NOTHING) for asks in lengths)]
 
 
 def summary(name: str, rules: Judged) -> str:
@@ -143,7 +130,6 @@ def rules_section(centre: Centre, view: ReportView, rules: Judged, *, with_next:
         name="Rules of the centre",
         headings=HEADINGS[:shown],
         rows=tuple(row[:shown] for row in rows),
-        widths=(1, 2.5, 0.8, 2.5, 2.5)[:shown],
         style="gates whole",
     )
     note = f" {full_stop(centre.note)}" if centre.note else ""

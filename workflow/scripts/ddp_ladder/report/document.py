@@ -43,12 +43,11 @@ class Block:
     heading: str = ""
     summary: str = ""  # what stands for it while it is closed; empty if it is open
     name: str = ""  # of a table, for screen readers
-    style: str = ""  # classes of the page; in LaTeX, a "tall" picture has half a page
+    style: str = ""  # classes of the page
     items: tuple[Content, ...] = ()  # of a list
     headings: tuple[Content, ...] = ()  # of a table
     rows: tuple[tuple[Content, ...], ...] = ()
     figures: int = 0  # the last columns of a table, which are right-aligned
-    widths: tuple[float, ...] = ()  # of the columns, relative to each other, in LaTeX
     picture: str = ""  # a file name without its ending
 
     @property
@@ -61,13 +60,6 @@ class Block:
         yield self.text
         for content in (*self.items, *(cell for row in self.rows for cell in row)):
             yield in_words(content)
-
-    @property
-    def tex_columns(self) -> tuple[tuple[str, str], ...]:
-        r"""Return the alignment and the width of each column, as a fraction of \linewidth."""
-        widths = self.widths or (1.0,) * len(self.headings)
-        sides = (r"\raggedright",) * (len(widths) - self.figures) + (r"\raggedleft",) * self.figures
-        return tuple((side, f"{width / sum(widths):.3f}") for side, width in zip(sides, widths, strict=True))
 
 
 @dataclass(frozen=True)

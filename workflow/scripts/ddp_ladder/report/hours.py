@@ -118,7 +118,6 @@ def milestone_table(view: ReportView, headings: Sequence[str]) -> Iterator[Block
         f"One run is a training of {view.results.work.in_words}:",
         headings=tuple(shown),
         rows=tuple(tuple(milestone.cell(heading, view) for heading in headings) for milestone in every),
-        widths=tuple(2.0 if heading in ("run type", "code") else 1.2 for heading in headings),
     )
     yield Block(
         items=tuple(full_stop(capitalised(line)) for line in _overheads(view, [milestone.point for milestone in every]))

@@ -21,10 +21,9 @@ from ddp_ladder.report.centre import Centre, Judged, judged, rules_section
 from ddp_ladder.report.comparison import comparison_csv
 from ddp_ladder.report.document import Block, Cell, Document, Section, csv_text
 from ddp_ladder.report.hours import per_million, planned
-from ddp_ladder.report.pdf import MISSING, can_set, pdf_of
 from ddp_ladder.report.plots import attribution_figure, drawn, efficiency_figure, fit_figure, throughput_figure
 from ddp_ladder.report.proposal import proposal
-from ddp_ladder.report.rendering import as_html, as_markdown, as_tex
+from ddp_ladder.report.rendering import as_html, as_markdown
 from ddp_ladder.report.results import LadderResults
 from ddp_ladder.report.sections import runs_csv, sections
 from ddp_ladder.report.usage import FOLDER, draw_usage
@@ -65,13 +64,10 @@ def write_report(
     say("drawing  what the runs used")
     usage, pictures = draw_usage(ladder.directory, view.runs)
     rules: Judged = ()
-    chapters, pdf, of_page = centre.chapters if centre else (), None, []
+    chapters, of_page = centre.chapters if centre else (), []
     application = proposal(view, chapters)
-    if chapters:
-        say("setting  proposal.pdf, with pdflatex" if can_set() else f"setting  no proposal.pdf: {MISSING}")
-        pdf = pdf_of(as_tex(application), {name: data for name, data in plots.items() if name.endswith(".png")})
     if centre:
-        rules = judged(centre, view, pdf)
+        rules = judged(centre, view)
         of_page = [rules_section(centre, view, rules, with_next=True)]
         if not chapters:  # a form is pasted as it is: its rules are on the page alone
             application = proposal(view, rules=[rules_section(centre, view, rules, with_next=False)])
@@ -79,8 +75,6 @@ def write_report(
     files: dict[str, str | bytes] = {
         "scaling.md": as_markdown(markdown_document(view, parts)),
         "proposal.md": as_markdown(application),
-        "proposal.tex": as_tex(application),
-        **({"proposal.pdf": pdf.content} if pdf and pdf.content else {}),
         "runs.csv": runs_csv(view.runs),
         "scaling.csv": csv_text(map(vars, view.points), csv_columns()),
         **plots,
@@ -91,8 +85,6 @@ def write_report(
     make_directory(report / FOLDER)  # an output of Snakemake's rule, if only an empty one
     for name, content in files.items():
         write_atomically(report / name, content)
-    if "proposal.pdf" not in files:  # one of an earlier report says something else
-        (report / "proposal.pdf").unlink(missing_ok=True)
     if plan := planned(view):
         keep_planned(ladder.directory, plan)
     return Written(tuple(report / name for name in files), rules)

@@ -143,13 +143,13 @@ def _machine(view: ReportView) -> Iterator[Block]:
 
 def _nodes(view: ReportView) -> Iterator[Block]:
     if view.machine_rows:
-        yield Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows, widths=(1, 3))
+        yield Block("The nodes:", headings=("nodes", "what they are"), rows=view.machine_rows)
 
 
 def _fields(text: str, names: Sequence[str], view: ReportView) -> Iterator[Block]:
     known = view.proposed_on
     rows = tuple((IN_PLAIN_WORDS.get(name, name), known[name]) for name in names if name in known)
-    yield Block(text, headings=("field", "value"), rows=rows, widths=(1, 3))
+    yield Block(text, headings=("field", "value"), rows=rows)
 
 
 def _in_a_sentence(names: Sequence[str], view: ReportView) -> Iterator[Block]:
@@ -273,7 +273,6 @@ def _scaling(view: ReportView) -> Iterator[Block]:
             headings=headings,
             rows=tuple(rows),
             figures=len(headings),
-            widths=(0.7, 1.0, 0.9, 0.8, 1.15, 1.3, *(1.3 for _ in tokens), 0.75, 1.15, 1.1, 1.0, 0.95),
         )
 
 
@@ -298,7 +297,6 @@ def _columns(text: str, keys: Sequence[str], view: ReportView, points: Sequence[
             headings=("scale", *map(view.of_device, headings)),
             rows=tuple(rows),
             figures=len(known),
-            widths=(1.3, *(1,) * len(known)),
         )
 
 
@@ -318,8 +316,7 @@ def _peak(view: ReportView) -> Iterator[Block]:
 
 
 def _plot(name: str, caption: str, view: ReportView) -> Iterator[Block]:
-    is_tall = name == "efficiency" and len(view.decisions) > 1  # a panel per mode, below each other
-    yield Block(caption.format(units=view.units), picture=name, style="tall" if is_tall else "")
+    yield Block(caption.format(units=view.units), picture=name)
 
 
 def _memory(view: ReportView) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""proposal.md and proposal.tex: the scalability section that applications for compute time ask for. Pure.
+"""proposal.md: the scalability section that applications for compute time ask for. Pure.
 
 A form, of a centre or the default one, names its headings in their order and for each the PARTS that stand there.
 """
