@@ -1,8 +1,7 @@
-"""Compare the variants of a ladder with its default, or two runs.
+"""Compare the variants of a ladder with its default.
 
 It reads plan.json and the records below runs/ in the results directory, prints what differs by more than chance, and
-writes it as report/comparison.csv there. With two directories of runs, of the ladder or of instrument.py alone, it
-prints their figures side by side, and in what they are not alike.
+writes it as report/comparison.csv there.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from pathlib import Path
 import ddp_ladder.common.requirements
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.analysis.comparison import compare_variants
-from ddp_ladder.assembly.own_runs import record_in
 from ddp_ladder.assembly.run_records import RunRecords, as_made
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
@@ -23,24 +21,17 @@ from ddp_ladder.plan.fit import fit_of
 from ddp_ladder.plan.plan import read_plan
 from ddp_ladder.report.comparison import comparison_csv, terminal_text
 from ddp_ladder.report.results import believed_records
-from ddp_ladder.report.two_runs import two_runs
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the comparison and print it."""
     parser = parser_of(__doc__, "compare.py --results results")
-    parser.add_argument("runs", nargs="*", type=Path, metavar="DIRECTORY", help="two directories of runs")
     parser.add_argument(
         "--results", type=Path, default=Path("results"), help="the ladder's directory (default: %(default)s)"
     )
     parser.add_argument("--warning", default="", help="a warning to print too")
     arguments = parser.parse_args(argv)
-    if arguments.runs:
-        if len(arguments.runs) != 2:
-            parser.error("two directories are compared")
-        print(two_runs([(str(path), record_in(path)) for path in arguments.runs]), flush=True)
-        return 0
     runs = RunRecords(arguments.results)
     plan = as_made(read_plan(runs.results / "plan.json"), runs)
     if len({run.variant for run in plan.runs if not run.is_plain}) < 2:

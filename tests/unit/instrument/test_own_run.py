@@ -1,4 +1,4 @@
-"""instrument.py without the ladder: the directory that the ranks agree on, the summary, and two runs compared."""
+"""instrument.py without the ladder: the directory that the ranks agree on, and the summary."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import compare
 import pytest
-from ddp_ladder.assembly.own_runs import record_in
+from ddp_ladder.common.files import read_json
+from ddp_ladder.records.raw_models import RankEnd
+from ddp_ladder.records.steps import Steps, matrix_of
 from ddp_ladder_instrument import own_run
 from ddp_ladder_instrument.contract import NO_SPEC
 from ddp_ladder_instrument.table import StepTable
@@ -40,6 +41,11 @@ TRAIN = """
 """
 
 
+def ends_in(directory: Path) -> list[RankEnd]:
+    """Return what two ranks left."""
+    return [RankEnd.from_json(read_json(directory / f"ranks/rank{rank}.json")) for rank in (0, 1)]
+
+
 @pytest.mark.parametrize("torch", ["newest", "oldest"])
 def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, torch: str) -> None:
     """All ranks write where rank 0 does, here after a run that died early."""
@@ -62,11 +68,8 @@ def test_torchrun_leaves_a_record_of_each_rank_and_one_summary(tmp_path: Path, t
     assert "FLOPs          1.64e-05 GFLOP per sample" in done.err  # 2 x 64 x 64 forward, and as many for the weights
     for words in ("60 steps after 20 of warm-up", "data wait", "not hidden", "GB on the host", str(directory)):
         assert words in done.err
-    record = record_in(directory)
-    assert (record.status, record.world.size, record.remarks) == ("ok", 2, ())
-    assert record.timing
-    assert record.timing.measured_steps <= 70
-    assert sum(rank.samples for rank in record.ranks) == 1280
+    steps = [Steps.of(matrix_of((directory / f"ranks/rank{rank}.steps").read_bytes())) for rank in (0, 1)]
+    assert [(each.count, each.samples.sum()) for each in steps] == [(80, 640), (80, 640)]
 
 
 def of_two_tasks(directory: Path, training: str, meet: str = "") -> list[str]:
@@ -84,7 +87,7 @@ def of_two_tasks(directory: Path, training: str, meet: str = "") -> list[str]:
 def test_srun_without_variables_of_torch(tmp_path: Path) -> None:
     """Srun starts each rank itself."""
     of_two_tasks(tmp_path, TRAIN, meet=f"file://{tmp_path}/store")
-    assert record_in(tmp_path / "ddp-ladder-4711-3").job.id == "4711"  # type: ignore[union-attr]
+    assert {end.job.id for end in ends_in(tmp_path / "ddp-ladder-4711-3")} == {"4711"}
 
 
 ALONE = """
@@ -108,8 +111,8 @@ def test_tasks_of_srun_without_a_process_group_leave_a_record_each(tmp_path: Pat
     if training == ALONE:
         assert re.search(r"throughput +[\d,.]+ steps/s, of unknown samples: .* workload.samples_per_step", errors[0])
     assert "processes      2 that do not talk to each other: rank 0 made no process group" in errors[0]
-    ranks = record_in(tmp_path / "ddp-ladder-4711-3").ranks
-    assert [(rank.rank, rank.local_rank, rank.steps) for rank in ranks] == [(0, 0, 40), (1, 1, 40)]
+    ends = ends_in(tmp_path / "ddp-ladder-4711-3")
+    assert [(end.rank, end.local_rank, end.steps.count) for end in ends] == [(0, 0, 40), (1, 1, 40)]
 
 
 @pytest.mark.parametrize(
@@ -179,25 +182,3 @@ def test_an_error_in_the_summary_is_a_line(capsys: pytest.CaptureFixture[str], t
     own_run.print_summary({}, None, settings)  # type: ignore[arg-type]
     assert capsys.readouterr().err == "instrument.py: no summary: KeyError: 'world_size'\n"
     assert settings.spec_hash == NO_SPEC
-
-
-def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = script(tmp_path, TRAIN)
-    for name, words in {"": ["8"], "b": ["16", "raise"]}.items():
-        env = {"DDP_LADDER_DIRECTORY": name, "RANK": "0", "WORLD_SIZE": "1", "MEET": f"file://{tmp_path}/meet{name}"}
-        assert run_plainly(tmp_path, INSTRUMENT, train, *words, env=env).code == (name == "b")
-    first, second = str(tmp_path / "ddp-ladder-local"), str(tmp_path / "b")
-    assert compare.main([first, second]) == 0
-    text = capsys.readouterr().out
-    assert re.search(r"samples/s +[\d,.]+ \[.+\] +[\d,.]+ \[.+\]\n", text)
-    assert "  samples of a rank in a step: 8 / 16\n" in text
-    assert "  args_template: 8 / 16 raise\n" in text
-    assert "RuntimeError: at the end" in text
-    assert compare.main([first, first]) == 0
-    text = capsys.readouterr().out
-    assert "1.00 times the throughput" in text
-    assert "Like for like" in text
-    assert compare.main([first, str(tmp_path)]) == 1
-    assert "it has no run" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        compare.main([first])

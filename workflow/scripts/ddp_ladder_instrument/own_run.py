@@ -172,7 +172,6 @@ def _summary(record: Mapping[str, Any], table: StepTable, run: RunSettings) -> I
     for quantity in record["not_measured"] or ([] if times_s else ["steps: no optimizer of torch made a step"]):
         yield "not measured", quantity
     yield "files", str(run.directory)
-    yield "compare", f"python {Path(__file__).parents[1] / 'compare.py'} {run.directory} OTHER_DIRECTORY"
 
 
 def _seen(record: Mapping[str, Any], testimony: Mapping[str, Any], run: RunSettings) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -62,14 +62,14 @@ def assemble(directory: RunDirectory) -> Record:
     return record_of(read_raw_run(directory))
 
 
-def record_of(raw: RawRun, left_out: Collection[str] = ()) -> Record:
-    """Build the record of a run from its raw files. left_out: names of checks that it cannot pass."""
+def record_of(raw: RawRun) -> Record:
+    """Build the record of a run from its raw files."""
     whole, on_waits = without_waits(in_equal_rows(raw))
     raw, on_uneven = to_shortest(whole)
     warmup = _warmup(raw)
     ranks = _alike(raw, warmup)
     throughput, timing = _figures(raw, ranks, warmup)
-    judged = tuple(check for check in diagnoses(raw, throughput) if check.check.name not in left_out)
+    judged = tuple(diagnoses(raw, throughput))
     failure = None if all(check.check.ok for check in judged) else explain(raw, judged)
     step = None
     if ranks and throughput is not None:

@@ -172,17 +172,14 @@ class RawRun:
         return self._node_ranks.get(host, given)
 
 
-def read_raw_run(
-    directory: RunDirectory, only_ranks: Collection[int] | None = None, run: RunFile | None = None
-) -> RawRun:
-    """Read the files of one run. only_ranks: ranks whose files are read; None: of all. run: in place of run.json.
+def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = None) -> RawRun:
+    """Read the files of one run. only_ranks: ranks whose files are read; None: of all.
 
     Of many ranks with many steps, each rank's are joined as soon as they are read (``FewerRows``).
     Raises OSError or ValueError only for run.json, without which nothing is known about the run; damage elsewhere is
     listed in ``problems``.
     """
-    run = run or read_run_file(directory)
-    content = RawContent(directory)
+    run, content = read_run_file(directory), RawContent(directory)
     problems: list[str] = []
     fewer = FewerRows(run.spec.world_size if only_ranks is None else len(only_ranks))
 
