@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import ddp_ladder.common.single_thread  # noqa: F401
 from ddp_ladder.common.command import command, job_arguments, parser_of
 from ddp_ladder.ledger.entries import HOUR_S
 from ddp_ladder.production.chain import read_chain, read_chain_plan, read_links, used_hours
-from ddp_ladder.production.slower import SpeedWatch, windows_of_promise
+from ddp_ladder.production.slower import SpeedWatch
 from ddp_ladder.run.job import carry_out, context_of
 from ddp_ladder.run.link import run_link
 from ddp_ladder.run.progress import LinkConsole
@@ -49,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         watch, label = None, f"{context.label} link {this.number}"
         if is_measured:
-            of_promise = partial(windows_of_promise, chain, directory.parent)
-            watch = SpeedWatch(chain, directory, this.number, label, console.say, of_promise)
+            watch = SpeedWatch(chain, directory, this.number, label, console.say)
         try:
             run_link(replace(context, console=console, watch=watch, link=this.number), chain.warn_before_s)
         finally:

@@ -1,13 +1,12 @@
-"""Windows of a run, and the parts of its steps, from sums of its ranks: synthetic steps of a known split."""
+"""Windows of a run from sums of its ranks."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from ddp_ladder.measuring.windows import Sums, known_so_far, parts_of, sums_of, window_of, windows_of_steps
+from ddp_ladder.measuring.windows import Sums, known_so_far, sums_of, window_of
 from ddp_ladder.records.raw_models import RankTotals
-from ddp_ladder.records.steps import Steps
-from ddp_ladder_instrument.contract import HEADER, TOTALS
+from ddp_ladder_instrument.contract import TOTALS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,8 +43,6 @@ def test_what_is_not_known_stays_unknown() -> None:
     window = window_of(before, known_so_far(before, now))
     assert window is not None
     assert (window.steps, window.samples_per_s) == (10, None)
-    assert parts_of([known_so_far(before, now) - before], [0, 0], on_gpus=False) is None
-    assert parts_of([], [], on_gpus=False) is None
 
 
 def test_a_rank_that_was_not_read_once_is_in_the_next_window() -> None:
@@ -56,31 +53,9 @@ def test_a_rank_that_was_not_read_once_is_in_the_next_window() -> None:
     assert window.samples_per_s == pytest.approx(160)
 
 
-def steps_of(compute_s: float, comm_s: float, wait_s: float, rows: int = 40) -> Steps:
-    matrix = np.full((len(HEADER), rows), 0.0)
-    step_s = compute_s + comm_s + wait_s
-    values = {"samples": 8, "step_time_s": step_s, "data_wait_s": wait_s, "forward_s": compute_s / 3}
-    values |= {"backward_s": compute_s * 2 / 3, "comm_s": comm_s}
-    for name, value in values.items():
-        matrix[HEADER.index(name)] = value
-    matrix[0] = np.arange(1, rows + 1)
-    matrix[HEADER.index("ended_at_s")] = 1e9 + step_s * matrix[0]
-    return Steps.of(matrix)
-
-
-@given(seconds, seconds, seconds)
-def test_the_parts_of_a_finished_run_are_those_of_its_steps(compute_s: float, comm_s: float, wait_s: float) -> None:
-    windows = windows_of_steps([steps_of(compute_s, comm_s, wait_s)] * 3, warmup_steps=5)
-    assert len(windows) == 10
-    parts = parts_of(windows, [0, 0, 1], on_gpus=False)
-    assert parts is not None
-    found = (parts.compute_s, parts.exposed_comm_s, parts.data_wait_s, parts.imbalance_s)
-    assert found == pytest.approx((compute_s, comm_s, wait_s, 0.0), abs=1e-9)
-
-
-def test_a_rank_that_computes_longer_is_named() -> None:
-    slow, others = steps_of(0.14, 0.01, 0.0), steps_of(0.1, 0.05, 0.0)
-    parts = parts_of(windows_of_steps([others, others, slow, others], 5), [0, 0, 1, 1], on_gpus=False)
-    assert parts is not None
-    assert (parts.slow_ranks, parts.imbalance_kind) == ((2,), "persistent")
-    assert parts.imbalance_compute_s == pytest.approx(0.04)
+def test_the_rank_that_waits_least_for_others_is_named() -> None:
+    before, now = sums(100.0, 10, 0.1, ranks=4, timed=10), sums(160.0, 20, 0.1, ranks=4, timed=20)
+    now[2, TOTALS.index("comm_s")] -= 0.1
+    window = window_of(before, now)
+    assert window is not None
+    assert (window.waits_least, window.exposed_comm_s) == (2, pytest.approx(0.01))

@@ -102,7 +102,6 @@ def test_a_figure_is_promised_for_what_was_measured(keys: dict[str, Any], measur
     assert bool(production.measured) == bool(measured)
     is_promised = "differs" not in measured
     assert (RATE in text) == is_promised
-    assert bool(production.chain.promised_by) == is_promised
     assert production.measured in text
 
 

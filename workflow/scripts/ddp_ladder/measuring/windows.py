@@ -1,24 +1,20 @@
 """Windows of a run, from the sums that its ranks have at the begin and at the end of each. Pure.
 
 Each figure is a ratio of differences of one rank's sums, so ranks need not be read at the same moment. What varies from
-step to step within a window is in its means: parts of windows are compared with those of other windows only.
+step to step within a window is in its means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from ddp_ladder_instrument.contract import TOTALS
 from numpy.typing import NDArray
 
-from ddp_ladder.nodes.critical_rank import LoaderSpeeds, RankSteps, StepParts, step_parts
 from ddp_ladder.records.raw_models import RankTotals
-from ddp_ladder.records.steps import Steps
 
-MOST_WINDOWS = 10  # of a finished run
 Sums = NDArray[np.float64]
 """Ranks x contract.TOTALS, or the growth of these in a window; nan where a figure is not known."""
 
@@ -50,73 +46,29 @@ class Window:
     step_time_s: float  # of the slowest rank
     data_wait_s: float  # of a step, in the mean of the ranks
     exposed_comm_s: float | None  # of a step, on the rank that waits least for others; None: not known
+    waits_least: int | None = None  # that rank
 
 
 def window_of(before: Sums, now: Sums) -> Window | None:
     """Return the window between two sums; None if no step was made in it."""
     grown = now - before
-    steps = grown[:, _AT["steps"]]
-    made = steps > 0  # False for nan
+    made = grown[:, _AT["steps"]] > 0  # False for nan
     if not made.any():
         return None
-    samples, mean = grown[made, _AT["samples"]] / steps[made], _mean_steps(grown[made])
-    exposed_s = None if mean.collectives_s is None else mean.exposed_s
-    slowest_s = float(mean.step_s.max())
+    of = {name: grown[made, place] for place, name in enumerate(TOTALS)}
+    steps, timed = of["steps"], of["timed_steps"]
+    slowest_s = float((of["step_time_s"] / steps).max())
+    samples_per_s = (of["samples"] / steps).sum() / slowest_s if made.all() and slowest_s > 0 else None
+    with np.errstate(invalid="ignore"):  # what DDP exchanges is not known where it timed no step: 0 / 0
+        exposed_s = np.maximum((of["comm_s"] - of["overlap_s"]) / timed, 0.0) + of["collectives_s"] / steps
+    is_known = not np.isnan(exposed_s).any()
     return Window(
         began_at_s=float(before[made, 0].min()),
         ended_at_s=float(now[made, 0].max()),
-        steps=int(steps[made].max()),
-        samples_per_s=float(samples.sum()) / slowest_s if made.all() and slowest_s > 0 and samples.any() else None,
+        steps=int(steps.max()),
+        samples_per_s=float(samples_per_s) if samples_per_s else None,
         step_time_s=slowest_s,
-        data_wait_s=float(mean.data_wait_s.mean()),
-        exposed_comm_s=None if exposed_s is None else float(exposed_s.min()),
+        data_wait_s=float((of["data_wait_s"] / steps).mean()),
+        exposed_comm_s=float(exposed_s.min()) if is_known else None,
+        waits_least=int(np.flatnonzero(made)[exposed_s.argmin()]) if is_known else None,
     )
-
-
-def _mean_steps(grown: Sums, on_gpus: bool = False) -> RankSteps:
-    """Return the mean steps behind the growth of the ranks' sums: in one window, or in each of several."""
-    of = {name: grown[..., place] for place, name in enumerate(TOTALS)}
-    steps, timed = of["steps"], of["timed_steps"]
-    others_s = of["collectives_s"] / steps
-    is_timed = bool((timed > 0).all())
-    return RankSteps(
-        step_s=of["step_time_s"] / steps,
-        data_wait_s=of["data_wait_s"] / steps,
-        compute_s=of["forward_s"] / timed + of["backward_s"] / timed if is_timed else None,
-        comm_s=of["comm_s"] / timed if is_timed else None,
-        overlap_s=of["overlap_s"] / timed if is_timed else None,
-        on_gpus=on_gpus,
-        # What DDP exchanges is not known where it timed no step.
-        collectives_s=None if not is_timed or np.isnan(others_s).any() else others_s,
-    )
-
-
-def windows_of_steps(ranks: Sequence[Steps], warmup_steps: int) -> list[Sums]:
-    """Return the growth of the ranks' sums in windows of equally many rows of a run that has ended."""
-    measured = [rank.after(warmup_steps) for rank in ranks]
-    rows = min((len(rank.size) for rank in measured), default=0)
-    edges = np.linspace(0, rows, min(MOST_WINDOWS, rows) + 1).astype(int)
-    return [np.stack([_grown(rank, int(a), int(b)) for rank in measured]) for a, b in pairwise(edges)]
-
-
-def _grown(rank: Steps, first: int, after: int) -> NDArray[np.float64]:
-    rows = slice(first, after)
-    columns = (rank.size, rank.samples, rank.step_time_s, rank.data_wait_s)
-    collectives_s = np.nan if rank.collectives_s is None else rank.collectives_s[rows].sum()
-    ddp = rank.ddp and rank.ddp.between(first, after)
-    of_ddp = np.concatenate([[len(ddp.rows)], ddp.times_s.sum(axis=0)]) if ddp else np.zeros(5)
-    return np.array([np.nan, *(column[rows].sum() for column in columns), collectives_s, *of_ddp])
-
-
-def parts_of(windows: Sequence[Sums], nodes: Sequence[int], on_gpus: bool) -> StepParts | None:
-    """Return the parts of the mean step of these windows, which are growths of sums; None if a rank is not known.
-
-    nodes: of each rank.
-    """
-    grown = np.stack(windows, axis=1) if windows else np.empty((0, 0, len(TOTALS)))  # ranks x windows
-    steps = grown[..., _AT["steps"]]
-    if not steps.size or not (steps > 0).all():
-        return None
-    timed = _mean_steps(grown, on_gpus)
-    every = np.ones(len(windows), bool)
-    return step_parts(timed, timed.step_s.max(axis=0), every, nodes, LoaderSpeeds(False, [None] * len(grown)))

@@ -12,7 +12,7 @@ from shlex import join, quote
 
 from ddp_ladder.analysis.cost import Work, with_cost
 from ddp_ladder.analysis.decisions import Decision, decide
-from ddp_ladder.assembly.run_records import RunRecords, as_made
+from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.formats import count, duration, in_short, percent, significant
 from ddp_ladder.common.messages import Problem, UserError
 from ddp_ladder.gates.gate import judge
@@ -119,7 +119,6 @@ def production_of(
         slower_percent=keys.slower_percent,
         slower=keys.slower,
         promised_samples_per_s=promise.samples_per_s if promise else None,
-        promised_by=tuple(run.name for run in _of(as_made(ladder, runs), scale, mode)) if promise else (),
         training_hours=decision.hours(promise) if decision and promise else None,
         training_samples=_work(settings, ladder, runs).total(plan.jobs[0].runs[0].global_batch),
         centre_hours=plan.units.hours,

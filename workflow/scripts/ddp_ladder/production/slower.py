@@ -1,4 +1,4 @@
-"""Whether a link is as fast as the ladder promised; if not, what takes longer, and on which ranks."""
+"""Whether a link is as fast as the ladder promised; if not, what its steps and its nodes show."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from ddp_ladder.assembly.run_records import RunRecords
 from ddp_ladder.common.files import RunDirectory, read_bytes, write_json, writing
-from ddp_ladder.common.formats import duration, in_short, milliseconds, percent, rank_numbers, significant
+from ddp_ladder.common.formats import duration, milliseconds, percent, significant
 from ddp_ladder.common.model import Count, Model
-from ddp_ladder.measuring.windows import Sums, Window, known_so_far, parts_of, sums_of, window_of, windows_of_steps
-from ddp_ladder.nodes.critical_rank import StepParts, is_beside_passes
+from ddp_ladder.measuring.windows import Sums, Window, known_so_far, sums_of, window_of
 from ddp_ladder.nodes.files import THROTTLE_REASONS
 from ddp_ladder.nodes.findings import SLOWER_CLOCK, THROTTLES
 from ddp_ladder.nodes.last_sample import last_cells, last_sample, of_gpus
 from ddp_ladder.nodes.read import LARGEST_VALUE
-from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.production.chain import Chain
-from ddp_ladder.records.raw_files import of_run, read_raw_run
+from ddp_ladder.records.raw_files import of_run
 from ddp_ladder.records.raw_models import AgentTotals, RankTotals, RunFile, Slow, SlowFile
 
 WINDOW_S = 60.0
 WINDOWS = 10  # that are compared with the promise
 AGAIN_S = 3600.0
-WORTH_NAMING = 0.15  # of what a step takes longer
 MOST_NAMED = 3
 TABLE = "windows.csv"
 
@@ -61,62 +56,21 @@ class Promise:
         return True
 
 
-# What takes longer
+# What it measured
 
 
-def what_grew(then: StepParts | None, now: StepParts | None, nodes: Sequence[str]) -> str:
-    """Return which parts of a step take longer than in the ladder, the largest growth first. Pure.
-
-    nodes: names of the ranks' nodes.
-    """
-    if then is None or now is None:
-        side = "the ladder's run" if then is None else "these minutes"
-        return f"what takes longer is not known: the parts of a step in {side} are not"
-    longer_s = now.step_s - then.step_s
-    grown = sorted(_growths(then, now, nodes), key=lambda pair: -pair[0])
-    named = [text for seconds, text in grown if seconds > 0 and seconds >= WORTH_NAMING * longer_s]
-    return ", ".join(named[:MOST_NAMED]) or "no part of a step takes longer: the time is lost between steps"
-
-
-def _growths(then: StepParts, now: StepParts, nodes: Sequence[str]) -> Iterator[tuple[float, str]]:
-    """Yield what each part of a step grew by, and its words; a part that one side does not know is in the rest."""
-    everywhere = " on all ranks" if len(nodes) > 1 else ""
-    parts = {
-        f"data wait{everywhere}": (then.data_wait_s, now.data_wait_s),
-        f"computation{everywhere}": (then.compute_s, now.compute_s),
-        "exposed communication": (then.exposed_comm_s, now.exposed_comm_s),
-    }
-    rest_s = now.step_s - then.step_s
-    for name, (before_s, after_s) in parts.items():
-        if before_s is not None and after_s is not None:
-            rest_s -= after_s - before_s
-            yield after_s - before_s, f"{name} {_from_to(before_s, after_s)}"
-    rest_s -= now.imbalance_s - then.imbalance_s
-    yield now.imbalance_s - then.imbalance_s, _of_slow_ranks(then, now, nodes)
-    unknown = now.compute_s is None or then.compute_s is None
-    where = (
-        "computation or communication, which DDP's times do not tell apart here" if unknown else "the rest of a step"
+def in_words(window: Window, nodes: Sequence[str], gpus_per_node: int) -> str:
+    """Return the parts of a step. nodes: names, by their ranks. Pure."""
+    exposed_s, rank = window.exposed_comm_s, window.waits_least
+    shown = (
+        "exposed communication is not known"
+        if exposed_s is None
+        else f"{milliseconds(exposed_s)} ms exposed communication"
     )
-    yield rest_s, f"{where} takes {milliseconds(rest_s)} ms more"
-
-
-def _from_to(before_s: float, after_s: float) -> str:
-    return f"{milliseconds(before_s)} -> {milliseconds(after_s)} ms"
-
-
-def _of_slow_ranks(then: StepParts, now: StepParts, nodes: Sequence[str]) -> str:
-    if not now.slow_ranks:
-        return f"waiting for the slowest rank, each time another one, {_from_to(then.imbalance_s, now.imbalance_s)}"
-    on = in_short([*dict.fromkeys(nodes[rank] for rank in now.slow_ranks)])
-    who, more_s = f"{rank_numbers(now.slow_ranks)}, {on}", now.imbalance_s
-    data_s, compute_s = now.imbalance_data_s or 0.0, now.imbalance_compute_s or 0.0
-    if data_s > more_s / 2:
-        return f"{who}: data wait {_from_to(now.data_wait_s, now.data_wait_s + data_s)}, against the other ranks"
-    if compute_s > more_s / 2 and now.compute_s:
-        return f"{who}: computation {(now.compute_s + compute_s) / now.compute_s:.1f}x that of the other ranks"
-    beside = is_beside_passes(more_s, now.imbalance_data_s, now.imbalance_compute_s)
-    what = " outside of data wait, forward and backward pass" if beside else ""
-    return f"{who}: {milliseconds(more_s)} ms more work than the other ranks{what}"
+    if rank is not None and len(nodes) * gpus_per_node > 1:
+        shown += f" on rank {rank} ({nodes[rank // gpus_per_node]}), which waits least"
+    step, wait = milliseconds(window.step_time_s), milliseconds(window.data_wait_s)
+    return f"a step takes {step} ms, of which {wait} ms data wait, {shown}"
 
 
 def signs_of_nodes(cells: Mapping[str, Mapping[str, str]], samples: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -141,17 +95,6 @@ def signs_of_nodes(cells: Mapping[str, Mapping[str, str]], samples: Mapping[str,
 # The watch over one link
 
 
-def windows_of_promise(chain: Chain, ladder: Path) -> list[Sums]:
-    """Return the windows of one of the runs whose figure was promised; empty if none can be read."""
-    for name in chain.promised_by:
-        directory = RunDirectory(ladder / "runs" / name)
-        with suppress(OSError, ValueError):
-            record, raw = RunRecords(ladder).stored_or_assembled(directory), read_raw_run(directory)
-            if raw.has_all_ranks and record.timing:
-                return windows_of_steps([rank.steps for rank in raw.ranks.values()], record.timing.warmup_steps)
-    return []
-
-
 @dataclass
 class SpeedWatch:
     """The windows of a link: each is a line of the chain's table, and ten of them are compared with the promise."""
@@ -161,7 +104,6 @@ class SpeedWatch:
     link: int
     label: str  # of the link, in lines
     say: Callable[[str], None]
-    promised: Callable[[], Sequence[Sums]]  # windows of the ladder's run: many files, read when they are needed
     every_s: float = WINDOW_S
     windows: int = WINDOWS
     _sums: deque[Sums] = field(default_factory=deque)
@@ -220,15 +162,9 @@ class SpeedWatch:
         if self._promise is None or whole is None or whole.samples_per_s is None:
             return
         if self._promise.is_news(whole.ended_at_s, whole.samples_per_s):
-            self._report(whole.samples_per_s, whole.ended_at_s, self._why())
-
-    def _why(self) -> str:
-        spec, run = self._run.spec, self._run
-        places = [rank // spec.gpus_per_node for rank in range(spec.world_size)]
-        grown = [after - before for before, after in pairwise(self._sums)]
-        then, now = (parts_of(windows, places, is_gpu(spec.device)) for windows in (self.promised(), grown))
-        shown = signs_of_nodes(self._samples(last_cells), self._samples(last_sample))
-        return "; ".join([what_grew(then, now, [run.nodes[place] for place in places]), *shown[:MOST_NAMED]])
+            parts = in_words(whole, self._run.nodes, self._run.spec.gpus_per_node)
+            signs = signs_of_nodes(self._samples(last_cells), self._samples(last_sample))
+            self._report(whole.samples_per_s, whole.ended_at_s, "; ".join([parts, *signs[:MOST_NAMED]]))
 
     def _samples(self, read: Callable[[Path], T]) -> dict[str, T]:
         found = {}
