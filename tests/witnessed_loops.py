@@ -11,7 +11,7 @@ import threading
 
 import torch
 import torch.nn.functional as F
-from ddp_ladder_instrument.witness import MIXED, NO_BATCH, NO_TENSORS, ROWS, UNSEEN
+from ddp_ladder_instrument.testimony import MIXED, NO_BATCH, NO_TENSORS, ROWS, UNSEEN
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -72,7 +72,7 @@ def judged_text(events: Log) -> str:
         for counts, times in zip(zip(*columns, strict=True), zip(*seconds, strict=True), strict=True)
     ]
     others = {"ddp": table.ddp, **judged._asdict(), "batches": judged.batches._asdict()}
-    del others["table"]
+    del others["table"], others["places"]  # none in these logs
     lines = (f"{name} {json.dumps(_rounded(value))}" for name, value in others.items())
     return "\n".join([f"rules {RULES}", *rows, *lines])
 

@@ -24,6 +24,7 @@ may set environment variables before it does.
     batch_sizes *  the number of samples in a batch, digests of the first ones
     flops *        the FLOPs of some steps of the warm-up
     witness *      which drawn batches change a parameter: an own run that is asked to follows each of them
+    places         the lines of a script that draw batches
     testimony      what a witness has seen, as the content of its file and in words
     ddp *          DistributedDataParallel's own timings
     accelerator *  the device: its name, precision and versions, marks on a GPU; alone says torch.cuda

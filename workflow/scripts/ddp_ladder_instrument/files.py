@@ -130,6 +130,7 @@ class RunSettings:
     is_wrapped: bool = False  # another program than the launcher may have started this rank
     memory_mb: int | None = None  # of the job on this node, 1024^2 bytes each
     is_witness: bool = False  # follow its batches through each operator; nothing is timed
+    never_train: frozenset[tuple[str, ...]] = frozenset()  # places that draw and never train, as a witness has seen
     is_link: bool = False  # of a chain: its time may end it, and another start goes on from what it has saved
 
 
@@ -157,6 +158,7 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             memory_mb=data.get("memory_mb"),
             is_link=data.get("warn_at_s") is not None,
             is_wrapped=bool(measure.get("wrapper")),
+            never_train=frozenset(tuple(lines) for lines in (data.get("witness") or {}).get("never_train", ())),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error

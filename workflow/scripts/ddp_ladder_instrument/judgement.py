@@ -21,7 +21,7 @@ def judged_fields(judged: Judged, facts: Facts) -> dict[str, Any]:
     """Return the fields of an end record; of startup_s and fingerprint those that are judged.
 
     facts: the record's ``log``: world_size, warmup_steps, source, began_at_s and training_ended_at_s (unix time),
-    loaders, digests, collectives (their names), ddp.
+    loaders, digests, collectives (their names), ddp, places.
     """
     table = judged.table
     loader = training_loader(judged, facts["loaders"], facts["world_size"])
@@ -41,6 +41,10 @@ def judged_fields(judged: Judged, facts: Facts) -> dict[str, Any]:
         ],
         "joins_uneven": judged.is_uneven,
         "batches": judged.batches._asdict(),
+        "places": [
+            {"lines": facts["places"][number], "batches": batches, "samples": samples, "trained": trained}
+            for number, (batches, samples, trained) in sorted(judged.places.items())
+        ],
         "startup_s": {
             "first_step": table.step_time_s[0] if table.count else None,
             "total": None if first_s is None else first_s - facts["began_at_s"],

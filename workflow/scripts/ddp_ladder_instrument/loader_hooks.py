@@ -26,6 +26,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 from ddp_ladder_instrument import samplers
 from ddp_ladder_instrument.hooks import eager, patch
 from ddp_ladder_instrument.log import NO_MARK
+from ddp_ladder_instrument.places import place_here
 from ddp_ladder_instrument.recorder import EARLY_STEPS, Recorder
 from ddp_ladder_instrument.samplers import LoaderPass, Loaders
 
@@ -67,6 +68,9 @@ class LoaderHooks:
         """Count a batch that the loader has just given; announced: the number of its indices, if they were counted."""
         size, dropped = pass_.batch_sizes.measure(batch, announced)
         recorder = self.recorder
+        if not pass_.place:
+            pass_.place = place_here()
+            recorder.draws_at(pass_.number, pass_.place)
         recorder.drawn(pass_.number, entered_s, size + dropped, dropped, torch.is_grad_enabled(), mark)
         if recorder.steps < EARLY_STEPS:
             self._on_batch(pass_, batch)

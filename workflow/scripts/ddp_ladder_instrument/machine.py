@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ddp_ladder_instrument import log
@@ -43,17 +43,22 @@ class Machine:
     """Steps, phases and doubts of one rank, from its events so far.
 
     samples_per_step: replaces counted samples, for loops without a DataLoader. usual: what is usual in the whole log,
-    if that is known. on_pass: called with the number of each training pass at its first step.
+    if that is known. beside: places whose batches never train: their passes are validations. on_pass: called with the
+    number of each training pass at its first step.
     replays: of CUDA graphs. skips: steps that GradScaler skipped. later_stage: of a pipeline, not the first.
     """
 
-    def __init__(self, samples_per_step: int | None = None, usual: Usual | None = None) -> None:
+    def __init__(
+        self, samples_per_step: int | None = None, usual: Usual | None = None, beside: Collection[int] = ()
+    ) -> None:
         self.table = StepTable()
         self.phases = Phases()
         self.timer = PassTimer(self.table, self.phases)
         self.trained = TrainedBatches(usual)
         self.optimizers = OptimizerSteps()
         self.samples_per_step = samples_per_step
+        self.beside = beside
+        self.places: dict[int, list[int]] = {}  # of each that draws: batches, their samples, and those trained on
         self.on_pass: Callable[[int], object] = lambda number: None
         self.first_pass = -1
         self.pass_over_at = -1  # the number of steps when a pass last ended
@@ -90,8 +95,9 @@ class Machine:
         self._comm: list[tuple[float, float, float, float, float]] = []  # since the last draw: collectives
         self._handlers: dict[float, Callable[..., None]] = {
             log.RANK: self._on_rank, log.GROUP: self._on_group, log.PASS: self._on_begin, log.MADE: self._on_made,
-            log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad, log.END: self._on_end,
-            log.EPOCH: self._on_epoch, log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward,
+            log.PLACE: self._on_place, log.DRAW: self._on_draw, log.DRAW_NO_GRAD: self._on_draw_no_grad,
+            log.END: self._on_end, log.EPOCH: self._on_epoch,
+            log.FORWARD: self._on_forward, log.BACKWARD: self._on_backward,
             log.STEP: self._on_step, log.UNSETTLED: self._on_step, log.SKIP: self._on_skip, log.ZERO: self._on_zero,
             log.CAPTURE: self._on_capture,
             log.REPLAY: self._on_replay, log.EVAL: self._on_eval, log.TRAIN: self._on_train,
@@ -153,11 +159,28 @@ class Machine:
         self.timer.leave(pass_, self._time_s(c, end_s))  # its first batch may be drawn much later
         pass_.wait_s += end_s - begin_s
 
+    def _on_place(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        if pass_ := self._passes.get(thing):
+            pass_.place, pass_.is_beside = int(a), a in self.beside
+
+    @property
+    def _is_beside(self) -> bool:
+        """Return True in a pass that never trains."""
+        return self.timer.owner is not None and self.timer.owner.is_beside
+
     def _on_draw(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
         pass_ = self._passes.get(thing)
         if pass_ is None or not pass_.living:
             return
         timer, count = self.timer, self.table.count
+        counts = self.places.setdefault(pass_.place, [0, 0, 0])
+        counts[0] += 1
+        counts[1] += int(a)
+        if pass_.is_beside:
+            pass_.drawn += 1
+            if timer.owner is None or not timer.owner.is_drawn(count):  # else it is a part of that step
+                timer.enter(pass_, self._time_s(c, begin_s))
+            return
         if timer.owner is not pass_:
             timer.enter(pass_, self._time_s(c, begin_s))
         if self._skipped:
@@ -200,7 +223,7 @@ class Machine:
             pass_.epoch = int(a)
 
     def _on_forward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
-        if not c:  # with gradients off
+        if not c or self._is_beside:  # with gradients off
             return
         if thing > self._module:
             self._module, self._made, self._sent = thing, 0, 0
@@ -211,6 +234,8 @@ class Machine:
         self.trained.forward(self._inputs[-1])
 
     def _on_backward(self, begin_s: float, end_s: float, thing: float, a: float, b: float, c: float) -> None:
+        if self._is_beside:
+            return
         self._backwards += 1
         if self._skipped and any(each.queue for each in self.trained.last):  # the next batch was drawn ahead
             self._end_skipped()
@@ -350,9 +375,10 @@ class Machine:
         if passes and timer.owner is timer.outside:
             timer.give_after_to(passes[-1], now_s)
         samples = padding = 0
-        for real, others in taken.values():
+        for each, (real, others) in taken.items():
             samples += real
             padding += others
+            self.places[each.place][2] += real + others
         wait_s = 0.0
         for each in [*passes, *(each for each in dropped if each not in taken)]:
             if each.step == table.count:
@@ -476,6 +502,7 @@ class Machine:
                 trained.unclear + empty,
             ),
             self.uneven,
+            {number: counts for number, counts in self.places.items() if number >= 0},
         )
 
 
@@ -502,7 +529,8 @@ class Judged(NamedTuple):
     epochs: of each loader that trained, the number of passes with each epoch; the one that trained last is last.
     whole: of each of these, the passes that were not abandoned before another one began.
     first_pass: the first that trained. collectives: by the number of their name calls, bytes and seconds from the
-    second step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps.
+    second step on. is_uneven: DDP.join() was used: ranks may make different numbers of steps. places: of each that
+    draws the number of batches, of their samples, and of those that the rows count; padding included.
     """
 
     table: StepTable
@@ -514,6 +542,7 @@ class Judged(NamedTuple):
     collectives: dict[int, tuple[int, int, float]]
     batches: Batches
     is_uneven: bool
+    places: dict[int, list[int]]
 
     def join(self, live: Judged) -> Judged:
         """Add what followed these rows, as it was judged live: of a long run the log keeps the first steps alone.
@@ -537,12 +566,15 @@ class Judged(NamedTuple):
         return live._replace(table=self.table, phases=phases, first_step_ended_at_s=first_s)
 
 
-def judge(events: Log, samples_per_step: int | None, later_stage: bool = False) -> Judged:
-    """Return what a whole log means: it is read twice, as what is usual in the run shows only at its end."""
+def judge(events: Log, samples_per_step: int | None, later_stage: bool = False, beside: Collection[int] = ()) -> Judged:
+    """Return what a whole log means: it is read twice, as what is usual in the run shows only at its end.
+
+    beside: places whose batches never train.
+    """
     marks = {event[3]: event[2] for event in events.events() if event[0] == log.MARK}
     usual: Usual | None = None
     while True:
-        machine = Machine(samples_per_step, usual)
+        machine = Machine(samples_per_step, usual, beside)
         machine.later_stage, machine.marks = later_stage, marks
         machine.feed(events.events())
         if usual is not None:

@@ -66,7 +66,7 @@ class Measurement:
         self.program = program
         self.started_at_s = started_at_s
         self.not_measured = NotMeasured()
-        self.recorder = Recorder(run.samples_per_step, host.place().rank)
+        self.recorder = Recorder(run.samples_per_step, host.place().rank, run.never_train)
         self.judged: Judged | None = None
         self.observer: TorchObserver | None = None
         self.import_torch_s: float | None = None
@@ -362,6 +362,8 @@ def _log_facts(measurement: Measurement, world_size: int) -> dict[str, Any]:
         "loaders": [] if observer is None else observer.loaders.facts,
         "digests": {} if observer is None else {str(key): found for key, found in observer.loaders.digests.items()},
         "collectives": [*measurement.recorder.collectives],
+        "places": [[*place] for place in measurement.recorder.places],
+        "beside": sorted(measurement.recorder.beside),
         "ddp": None if observer is None else observer.ddp.facts(),
     }
 

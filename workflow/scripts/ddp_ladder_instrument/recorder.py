@@ -11,12 +11,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ddp_ladder_instrument import log
 from ddp_ladder_instrument.log import NO_MARK, NOT_MARKED, OTHER_THREAD, Log
 from ddp_ladder_instrument.machine import Judged, Machine, judge
+from ddp_ladder_instrument.places import Place
 
 if TYPE_CHECKING:
     from ddp_ladder_instrument.accelerator import Marks
@@ -25,6 +26,8 @@ NEVER = 2**62
 AT_ONCE = 16
 """The machine sees so many steps at once, which costs half of one by one and is too short a pause to be a slow step.
 The heartbeat lets it see all each second."""
+MOST_PLACES = 100
+"""A script that draws at places that it makes itself would fill the memory."""
 EARLY_STEPS = 12
 """Batches of these steps are looked at as a whole."""
 
@@ -32,6 +35,7 @@ EARLY_STEPS = 12
 class Recorder:
     """The log of this rank, and its state machine.
 
+    never_train: places whose batches train nothing, as a witness has seen.
     on_optimizer: called with each optimizer before its first step is counted. epoch_of: the epoch of a pass's
     sampler, -1 if it is not known.
     read_times: called after step ``read_at``; returns the next such step. count_flops: the same at ``count_at``.
@@ -42,9 +46,12 @@ class Recorder:
     once the device tells that GradScaler did not skip it, which nobody waits for; else it is the same machine.
     """
 
-    def __init__(self, samples_per_step: int | None = None, rank: int = 0) -> None:
+    def __init__(self, samples_per_step: int | None = None, rank: int = 0, never_train: Collection[Place] = ()) -> None:
         self.log = Log()
-        self.machine = self.settled = Machine(samples_per_step)
+        self.places: dict[Place, int] = {}  # numbers of those that draw
+        self._never_train = never_train
+        self.beside: set[int] = set()  # those of them that never train
+        self.machine = self.settled = Machine(samples_per_step, beside=self.beside)
         self._samples_per_step = samples_per_step
         self._rank = rank
         self.marks: Marks | None = None
@@ -183,6 +190,16 @@ class Recorder:
         self.log.add(log.MADE, entered_s, time.perf_counter(), number, 0, 0, self._mark())
         self.active = -1
 
+    def draws_at(self, number: int, place: Place) -> None:
+        """Note the place that draws the first batch of a pass."""
+        now_s = time.perf_counter()
+        known = self.places
+        if place not in known and len(known) < MOST_PLACES:
+            known[place] = len(known)
+            if place in self._never_train:
+                self.beside.add(known[place])
+        self.log.add(log.PLACE, now_s, now_s, number, known.get(place, -1))
+
     def drawn(self, number: int, entered_s: float, size: int, left_out: int, with_grad: bool, mark: int) -> None:
         """Note a batch of ``size`` indices, padding included, of which ``left_out`` did not arrive."""
         kind = log.DRAW if with_grad else log.DRAW_NO_GRAD
@@ -318,7 +335,7 @@ class Recorder:
             kind = log.UNSETTLED
             self._unsettled.append((mark, copy))
             if self.settled is self.machine:
-                settled = Machine(self._samples_per_step)
+                settled = Machine(self._samples_per_step, beside=self.beside)
                 settled.later_stage = self.machine.later_stage
                 self.settled = settled
         self.log.rows.extend((kind, now_s, now_s, number, 0, 0, mark))
@@ -372,7 +389,7 @@ class Recorder:
         self.feed(cuts=False)  # the marks are kept
 
     def judged(self) -> Judged:
-        found = judge(self.log, self._samples_per_step, self.machine.later_stage)
+        found = judge(self.log, self._samples_per_step, self.machine.later_stage, self.beside)
         return found.join(self.settled.judged()) if self.log.is_cut else found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, Sampler
 
 from ddp_ladder_instrument.batch_sizes import BatchSizes
+from ddp_ladder_instrument.places import Place
 from ddp_ladder_instrument.recorder import NEVER, Recorder
 
 DEEPEST = 8
@@ -298,6 +299,7 @@ class LoaderPass:
         self.number = number  # in the log
         self.source = source  # None: the loader could not be read
         self.batch_sizes = batch_sizes
+        self.place: Place = ()  # that draws from it; empty before the first batch
         self.living = True
         self.iterator: Any = None  # a weak reference whose callback ends the pass; None once it is over
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ddp_ladder_instrument import places
+from ddp_ladder_instrument.places import Place
 
 SCHEMA_VERSION = 1
 MANUAL = -1
 """In place of an optimizer: the script changes parameters itself."""
-LIBRARIES = ("site-packages", "dist-packages")
-OWN = "/ddp_ladder_instrument/"
-BETWEEN = ("torch/", OWN[1:], "accelerate/", "webdataset/", "torchdata/", "contextlib.py")
-"""Packages, and a file, between the line that draws and the loader."""
+
+UNSEEN = "parameters were changed by a kernel that torch's dispatcher does not show"
+NO_TENSORS = "batches without tensors, which cannot be followed"
+NO_BATCH = "steps that changed parameters by data of no loader"
+MIXED = "steps that train on a batch of an earlier step beside a new one"
+ROWS = "batches of which the loss saw only some rows"
 
 
 class Drawn(NamedTuple):
-    """A drawn batch. place: the lines that drew the first batch of its pass, innermost first; samples: 0: unknown."""
+    """A drawn batch. place: what drew the first batch of its pass; samples: 0: unknown."""
 
     pass_: int
-    place: tuple[str, ...]
+    place: Place
     samples: int
 
 
@@ -34,37 +37,6 @@ class Step(NamedTuple):
     optimizer: int
     samples: Mapping[int, float]
     targets: frozenset[int]
-
-
-def lines_here() -> tuple[str, ...]:
-    """Return the lines that are running, innermost first: that which draws, and who called it."""
-    return tuple(_lines(sys._getframe(1)))
-
-
-def frame_outside() -> FrameType:
-    """Return the innermost frame that is none of the instrument's."""
-    frame = sys._getframe(1)
-    while OWN in frame.f_code.co_filename and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def _lines(frame: FrameType | None) -> Iterator[str]:
-    """Yield file:line, up to the outermost line of the script."""
-    is_between = True
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_between = is_between and any(f"/{name}" in file for name in BETWEEN)
-        if not is_between and OWN in file:  # what runs the script
-            return
-        if not is_between:
-            yield f"{_short(file)}:{frame.f_lineno}"
-        frame = frame.f_back
-
-
-def _short(file: str) -> str:
-    """Return the path of a file, of a library's without the directory of all libraries."""
-    return next((file.partition(f"/{name}/")[2] for name in LIBRARIES if f"/{name}/" in file), file)
 
 
 def training_of(steps: Sequence[Step]) -> int | None:
@@ -107,7 +79,7 @@ def content(
 
 def _by_place(batches: Sequence[Drawn]) -> list[list[int]]:
     """Return the numbers of the batches of each place."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    found: dict[Place, list[int]] = {}
     for number, batch in enumerate(batches):
         found.setdefault(batch.place, []).append(number)
     return [*found.values()]
@@ -120,14 +92,13 @@ def _place(
     shown: Mapping[int, float],
     training: Sequence[Step],
 ) -> dict[str, Any]:
-    lines = batches[numbers[0]].place
     sizes = Counter(batches[number].samples for number in numbers)
     own = {*numbers}
     passes = {batches[number].pass_ for number in numbers}
     of_steps = Counter(len(own & set(step.samples)) for step in training)
     del of_steps[0]
     return {
-        "lines": [lines[0], *(line for line in lines[1:] if line.startswith("/"))][:2],
+        "lines": [*batches[numbers[0]].place],
         "passes": len(passes),
         "passes_that_train": len({batches[number].pass_ for number in numbers if number in trained}),
         "batches": len(numbers),
@@ -142,9 +113,7 @@ def _place(
 
 def in_words(place: Mapping[str, Any]) -> str:
     """Return what became of the batches of a place, for a person."""
-    lines = place["lines"]
-    called = f" (called at {lines[1]})" if len(lines) > 1 else ""
-    text = f"{lines[0]}{called}: {place['batches']:,} batches, {place['samples']:,} samples"
+    text = f"{places.in_words(place['lines'])}: {place['batches']:,} batches, {place['samples']:,} samples"
     if not place["trained"]:
         return text + (f"; the loss saw {place['targets']:,} of them beside others" if place["targets"] else "")
     usual = max(place["batches_of_a_step"], key=place["batches_of_a_step"].get)

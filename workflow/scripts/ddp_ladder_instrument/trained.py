@@ -29,13 +29,14 @@ class Pass:
 
     __slots__ = (
         "ahead", "batches", "before", "began_s", "between_steps", "carried_comm_s", "carried_s", "cycle_backwards",
-        "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "living", "loader", "number", "position",
-        "queue", "real", "shown", "step", "stepped", "untrained", "wait_s",
+        "cycle_draws", "drawn", "dropped", "epoch", "exhausted", "fresh", "is_beside", "living", "loader", "number",
+        "place", "position", "queue", "real", "shown", "step", "stepped", "untrained", "wait_s",
     )  # fmt: skip
 
     def __init__(self, number: int, loader: int = -1, real: int = -1, began_s: float = 0.0) -> None:
         self.number, self.loader, self.began_s = number, loader, began_s
         self.real = real  # its samples that are no padding, which come first; -1: all, or unknown
+        self.place, self.is_beside = -1, False  # what draws from it, and whether it never trains
         self.living, self.exhausted = True, False
         self.stepped = False  # a row trained on it
         self.before: Pass | None = None  # the pass that was active when this one was entered

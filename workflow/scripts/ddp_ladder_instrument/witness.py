@@ -33,8 +33,9 @@ from ddp_ladder_instrument import hooks
 from ddp_ladder_instrument.batch_sizes import tensors_of
 from ddp_ladder_instrument.files import one_line
 from ddp_ladder_instrument.loader_hooks import LoaderHooks
+from ddp_ladder_instrument.places import frame_outside
 from ddp_ladder_instrument.samplers import LoaderPass
-from ddp_ladder_instrument.testimony import MANUAL, Drawn, Step, content, frame_outside, lines_here
+from ddp_ladder_instrument.testimony import MANUAL, MIXED, NO_BATCH, NO_TENSORS, ROWS, UNSEEN, Drawn, Step, content
 
 RAW = -1
 WHOLE = (0.0, 1.0)
@@ -51,12 +52,6 @@ SELECTING = {"index", "index_select", "topk", "masked_select", "take"}
 """Operators whose result may have fewer rows, chosen by what the data say."""
 OF_SCALER = "_amp_update_scale_"
 """The scale that a GradScaler adapts is no data: it would bring back the batches of steps that were skipped."""
-
-UNSEEN = "parameters were changed by a kernel that torch's dispatcher does not show"
-NO_TENSORS = "batches without tensors, which cannot be followed"
-NO_BATCH = "steps that changed parameters by data of no loader"
-MIXED = "steps that train on a batch of an earlier step beside a new one"
-ROWS = "batches of which the loss saw only some rows"
 
 
 class Tag(NamedTuple):
@@ -163,11 +158,9 @@ class Witness:
 
     def watch(self, loaders: LoaderHooks) -> None:
         """See all operators of this thread from now on, all optimizers' steps, and what loaders yield."""
-        places: dict[int, tuple[str, ...]] = {}
 
         def draw(pass_: LoaderPass, batch: object, size: int) -> None:
-            place = places.get(pass_.number) or places.setdefault(pass_.number, lines_here())
-            self.drawn(Drawn(pass_.number, place, size), batch)
+            self.drawn(Drawn(pass_.number, pass_.place, size), batch)
 
         def seen(do: Callable[[Any], None]) -> Callable[..., None]:
             return lambda thing, *_: None if self.is_over else do(thing)

@@ -49,8 +49,8 @@ def judged_anew(end: RankEnd, matrix: NDArray[np.float64], log: Log) -> tuple[Ra
 
     Raises ValueError if that is not possible.
     """
-    facts = end.log or {}
-    judged = judge(log, facts["samples_per_step"], facts["later_stage"])
+    facts = {"places": (), **(end.log or {})}  # logs of earlier versions have no places
+    judged = judge(log, facts["samples_per_step"], facts["later_stage"], facts.get("beside", ()))
     kept = judged.table.single
     if facts["is_cut"]:
         judged = judged.join(_as_judged_before(end, matrix))
@@ -59,7 +59,7 @@ def judged_anew(end: RankEnd, matrix: NDArray[np.float64], log: Log) -> tuple[Ra
             raise ValueError(f"its steps after the first {kept:,} go back in time, as {what}")
     fields = judged_fields(judged, facts)
     if facts["is_cut"]:  # these are of the whole run
-        for name in ("loader", "first_samples", "batches", "communication", "joins_uneven"):
+        for name in ("loader", "first_samples", "batches", "communication", "joins_uneven", "places"):
             del fields[name]
     changed = {
         **end.model_dump(mode="json"),
@@ -88,4 +88,4 @@ def _as_judged_before(end: RankEnd, matrix: NDArray[np.float64]) -> Judged:
     table.ddp = {row: DdpTimes(*times.tolist()) for row, times in enumerate(of_ddp) if not np.isnan(times).any()}
     phases = end.phases.model_dump(mode="json") if end.phases else {}
     first_s = float(ended_at_s[0]) if len(ended_at_s) else None
-    return Judged(table, phases, first_s, {}, Counter(), -1, {}, Batches(), False)
+    return Judged(table, phases, first_s, {}, Counter(), -1, {}, Batches(), False, {})

@@ -398,6 +398,15 @@ class BatchCounts(Model):
     unclear: Count | None = None  # places where it does not show which batches were trained on
 
 
+class DrawingPlace(Model):
+    """A place of the script that drew batches, on one rank; padding is counted."""
+
+    lines: Several[str] = Field(min_length=2)  # what draws, who called it, and a digest of the lines between
+    batches: Count
+    samples: Count
+    trained: Count  # of these samples, as the rules counted them
+
+
 class RankFingerprint(Model):
     """What ran on one rank, and on which software and hardware. None: the program has none, or showed none."""
 
@@ -477,6 +486,7 @@ class RankEnd(RawFile, RankSummary):
     rules: Count = 0  # version of the rules that judged the log; 0: none was kept
     log: Mapping[str, Any] | None = None  # SHA-256 of the rank's log, and the facts that are needed to judge it
     batches: BatchCounts | None = None
+    places: Several[DrawingPlace] = ()  # that drew batches; empty in files of earlier versions
     communication: Several[Communication] = ()
     not_measured: Several[str]
 
