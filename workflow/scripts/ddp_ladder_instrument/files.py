@@ -158,9 +158,16 @@ def read_run_settings(environment: Mapping[str, str] = os.environ) -> RunSetting
             memory_mb=data.get("memory_mb"),
             is_link=data.get("warn_at_s") is not None,
             is_wrapped=bool(measure.get("wrapper")),
-            never_train=frozenset(tuple(lines) for lines in (data.get("witness") or {}).get("never_train", ())),
+            never_train=_never_train(data.get("witness") or {}),
         )
     except OSError as error:
         raise RunSettingsError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunSettingsError(f"{path} is not a run.json: {type(error).__name__}: {error}") from error
+
+
+def _never_train(witness: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
+    """Return the places that draw and never train, as the witness of this run's script has seen."""
+    if witness.get("status") not in ("witnessed", "differs", "doubtful"):
+        return frozenset()
+    return frozenset(tuple(place["lines"]) for place in witness["places"] if not place["trained"])

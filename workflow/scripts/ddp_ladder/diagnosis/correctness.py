@@ -23,8 +23,9 @@ from ddp_ladder.plan.plan import RunSpec
 from ddp_ladder.platform.accelerators import is_gpu
 from ddp_ladder.platform.launchers import LAUNCHERS
 from ddp_ladder.records.raw_files import RawRun
-from ddp_ladder.records.raw_models import Loader, RankEnd
+from ddp_ladder.records.raw_models import Loader, RankEnd, Witnessed
 from ddp_ladder.records.record import DOUBTFUL_COUNT, UNDIVIDED, Check, Failure, FailureKind, Remark
+from ddp_ladder.records.witnessed import doubt_on
 
 MOST_SPREAD = 0.02  # of the FLOPs per sample, between steps
 NAMED = 3  # parameters, ranks or hosts in a message
@@ -336,7 +337,7 @@ def remarks_on_run(raw: RawRun) -> Iterator[Remark]:
     elif raw.spec.world_size > 1 and raw.has_all_ranks:
         yield from _on_data(raw)
     if not raw.pipeline_stages:
-        yield from _on_batches(raw.ends)
+        yield from _on_batches(raw.ends, raw.run.witness)
         yield from _on_samples_per_step(raw)
         yield from _on_smaller_batches(raw)
     for agent, end in raw.agents.items():
@@ -374,11 +375,12 @@ def _why_no_shares(ends: Sequence[RankEnd]) -> str:
     return f"on {rank_numbers([end.rank for end in unseen])} {why}"
 
 
+OWN_COUNT = "compare samples/s with what the script counts itself; if they differ, set workload.samples_per_step"
 LEAST_UNTRAINED, MOST_MISMATCHED = 0.01, 0.05  # of the batches, and of the steps
 
 
-def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
-    """Yield what the ranks' logs show of the batches beyond their number."""
+def _on_batches(ends: Sequence[RankEnd], witness: Witnessed | None) -> Iterator[Remark]:
+    """Yield what the ranks' logs, and the witness run, show of the batches beyond their number."""
     known = {end.rank: end.batches for end in ends if end.batches and end.source in ("counted", "guessed")}
     rank = max(known, key=lambda rank: known[rank].untrained, default=-1)
     if rank >= 0 and known[rank].untrained > LEAST_UNTRAINED * known[rank].drawn:
@@ -389,6 +391,9 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
             "and step used them, and they are not counted",
             next="nothing, if the script is meant to leave them out; the samples/s are those that it trained on",
         )
+    if known and witness is not None and witness.is_seen:
+        yield from _on_witness(ends, witness)
+        return  # it decides what the form of the loop leaves open
     for rank, of in known.items():
         if of.mismatched > MOST_MISMATCHED * of.compared:
             why = (
@@ -405,9 +410,21 @@ def _on_batches(ends: Sequence[RankEnd]) -> Iterator[Remark]:
         yield Remark(
             name=DOUBTFUL_COUNT,
             what=f"the number of samples is doubtful: {why}",
-            next="compare samples/s with what the script counts itself; if they differ, set workload.samples_per_step",
+            next=OWN_COUNT,
         )
         break
+
+
+def _on_witness(ends: Sequence[RankEnd], witness: Witnessed) -> Iterator[Remark]:
+    """Yield where the witness run counted otherwise than the rules, or may not hold for these ranks."""
+    if doubt := doubt_on(ends, witness):
+        yield Remark(name=DOUBTFUL_COUNT, what=f"the number of samples is doubtful: {doubt}", next=OWN_COUNT)
+    elif witness.status == "differs":
+        yield Remark(
+            name="witness",
+            what=f"the samples are those that the witness run saw: {witness.why}",
+            next="nothing, if the script is meant to leave batches out, or to train on them again",
+        )
 
 
 def told_batches(spec: RunSpec) -> set[int]:
@@ -427,7 +444,15 @@ def samples_per_step_of(spec: RunSpec, backward_passes: int) -> str:
 
 
 def _on_samples_per_step(raw: RawRun) -> Iterator[Remark]:
-    """Yield that workload.samples_per_step does not fit the backward passes of a step, of which a rank knows alone."""
+    """Yield that workload.samples_per_step does not fit what the witness run saw, or the backward passes of a step."""
+    witness = raw.run.witness
+    if raw.spec.samples_per_step is not None and witness is not None and witness.status == "differs":
+        yield Remark(
+            name=DOUBTFUL_COUNT,
+            what=f"the number of samples is doubtful: they are what workload.samples_per_step says, and {witness.why}",
+            next="remove workload.samples_per_step from config.yaml: the batches of this script are followed",
+        )
+        return
     spec, known = raw.spec, {end.rank: end.fingerprint.backward_passes or 1 for end in raw.ends}
     rank = max(known, key=lambda rank: known[rank], default=0)
     passes, samples = known.get(rank, 1), spec.samples_per_step

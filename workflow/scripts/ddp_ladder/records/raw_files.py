@@ -45,6 +45,7 @@ from ddp_ladder.records.raw_models import (
     read_stalls,
 )
 from ddp_ladder.records.steps import Steps, matrix_of
+from ddp_ladder.records.witnessed import as_witnessed
 
 File = TypeVar("File", bound=RawFile)
 _DIGESTED = re.compile(r"rank[0-9]+\.(json|steps)|node[0-9]+(\.task[0-9]+)?\.(json|zip)")
@@ -210,7 +211,7 @@ def read_raw_run(directory: RunDirectory, only_ranks: Collection[int] | None = N
                 with noted(path := directory.ranks / f"rank{k}.steps"):
                     if end.rank != k:
                         raise ValueError(f"its end record is that of rank {end.rank}")
-                    end, steps = _judged(content.read(path, agent), end, log)
+                    end, steps = as_witnessed(*_judged(content.read(path, agent), end, log), run.witness)
                     ranks[k] = fewer.of(RankFiles(_sharing(end, ranks.get(k - 1)), steps))
             if k not in ranks and (why := _unwritten(directory, content, agent, k)):
                 unwritten.append(why)
@@ -238,7 +239,8 @@ def steps_of_ranks(raw: RawRun) -> Iterator[tuple[int, Steps]]:
             if k in raw.ranks:
                 path = raw.directory.ranks / f"rank{k}.json"
                 end, log = _end_of(raw.run, raw.content, agent, path)
-                yield k, _judged(raw.content.read(path.with_suffix(".steps"), agent), end, log)[1]
+                content = raw.content.read(path.with_suffix(".steps"), agent)
+                yield k, as_witnessed(*_judged(content, end, log), raw.run.witness)[1]
 
 
 def _first_state(

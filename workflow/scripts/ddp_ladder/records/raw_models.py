@@ -50,6 +50,41 @@ class PreflightLimits(Model):
     wrappers: Several[Several[str]] = ()  # of the job's runs, with placeholders: to try on each node
 
 
+WitnessStatus = Literal["witnessed", "differs", "doubtful", "not followed"]
+"""The rules count its run as the witness saw it; they count otherwise; it is not certain what it saw; or it did not see
+all."""
+
+
+class WitnessedPlace(Model):
+    """What became of the batches that a place in the script has drawn, in a witness run. lines: as of DrawingPlace."""
+
+    lines: Several[str]
+    passes: Count
+    passes_that_train: Count
+    batches: Count
+    trained: Count  # of these batches
+    samples: Count
+    samples_trained: Count  # that the training was shown
+    sizes: Mapping[str, Count]  # batches of each size
+    batches_of_a_step: Mapping[str, Count]  # steps of each number of its batches
+    targets: Count  # batches that only a loss saw
+    counted: Count  # samples that the rules count as trained on
+
+
+class Witnessed(Model):
+    """What the witness of a run says of its count."""
+
+    status: WitnessStatus | Literal["off", "not made"]
+    why: str = ""
+    spread: Annotated[float, Field(ge=0)] = 0.0  # of the mean samples of a step, relative, with 95 % confidence
+    places: Several[WitnessedPlace] = ()
+
+    @property
+    def is_seen(self) -> bool:
+        """Return True if its batches were followed."""
+        return self.status in ("witnessed", "differs", "doubtful")
+
+
 class RunFile(RawFile):
     """Input of a run (run.json), written by its job before it starts. Its version rises with that of any other file."""
 
@@ -70,6 +105,7 @@ class RunFile(RawFile):
     link: Positive | None = None  # the number of its link; None: it is of no chain
     warn_at_s: float | None = None  # unix time at which the agents send SIGUSR1 to the ranks; None: they do not
     preflight: PreflightLimits | None = None  # None: the ranks run the script, not the probe
+    witness: Witnessed | None = None  # of its script, arguments and environment
 
     @property
     def identity(self) -> dict[str, Any]:
