@@ -12,10 +12,11 @@ import pytest
 from ddp_ladder.gates.gate import judge, write_verdict
 from ddp_ladder.gates.verdict import Verdict
 from ddp_ladder.plan.plan import RunSpec
+from ddp_ladder.records.raw_models import Flops
 from ddp_ladder.report.page import write_report
 from ddp_ladder.report.results import LadderResults, read_results
 from make_machine import make_machine
-from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs
+from make_records import make_failed_record, make_gate, make_judged, make_record, make_specs, repeated
 from make_results import make_results
 from make_runs import write_ladder, write_run
 from make_sampled_runs import sample_nodes
@@ -85,10 +86,16 @@ def sampled(results: Path) -> LadderResults:
     return make_results(records)
 
 
-def repeated() -> LadderResults:
-    """Several repeats, whose table is longer than what the page before it leaves free."""
-    specs = make_specs(["1x1", "1x4", "4x4"], repeats=4, device="cuda")
-    return make_results([make_record(s, 2470 * s.world_size * efficiency(s)) for s in specs])
+def in_repeats() -> LadderResults:
+    """Several repeats, whose table is longer than what the page before it leaves free; the widest table of scales."""
+    specs = make_specs(["1x1", "1x4", "4x4"], repeats=4, device="cpu")
+    flops = Flops(forward=20e9, backward=40e9, precisions={"fp32": 1.0}, steps=3)
+    records = [
+        make_record(s, repeated(2470 * s.world_size, s), exposed_comm_fraction=0.1).replace(flops=flops) for s in specs
+    ]
+    doubtful = {**make_judged("1x4"), "uncertain": True}
+    gates = {"stage2": Verdict.from_json(make_gate("stage2", judged=[doubtful]))}
+    return make_results(records, gates=gates)
 
 
 CASES: dict[str, Callable[[Path], LadderResults]] = {
@@ -97,7 +104,7 @@ CASES: dict[str, Callable[[Path], LadderResults]] = {
     "many": lambda _: many(),
     "empty": lambda _: make_results([], make_specs(["1x1", "1x2", "2x1"])),
     "sampled": sampled,
-    "repeated": lambda _: repeated(),
+    "in_repeats": lambda _: in_repeats(),
 }
 
 
@@ -140,6 +147,8 @@ BROKEN = """() => [...document.querySelectorAll('.fields tbody th, .gates tbody 
     range.selectNodeContents(e);
     return new Set([...range.getClientRects()].map(r => r.top)).size > 1;
 }).map(e => e.innerText)"""
+HIDDEN_AT_THE_RIGHT = """() => [...document.querySelectorAll('.wide:has(> .scales)')]
+    .map(e => e.scrollWidth - e.clientWidth).filter(width => width > 0)"""
 LUMINANCE = """e => {
     const [r, g, b] = getComputedStyle(e).backgroundColor.match(/[0-9.]+/g).map(v => (v / 255) ** 2.2);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
@@ -166,9 +175,10 @@ def test_the_page_fits_the_screen_and_can_be_read(page: Page) -> None:
         assert all(box["width"] > 450 and box["height"] > 280 for box in plots)
         assert abs(first["y"] - second["y"]) < 1
         assert first["x"] + first["width"] <= second["x"]
-    for width, beside in ((1366, 3), (1024, 2), (390, 1)):
+    for width, beside in ((1366, 3), (1101, 3), (1009, 2), (390, 1)):
         page.set_viewport_size({"width": width, "height": 768})
         assert width_of(page) <= width
+        assert width < 1000 or page.evaluate(HIDDEN_AT_THE_RIGHT) == []
         used = boxes(page, ".usage-plots")  # the first repeat of each of three scales
         assert len({round(box["x"]) for box in used}) == (beside if used else 0)
         assert all(box["width"] > 300 and box["height"] > 400 for box in used)

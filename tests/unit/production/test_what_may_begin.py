@@ -30,7 +30,12 @@ def begun(results: Path, **keys: Any) -> Production:
 @pytest.mark.parametrize(
     ("keys", "key", "what", "advice"),
     [
-        ({"up_to_hours": None}, "up_to_hours", "are not set", "set up_to_hours below production"),
+        (
+            {"up_to_hours": None},
+            "up_to_hours",
+            "are not set",
+            "process hours, greater than 0: set up_to_hours below production",
+        ),
         ({"unproven": False}, "scale", "1x2 was not measured", "climb to it first"),
         ({"scale": "9x9", "unproven": False}, "scale", "9x9 was not measured", "`unproven: true`"),
         ({"scale": "recommended"}, "scale", "no scale is recommended yet", "climb first"),
@@ -43,7 +48,7 @@ def test_what_may_not_begin(tmp_path: Path, keys: dict[str, Any], key: str, what
     (problem,) = raised.value.problems
     assert f"production.{key}" in problem.where
     assert what in problem.what
-    assert advice in str(problem.next)
+    assert advice in f"{problem.allowed}: {problem.next}"
 
 
 def test_the_preflight_and_the_reserve_are_part_of_the_time_of_a_job(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def ddp_summary(table: StepTable, facts: Facts | None, warmup_steps: int) -> dic
     exposed_s = [max(0.0, times.comm_s - times.overlap_s) for times in used]
     return {
         **facts,
-        "exchanges": int(statistics.mode(sent)) if sent else 1,
+        "exchanges": int(statistics.mode(sent)) if sent else None,
         "samples": len(used),
         "exposed_comm_s": statistics.median(exposed_s) if exposed_s else None,
     }

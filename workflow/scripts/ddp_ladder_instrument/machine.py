@@ -33,7 +33,7 @@ from ddp_ladder_instrument.table import DdpTimes, Phases, StepTable
 from ddp_ladder_instrument.timer import OptimizerSteps, PassTimer
 from ddp_ladder_instrument.trained import EVAL_MODE, NO_GRAD, Batch, Pass, TrainedBatches, Usual
 
-RULES = 3
+RULES = 4
 """Version of the rules: a record made by another one is made anew from the log."""
 MOST_STEPS = 1000
 """Steps of one optimizer on one batch in a row: a pass that is not over may yield no further batch."""

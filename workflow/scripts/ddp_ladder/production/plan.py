@@ -88,7 +88,8 @@ def production_of(
     experiment, where = settings.experiment, settings.config.where
     keys = experiment.production
     if keys.up_to_hours is None:
-        what, allowed = "the hours that production may use are not set", "GPU hours, greater than 0"
+        what = "the hours that production may use are not set"
+        allowed = ladder.hour_unit.of_device("GPU hours, greater than 0")
         advice = "set up_to_hours below production; no job is begun that could exceed them"
         raise UserError(Problem(where(PRODUCTION, "up_to_hours"), what, "null", allowed, advice))
     _require_batch(settings, ladder, results)

@@ -79,7 +79,7 @@ def _as_judged_before(end: RankEnd, matrix: NDArray[np.float64]) -> Judged:
     column = dict(zip(HEADER, matrix, strict=True))
     samples, padding = (column[name].astype(np.int64) for name in ("samples", "padding_samples"))
     ended_at_s = column["ended_at_s"]
-    backwards, sent = end.fingerprint.backward_passes or 0, end.ddp.exchanges if end.ddp else 0
+    backwards, sent = end.fingerprint.backward_passes or 0, (end.ddp.exchanges if end.ddp else None) or 0
     counts = (np.full(len(samples), count) for count in (backwards, sent, sent))
     seconds = (column[name] for name in ("step_time_s", "data_wait_s", "ended_at_s", "collectives_s"))
     rows = zip(*(each.tolist() for each in (samples, padding, *seconds, *counts, ended_at_s)), strict=True)

@@ -313,7 +313,7 @@ class Ddp(Model):
 
     bucket_bytes: list[Count] | None = None
     comm_hook: str | None = None
-    exchanges: Count = 1  # of the gradients, in a step: several if it accumulates without no_sync
+    exchanges: Positive | None = None  # of the gradients, in a step: several if it accumulates without no_sync
     samples: Count = 0  # number of steps that were timed
     exposed_comm_s: Duration | None
 
