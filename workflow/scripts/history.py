@@ -1,7 +1,7 @@
-"""Show the same workload over software versions, dates and sites, on one page.
+"""Show the same workload over software versions, dates and sites, in one table.
 
-It reads archives of `snakemake archive`, or results directories, and writes index.html, history.md, history.csv and the
-plot. Each scale is compared with the ladder before that measured it, with the fields of the fingerprint that changed.
+It reads archives of `snakemake archive`, or results directories, prints the table and writes it as history.csv. Each
+scale is compared with the ladder before that measured it, with the fields of the fingerprint that changed.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from ddp_ladder.archive.archive import read_archive
 from ddp_ladder.common.command import command, parser_of
 from ddp_ladder.common.files import write_atomically
 from ddp_ladder.common.grouping import grouped
-from ddp_ladder.common.messages import Problem, UserError, notify
+from ddp_ladder.common.messages import Problem, UserError, for_terminal, notify
 from ddp_ladder.ledger.jobs import read_rows
 from ddp_ladder.plan.plan import read_plan
-from ddp_ladder.report.history import history_files, summary_text
+from ddp_ladder.report.history import history_csv, history_text
 from ddp_ladder.report.results import LadderResults, read_results
 from ddp_ladder.report.view import ReportView
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page, and print what changed."""
+    """Write the CSV, and print what changed."""
     parser = parser_of(__doc__, "history.py archive-lumi-2026-03-01.zip archive-lumi-2026-06-01.zip results")
     parser.add_argument("ladders", nargs="+", type=Path, metavar="ARCHIVE", help="an archive, or a results directory")
-    parser.add_argument("--out", type=Path, default=Path("history"), help="directory (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("history.csv"), help="default: %(default)s")
     arguments = parser.parse_args(argv)
     ladders = in_order([read(path) for path in arguments.ladders])
     check_workload(ladders)
     found = histories(ladders)
-    for name, content in history_files(ladders, found, date.today()).items():
-        write_atomically(arguments.out / name, content)
-    print(summary_text(found))
-    print(f"written  {arguments.out / 'index.html'}", flush=True)
+    write_atomically(arguments.out, history_csv(found))
+    print(for_terminal(history_text(found), sys.stdout))
+    print(f"written  {arguments.out}", flush=True)
     return 0
 
 
