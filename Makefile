@@ -5,7 +5,7 @@
 # make quick    only the tests that start no Slurm, Snakemake, training or browser: for every day
 # make oldest   set up .venv-oldest with the oldest versions of everything, run the quick tests and a climb with them
 # make newest   set up a newer Debian in ~/.cache, as root, run the quick tests with its Python, without torch
-# make lint     formatting, linting, types, and that imports go one way
+# make lint     formatting, linting, types, that imports go one way; prints the lines of code of each package
 # make docs     build the documentation into site/, links checked
 # make schemas  write workflow/schemas/*.json from the models of the settings
 # make lock     write requirements.lock and docs/tested-versions.md from .venv (for newer versions delete .venv first)
@@ -72,6 +72,7 @@ lint: $(VENV)/.test-$(READY)
 	PYTHONPATH=workflow/scripts $(BIN)/lint-imports
 	$(BIN)/snakemake --lint
 	$(BIN)/snakemake --snakefile workflow/Snakefile --lint
+	@$(BIN)/python .ci/lines.py
 
 docs: $(VENV)/.test-$(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
