@@ -49,7 +49,7 @@ from make_results import make_results
 from make_runs import write_ladder, write_run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-PLOTS = ("throughput", "scalability", "efficiency", "attribution")
+PLOTS = ("throughput", "efficiency", "attribution")
 FILES = [
     "index.html", "scaling.md", "proposal.md", "runs.csv", "scaling.csv",
     *(f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")),

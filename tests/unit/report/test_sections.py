@@ -34,7 +34,16 @@ from ddp_ladder.report.usage import BINS, charts, draw_usage, in_bins, usage_fig
 from ddp_ladder.report.view import ReportView
 from make_jobs import make_row
 from make_machine import make_machine
-from make_records import JOB_ID, make_failed_record, make_plan_of, make_record, make_specs, repeated, with_ranks
+from make_records import (
+    JOB_ID,
+    make_failed_record,
+    make_plan_of,
+    make_record,
+    make_spec,
+    make_specs,
+    repeated,
+    with_ranks,
+)
 from make_results import make_results
 from make_runs import RATES as LADDER_RATES
 from make_runs import edit, end_run, reassemble, write_ladder, write_loop, write_run
@@ -248,7 +257,7 @@ def test_an_interval_beyond_all_sense_leaves_room_for_the_points(value: float, h
 
 
 def test_each_scale_has_one_picture_and_damaged_samples_are_a_note(tmp_path: Path) -> None:
-    specs = make_specs(["1x1", "1x2"], repeats=2)
+    specs = [*make_specs(["1x1", "1x2"], repeats=2), make_spec("1x2", mode="strong")]
     for spec in specs:
         write_sampled_run(tmp_path, spec, gpu_count=0)
     results = read_results(tmp_path, make_plan_of(specs))

@@ -51,16 +51,13 @@ def write_report(
     """
     say("drawing  the figures")
     view, report = ReportView(ladder, written_on or date.today()), ladder.directory / "report"
-    throughput, several = throughput_figure(view.rungs, view.units), len({point.mode for point in view.rungs}) > 1
     figures = {
-        "throughput": throughput,
-        "scalability": throughput_figure(view.rungs, view.units, beside=True) if several else throughput,
+        "throughput": throughput_figure(view.rungs, view.units),
         "efficiency": efficiency_figure(view.rungs, view.thresholds),
         "attribution": attribution_figure([point for point in view.rungs if point.variant == REFERENCE_VARIANT]),
         **({"fit": fit_figure(ladder.fit)} if ladder.fit else {}),
     }
-    images = {figure: drawn(figure) for figure in dict.fromkeys(figures.values())}  # each once, also with two names
-    plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in images[figure].items()}
+    plots = {f"{name}.{kind}": data for name, figure in figures.items() for kind, data in drawn(figure).items()}
     say("drawing  what the runs used")
     usage, pictures = draw_usage(ladder.directory, view.runs)
     rules: Judged = ()

@@ -454,7 +454,7 @@ PARTS: Mapping[str, Callable[[ReportView], Iterable[Block]]] = {
     "total time": partial(_columns, "Runs as a whole, with start-up, validation and end:", BY_TOTAL_TIME),
     "saturation": partial(_columns, "What the runs used:", USED),
     "peak": _peak,
-    "throughput": partial(_plot, "scalability", "Throughput against the number of {units}, with the ideal."),
+    "throughput": partial(_plot, "throughput", "Throughput against the number of {units}, with the ideal."),
     "efficiency": partial(_plot, "efficiency", "Efficiency at each scale."),
     "memory": _memory,
     "losses": _losses,

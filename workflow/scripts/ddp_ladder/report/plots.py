@@ -104,16 +104,13 @@ def _panels(
     points: Sequence[ScalePoint],
     draw: Callable[[Axes, Sequence[ScalePoint], Mapping[str, Look]], None],
     keys: Sequence[Line2D],
-    *,
-    beside: bool = False,
 ) -> Figure:
-    """Return a figure with a panel per mode, below or beside each other, and the legend above. draw: fills a panel."""
+    """Return a figure with a panel per mode, below each other, and the legend above. draw: fills a panel."""
     modes = list(dict.fromkeys(point.mode for point in points)) or [""]
-    rows, across = (1, len(modes)) if beside else (len(modes), 1)
     with rc_context(STYLE):
-        size = (WIDTH_IN * across, MARGIN_IN + PANEL_IN * rows)
+        size = (WIDTH_IN, MARGIN_IN + PANEL_IN * len(modes))
         figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
-        for mode, axes in zip(modes, figure.subplots(rows, across, squeeze=False).flat, strict=True):
+        for mode, axes in zip(modes, figure.subplots(len(modes), 1, squeeze=False).flat, strict=True):
             axes.set_title(f"{mode} scaling" if len(modes) > 1 else "")
             draw(axes, [point for point in points if point.mode == mode], looks(points))
         if keys:
@@ -151,11 +148,8 @@ def _draw_point(axes: Axes, place: float, column: Column, point: ScalePoint, loo
 # --- Throughput.
 
 
-def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool = False) -> Figure:
-    """Return the plot of samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode.
-
-    beside: the panels beside each other, for a page of paper.
-    """
+def throughput_figure(points: Sequence[ScalePoint], units: str) -> Figure:
+    """Return the plot of samples/s against the number of ``units`` ("GPUs"), both logarithmic, one panel per mode."""
     measured = [point for point in points if point.samples_per_s is not None]
     of_series = grouped(((point.mode, point.variant), point) for point in measured).values()
     drawn = {dashes for series in of_series for _, dashes in growth(series)}
@@ -163,7 +157,7 @@ def throughput_figure(points: Sequence[ScalePoint], units: str, *, beside: bool 
     keys = _variant_keys(points) if measured else []
     keys += [legend_key(text, color=GREY, linewidth=1.5, linestyle=to) for to, text in lines.items() if to in drawn]
     keys += [legend_key("ideal", color=GREY, **IDEAL)] if any(map(rate_per_gpu, of_series)) else []
-    return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys, beside=beside)
+    return _panels(points, lambda axes, own, styles: _throughput(axes, own, styles, units), keys)
 
 
 def _throughput(axes: Axes, points: Sequence[ScalePoint], styles: Mapping[str, Look], units: str) -> None:

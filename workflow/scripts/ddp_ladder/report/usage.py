@@ -1,6 +1,6 @@
 """The picture of what a run used over time: GPUs, CPUs, network and memory, in the phases of its training.
 
-There is one for each scale: of the first repeat of the default variant that was sampled.
+There is one for each scale: of the first run of the default variant that was sampled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddp_ladder.records.raw_files import read_raw_run
 from ddp_ladder.records.record import Record
 from ddp_ladder.report.document import Block
 from ddp_ladder.report.plots import COLOURS, GREY, PAPER, STYLE, drawn, legend_key
-from ddp_ladder.settings.terms import REFERENCE_VARIANT
+from ddp_ladder.settings.terms import REFERENCE_VARIANT, Scale
 
 FOLDER = "usage"
 WIDTH_IN, PANEL_IN = 4.4, 0.95  # three beside each other on a screen, one on a phone
@@ -64,13 +64,12 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
 
     runs: in the order of the tables.
     """
-    pictures: dict[tuple[str, str], Block] = {}  # by mode and scale
+    pictures: dict[Scale, Block] = {}
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for record in runs:
         spec = record.spec
-        place = (spec.mode, str(spec.scale))
-        if spec.variant != REFERENCE_VARIANT or place in pictures or not (record.usage and record.usage.nodes):
+        if spec.variant != REFERENCE_VARIANT or spec.scale in pictures or not (record.usage and record.usage.nodes):
             continue
         try:
             nodes, timeline = _read(RunRecords(results).directory(spec), record, notes)
@@ -81,7 +80,7 @@ def draw_usage(results: Path, runs: Sequence[Record]) -> tuple[list[Block], dict
             name = f"{FOLDER}/usage_{spec.name.replace('/', '_')}"
             files |= {f"{name}.{kind}": content for kind, content in drawn(usage_figure(shown, timeline)).items()}
             title = f"{spec.scale} {spec.mode}, r{spec.repeat}"
-            pictures[place] = Block(f"What {title} used over time. {_caption(nodes)}", picture=name, style="usage")
+            pictures[spec.scale] = Block(f"What {title} used over time. {_caption(nodes)}", picture=name, style="usage")
     return [*pictures.values(), *([Block(items=tuple(notes), style="notes")] if notes else [])], files
 
 
