@@ -1,7 +1,7 @@
-"""Write requirements.lock, the newest tested versions, and docs/tested-versions.md, which shows the oldest ones, too.
+"""Write requirements.lock, the newest tested versions. The site's page of versions shows the oldest ones, too.
 
 `make lock` calls it with the Python of .venv, where everything is installed: python .ci/lock.py
-tests/unit/test_versions.py compares both files with what the tests run with.
+tests/unit/test_versions.py compares it with what the tests run with.
 """
 
 import os
@@ -13,7 +13,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
-TABLE = ROOT / "docs/tested-versions.md"
 IN_NEWER = (sys.executable, str(ROOT / "tests/slurm/newer_debian.py"))  # runs a command in the newer Debian
 
 
@@ -69,15 +68,12 @@ def table(locked: str) -> str:
             "| --- | --- | --- |",
             *rows,
             "",
-            "`make lock` writes this page; a test compares it with the versions that are installed.",
-            "",
         ]
     )
 
 
 if __name__ == "__main__":
-    for file, text in ((LOCK, lock), (TABLE, lambda: table(LOCK.read_text()))):
-        temporary = file.with_suffix(".new")
-        temporary.write_text(text())
-        os.replace(temporary, file)
-    print(f"written: {LOCK.name}, {TABLE.relative_to(ROOT)}")
+    temporary = LOCK.with_suffix(".new")
+    temporary.write_text(lock())
+    os.replace(temporary, LOCK)
+    print(f"written: {LOCK.name}")

@@ -1,6 +1,6 @@
-"""Calibrate the prediction on published scaling tables, and measure how well it holds: docs/prediction.md.
+"""Calibrate the prediction on published scaling tables, and measure how well it holds: results/prediction.md.
 
-    python benchmarks/prediction.py    # writes analysis/calibration.json and the table of docs/prediction.md
+    python benchmarks/prediction.py    # writes analysis/calibration.json and the tables of its page
 
 Each table of tests/published_scaling.csv is cut after its first scales, and later ones are predicted with a calibration
 made without its source.
@@ -40,7 +40,7 @@ from ddp_ladder.analysis.prediction import (  # noqa: E402
 from ddp_ladder.settings.terms import Mode, Scale  # noqa: E402
 
 TABLES = ROOT / "tests/published_scaling.csv"
-DOC = ROOT / "docs/prediction.md"
+DOC = ROOT / "benchmarks/results/prediction.md"
 BEGIN, END = "<!-- written by benchmarks/prediction.py -->", "<!-- end -->"
 TAIL = 0.04
 """Share of the known losses beyond each end of an interval: less than 5 %, because a source that is not among them
@@ -309,7 +309,7 @@ def scores(tables: Sequence[Table]) -> dict[str, Score]:
 
 
 def page(tables: Sequence[Table]) -> str:
-    """Return what is written into docs/prediction.md, as Markdown."""
+    """Return what is written into the page, as Markdown."""
     parts = (results(scores(tables)), _losses_found(calibrate(tables)), _sources(tables))
     return "\n\n".join(parts)
 

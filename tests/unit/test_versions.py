@@ -1,4 +1,4 @@
-"""The versions that requirements.lock and docs/tested-versions.md name are those that the tests run with."""
+"""The versions that requirements.lock and the site's page of versions name are those that the tests run with."""
 
 from __future__ import annotations
 
@@ -37,10 +37,6 @@ def test_the_lock_is_inside_the_bounds_and_a_missing_upper_bound_has_a_reason(fi
     for requirement, has_reason in requirements(file):
         assert requirement.specifier.contains(NEWEST[LOCK["canonical"](requirement.name)]), requirement
         assert has_reason != ("<" in str(requirement.specifier)), requirement
-
-
-def test_the_table_is_made_from_the_lock() -> None:
-    assert LOCK["table"]((ROOT / "requirements.lock").read_text()) == LOCK["TABLE"].read_text()
 
 
 @pytest.mark.skipif("CI" not in os.environ, reason="only CI has to run with the versions of the table")

@@ -1,4 +1,4 @@
-"""The pages: their order and size, and that every command in them is one that works.
+"""The pages: their groups and size, their first and last words, and that every command in them is one that works.
 
 `snakemake` lines are run as they are, with --dry-run; of other commands, targets, variables, options and files exist.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -17,11 +18,13 @@ import pytest
 import yaml
 from project_copy import ROOT, Checkout, environment
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "config/README.md")
-FIRST = [
-    "Two minutes", "My script", "My cluster", "Why a gate is closed", "The application", "The training itself",
-    "The final report",
-]  # fmt: skip
+OWN = {file.name: file.read_text() for file in sorted((ROOT / "docs").glob("*.md"))}
+MADE: dict[str, str] = runpy.run_path(str(ROOT / ".ci/pages.py"))["pages"]()
+README = (ROOT / "README.md").read_text()
+TEXTS = (README, *OWN.values(), *MADE.values(), (ROOT / "config/README.md").read_text())
+GROUPS = ["Start", "Climb", "Train", "Reference"]
+# What a newcomer looks for: one hop from the README.
+HOPS = ["my-script.md", "my-site.md", "closed-gate.md", "proposal.md", "production.md"]
 PROGRAMS = "snakemake|make|python|git|cp|sbatch|salloc|srun|enroot|sudo|source"
 # A line of a block of code, or code inside a sentence.
 COMMAND = re.compile(rf"(?m)^    ((?:{PROGRAMS}) .*)$|`((?:snakemake|make|python) [^`]*)`")
@@ -31,6 +34,7 @@ ELSEWHERE = {
     "sbatch results/production/production.sh": ("tests/slurm/test_production.py", "sbatch .*production"),
     "sbatch results/climb.sh": ("tests/slurm/test_eject_on_slurm.py", "sbatch"),
     "salloc": ("tests/slurm/test_inside_allocation.py", "salloc"),
+    "pdflatex": ("tests/unit/report/test_proposal.py", "pdflatex"),
     "snakemake --report": ("tests/workflow/test_snakemake_citizen.py", '"--report"'),
     "snakemake production": ("tests/workflow/test_resuming_scripts.py", '"production", "--profile"'),
     "snakemake ladder_": ("tests/workflow/test_snakemake_citizen.py", "ladder_*"),
@@ -57,7 +61,7 @@ for line in sys.stdin.read().splitlines():
 
 def commands() -> set[str]:
     """Return every command of the pages, without its comment."""
-    found = [block or inline for page in PAGES for block, inline in COMMAND.findall(page.read_text())]
+    found = [block or inline for text in TEXTS for block, inline in COMMAND.findall(text)]
     parts = {part.strip() for line in found for part in line.partition("  #")[0].split(" && ")}
     return parts - {"cd ddp-ladder", "source .venv/bin/activate"}
 
@@ -70,14 +74,39 @@ def of(program: str) -> list[str]:
     return lines
 
 
-def test_seven_pages_come_first_and_every_page_is_short() -> None:
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert [title for page in nav for title in page] == [*FIRST, "Reference"]
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.stat().st_size <= 8000, page.name
-        text = page.read_text()
-        assert text.startswith("# "), page.name
-        assert {len(line) for line in re.findall(r"(?m)^    ([+|].*[+|])$", text)} <= {78}, page.name  # boxes
+def test_the_groups_hold_each_page_once_and_the_readme_leads_to_each_task() -> None:
+    groups = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert [title for group in groups for title in group] == GROUPS
+    files = [file for group in groups for pages in group.values() for page in pages for file in page.values()]
+    assert sorted(files) == sorted({*OWN, *MADE})
+    assert [name for name in HOPS if f"](docs/{name}" not in README] == []
+
+
+def test_each_page_is_short_begins_with_its_task_and_ends_with_what_comes_next() -> None:
+    words = {name: len(text.split()) for name, text in OWN.items()}
+    assert {name: count for name, count in words.items() if not 300 <= count <= 900} == {}
+    assert len(README.split()) <= 900
+    assert sum(words.values()) + len(README.split()) <= 18_000
+    for name, text in OWN.items():
+        first = text.split("\n\n")[1]
+        assert re.match(r"# .+\n\n", text), name
+        assert re.search(r"\b[Yy]ou(r|rs)?\b", first), name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE)[-1] == "What comes next", name
+        assert {len(line) for line in re.findall(r"(?m)^    ([+|].*[+|])$", text)} <= {78}, name  # boxes
+
+
+def test_pages_name_only_keys_that_exist() -> None:
+    """A key with a dot, such as `measure.max_steps`, is one of a settings file."""
+    keys = "".join(MADE[name] for name in ("keys-config.md", "keys-cluster.md"))
+    sections = {section.partition(".")[0] for section in re.findall(r"^## (\S+)$", keys, re.MULTILINE)}
+    known = {key.replace("&lt;", "<") for key in re.findall(r"^(?:\| `|## )([\w.<>&;]+)", keys, re.MULTILINE)}
+    for text in TEXTS:
+        for key in re.findall(r"`([a-z]+(?:\.[a-z_<>]+)+)`", text):
+            if key.partition(".")[0] in sections:
+                general = re.sub(r"^(stages|variants)\.\w+", r"\1.<stage>", key).replace(
+                    "variants.<stage>", "variants.<name>"
+                )
+                assert {key, general} & known, key
 
 
 def test_snakemake_takes_every_line(module_checkout: Callable[[], Checkout]) -> None:

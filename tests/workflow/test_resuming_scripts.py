@@ -1,13 +1,11 @@
-"""The scripts of docs/resuming.md, as they are printed: a rehearsal of each, and a chain here with its final report."""
+"""The scripts of docs/scripts, as they are: a rehearsal of each, and a chain here with its final report."""
 
 from __future__ import annotations
 
 import csv
 import json
-import re
 import subprocess
 import sys
-import textwrap
 import time
 import zipfile
 from pathlib import Path
@@ -37,25 +35,20 @@ register_optimizer_step_post_hook(cut)
 """
 
 
-def printed(title: str) -> str:
-    """Return the first script below a heading of the page."""
-    section = (ROOT / "docs/resuming.md").read_text().partition(f"\n## {title}\n")[2]
-    script = re.match(r"\n((?:    .*\n|\n)+)", section)
-    assert script is not None, title
-    return textwrap.dedent(script[1])
+SCRIPTS = {file.stem: file.read_text() for file in sorted((ROOT / "docs/scripts").glob("*.py"))}
 
 
-@pytest.mark.parametrize("title", ["Plain torch", "Lightning", "Hugging Face Trainer"])
-def test_each_script_passes_the_rehearsal(here: Here, title: str) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_script_passes_the_rehearsal(here: Here, name: str) -> None:
     (here.path / "how").write_text("signal signal")
     saved = here.path / "saved"
     saved.mkdir()
-    found = here.rehearsed(CUTS + printed(title), str(saved), "1000")
+    found = here.rehearsed(CUTS + SCRIPTS[name], str(saved), "1000")
     assert (found.verdict, "goes on where the first one ended" in found.why) == ("ok", True), found
 
 
 def test_a_chain_with_a_kill_ends_with_the_parameters_of_an_uninterrupted_training(checkout: Checkout) -> None:
-    script = printed("Plain torch")
+    script = SCRIPTS["plain_torch"]
     (checkout.path / "whole.py").write_text(script)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     uninterrupted = [*torchrun, "whole.py", ".", "3"]

@@ -49,6 +49,12 @@ def test_it_is_nearer_than_what_anybody_would_draw(cut: str, method: str, scores
 def test_the_page_and_the_calibration_are_those_of_this_code(scores: dict[str, Score]) -> None:
     text = prediction.DOC.read_text()
     assert prediction.results(scores) in text, "run python benchmarks/prediction.py"
+    half = scores["the largest scale, from half of its GPUs or fewer"]
+    median, tail = half.errors[OURS]
+    said = " ".join((prediction.ROOT / "docs/proposal.md").read_text().split())
+    assert f"Of {half.cases} published tables" in said
+    assert f"{half.inside:.0%} of the largest scales".replace("%", " %") in said
+    assert f"half of the errors were below {median:.1%}, nine of ten below {tail:.0%}".replace("%", " %") in said
     shipped = json.loads(prediction.CALIBRATION.read_text())
     found = {kind: asdict(losses) for kind, losses in prediction.calibrate(TABLES).items()}
     assert shipped.keys() == found.keys()

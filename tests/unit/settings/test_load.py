@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import pytest
 import yaml
 from ddp_ladder.common.messages import UserError
 from ddp_ladder.settings import keys
-from ddp_ladder.settings.keys import Experiment, Settings, Site, Slurm
-from ddp_ladder.settings.load import load_settings, schema
-from ddp_ladder.settings.placeholders import NAMES
+from ddp_ladder.settings.keys import Settings, Slurm
+from ddp_ladder.settings.load import load_settings
 from ddp_ladder.settings.terms import Scale
 from jsonschema import Draft202012Validator
-from write_schemas import PAGES, with_tables
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -297,19 +294,3 @@ def test_shipped_files_name_their_schema_for_editors_and_fit_it(file: Path) -> N
     data = yaml.safe_load(file.read_text())
     assert described["title"] == ("The site" if "site" in data else "The experiment")
     Draft202012Validator(described).validate(data)
-
-
-def test_the_tables_of_the_pages_are_those_of_the_models_and_have_every_key() -> None:
-    texts = [page.read_text() for page in PAGES]
-    assert list(map(with_tables, texts)) == texts, "run `make schemas`"
-    pages = "".join(texts)
-    for model in (Experiment, Site):
-        for key in keys_of(schema(model)):
-            assert re.search(rf"\b{key}\b", pages), key
-    assert [name for name in NAMES if f"{{{name}}}" not in pages] == []
-
-
-def keys_of(part: Any) -> Iterator[str]:
-    for key, inner in part.get("properties", {}).items():
-        yield key
-        yield from keys_of(inner)

@@ -6,7 +6,7 @@ smaller measured scale over d doublings of the GPUs loses, as a logarithm,
     d (usual + kept x what each doubling before it lost)
 
 ``usual`` and ``kept``, and the quantiles of what published tables lost more or less than that, are in calibration.json,
-by kind of step; benchmarks/prediction.py writes it, and docs/prediction.md shows how well it holds.
+by kind of step; benchmarks/prediction.py writes it, and benchmarks/results/prediction.md shows how well it holds.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def _samples(raw: RawRun, throughput: Throughput | None) -> Diagnosis:
     next_step = (
         "set workload.samples_per_step in config.yaml to the samples that one process takes in one optimizer "
         f'step, such as "{samples_per_step_of(raw.spec, passes)}"{why}; where they differ from step to step, let the '
-        "script write its steps to the file that DDP_LADDER_METRICS names (config/README.md)"
+        "script write its steps to the file that DDP_LADDER_METRICS names (docs/my-script.md)"
     )
     ok = bool(raw.ranks) and not empty and not idle
     return diagnose("samples seen", ok, measured, wanted, next_step=next_step)

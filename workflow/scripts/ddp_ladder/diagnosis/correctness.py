@@ -467,7 +467,7 @@ def _on_samples_per_step(raw: RawRun) -> Iterator[Remark]:
         f"has {passes} backward passes, with a batch each {batches}",
         next=f'set workload.samples_per_step: "{samples_per_step_of(spec, passes)}" in config.yaml if each backward '
         "pass has a batch of its own; if several share one, let the script write its steps to the file that "
-        "DDP_LADDER_METRICS names (config/README.md)",
+        "DDP_LADDER_METRICS names (docs/my-script.md)",
     )
 
 

@@ -66,7 +66,8 @@ SOURCES = (
     "Why it does not scale further: the parts of a step in scaling.csv, and {results}/preflight/<scale>.json. What a "
     "step loses is its time x (1 - efficiency). What a part of it loses is its time less that of the same part at "
     "{base} x efficiency x step / step at {base}. Points of efficiency are percent of it.",
-    "What is predicted: from scaling.csv, as docs/prediction.md says. Hours used so far: {results}/accounting.csv.",
+    "What is predicted: from scaling.csv, as benchmarks/results/prediction.md says. Hours used so far: "
+    "{results}/accounting.csv.",
 )
 
 

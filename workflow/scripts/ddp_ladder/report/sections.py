@@ -34,7 +34,7 @@ MOST_RUNS = 500  # in the table of the page
 FORECASTS = (
     "A forecast is written when the gate below opens, before its scale is measured. Its interval is meant to hold nine "
     "of ten outcomes, so one in ten lies outside; from a single measured scale there is only an upper bound. "
-    "docs/prediction.md says how it is made, and how well it held for published tables."
+    "benchmarks/results/prediction.md says how it is made, and how well it held for published tables."
 )
 STARTUP = (
     "Start-up: until the end of the first step, on the slowest rank; not part of the throughput. Checkpoints: saves of "
