@@ -34,7 +34,6 @@ ELSEWHERE = {
     "sbatch results/production/production.sh": ("tests/slurm/test_production.py", "sbatch .*production"),
     "sbatch results/climb.sh": ("tests/slurm/test_eject_on_slurm.py", "sbatch"),
     "salloc": ("tests/slurm/test_inside_allocation.py", "salloc"),
-    "pdflatex": ("tests/unit/report/test_proposal.py", "pdflatex"),
     "snakemake --report": ("tests/workflow/test_snakemake_citizen.py", '"--report"'),
     "snakemake production": ("tests/workflow/test_resuming_scripts.py", '"production", "--profile"'),
     "snakemake ladder_": ("tests/workflow/test_snakemake_citizen.py", "ladder_*"),
